@@ -1,0 +1,27 @@
+"""The simulation's side of muxrl: light, without ray and without torch.
+
+``MultiplexingClient`` speaks to many policy servers, ``PolicyClient`` to one, and
+``client.env_loop`` drives whole simulations with either.
+"""
+
+from client.errors import (
+    AssignmentError,
+    ClientError,
+    EpisodeAborted,
+    EpisodeMisuse,
+    RefusedByServer,
+    ServerUnavailable,
+)
+from client.multiplexer import MultiplexingClient
+from client.policy_client import PolicyClient
+
+__all__ = [
+    "AssignmentError",
+    "ClientError",
+    "EpisodeAborted",
+    "EpisodeMisuse",
+    "MultiplexingClient",
+    "PolicyClient",
+    "RefusedByServer",
+    "ServerUnavailable",
+]

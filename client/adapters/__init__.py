@@ -1,0 +1,14 @@
+"""One view of any simulation: PettingZoo, Gymnasium or RLlib's MultiAgentEnv.
+
+    simulation = make_simulation("mpe2.simple_tag_v3:parallel_env", {"max_cycles": 50})
+    observations, infos = simulation.reset(seed=1)
+    result = simulation.step({agent: ... for agent in observations})
+
+Importing this package loads numpy and the standard library alone; Gymnasium, PettingZoo or
+Ray come in with the environment that needs them.
+"""
+
+from client.adapters.factory import make_simulation
+from client.adapters.simulation import Simulation, SimulationError, StepResult
+
+__all__ = ["Simulation", "SimulationError", "StepResult", "make_simulation"]

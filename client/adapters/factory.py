@@ -1,0 +1,193 @@
+"""From 'package.module:callable' or 'gymnasium:ENV_ID' to a `Simulation`.
+
+The code named is the user's: whatever it raises while it is imported or called is told in
+one sentence, with the exception as the cause.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from client.adapters.gymnasium_env import GymnasiumEnv
+from client.adapters.pettingzoo_aec import PettingZooAEC
+from client.adapters.pettingzoo_parallel import PettingZooParallel
+from client.adapters.rllib_multi_agent import RLlibMultiAgent
+from client.adapters.simulation import Simulation, SimulationError
+
+FORMS = "'package.module:callable' or 'gymnasium:ENV_ID'"
+
+
+def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
+    """Makes the environment that `env` names and returns it as a `Simulation`.
+
+    Args:
+        env: 'package.module:callable', where the callable is a PettingZoo parallel or AEC
+            factory, a Gymnasium environment class or factory, or an RLlib MultiAgentEnv
+            class; or 'gymnasium:ENV_ID', an id registered with Gymnasium.
+        kwargs: arguments of the callable; an RLlib class gets them as its config dict.
+
+    Raises:
+        SimulationError: nothing of that name, the callable failed, or what it made is no
+            environment.
+    """
+    module_name, separator, attribute = env.partition(":")
+    if not (module_name and separator and attribute):
+        raise SimulationError(f"simulation {env!r} is not of the form {FORMS}")
+    if module_name == "gymnasium":
+        made = _call(env, _import("gymnasium", env).make, {**kwargs, "id": attribute})
+    else:
+        made = _call(env, _find(env, module_name, attribute), dict(kwargs))
+    try:
+        return _adapt(made)
+    except SimulationError as error:
+        raise SimulationError(f"simulation {env!r}: {error}") from None
+
+
+def _adapt(env: Any) -> Simulation:
+    bases = {base.__name__ for base in type(env).__mro__}
+    if "MultiAgentEnv" in bases:
+        return RLlibMultiAgent(env)
+    if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only
+        return PettingZooAEC(env)
+    if hasattr(env, "possible_agents") and hasattr(env, "step"):
+        return PettingZooParallel(env)
+    if "VectorEnv" in bases:
+        raise SimulationError(
+            "a Gymnasium vector environment steps many episodes at once; give the environment "
+            "itself and run several simulations"
+        )
+    if any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
+        raise SimulationError(
+            "the environment is of the old 'gym' package, whose reset() and step() return other "
+            "values; wrap it with shimmy's GymV26CompatibilityV0 or move it to gymnasium"
+        )
+    if "Env" in bases or all(
+        hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")
+    ):
+        return GymnasiumEnv(env)
+    raise SimulationError(
+        f"the callable returned {_an_instance(env)}, which is no environment: a PettingZoo "
+        "ParallelEnv has possible_agents, an AECEnv has agent_iter, a Gymnasium Env has "
+        "observation_space and action_space, an RLlib env derives from MultiAgentEnv"
+    )
+
+
+def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:
+    found: Any = _import(module_name, env)
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            owner = module_name if isinstance(found, ModuleType) else found.__qualname__
+            raise SimulationError(
+                f"simulation {env!r}: {owner!r} has no {part!r}{_hint(part, _callables(found))}"
+            ) from None
+    if isinstance(found, ModuleType):
+        raise SimulationError(
+            f"simulation {env!r}: {attribute!r} is a module"
+            + _hint("parallel_env", [f"{found.__name__}:{name}" for name in _callables(found)])
+        )
+    if not callable(found):
+        raise SimulationError(
+            f"simulation {env!r}: {attribute!r} is {_an_instance(found)}, not something to "
+            "call; name the factory or class that makes the environment"
+        )
+    return found
+
+
+def _import(module_name: str, env: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(missing + "."):
+            message = f"simulation {env!r}: no module {missing!r}" + _hint(
+                missing, _neighbours(missing)
+            )
+        else:
+            message = (
+                f"simulation {env!r}: importing {module_name!r} needs the module {missing!r}, "
+                "which is not installed here"
+            )
+        raise SimulationError(message) from error
+    except Exception as error:  # the user's module may raise anything
+        raise SimulationError(
+            f"simulation {env!r}: importing {module_name!r} failed with {_told(error)}"
+        ) from error
+
+
+def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    takes_config = inspect.isclass(factory) and any(
+        base.__name__ == "MultiAgentEnv" for base in factory.__mro__
+    )
+    try:
+        if takes_config or not _binds(factory, **kwargs):
+            # RLlib's convention, also of its plain creator functions: one config dict.
+            if _binds(factory, kwargs):
+                return factory(kwargs)
+            if not takes_config:
+                raise SimulationError(
+                    f"simulation {env!r}: it takes {inspect.signature(factory)}, and the kwargs "
+                    f"are {kwargs}{_hint_of_parameters(factory, kwargs)}"
+                )
+        return factory(**kwargs)
+    except SimulationError:
+        raise
+    except Exception as error:  # the user's factory may raise anything
+        raise SimulationError(
+            f"simulation {env!r}: making it with kwargs {kwargs} failed with {_told(error)}"
+        ) from error
+
+
+def _binds(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    try:
+        inspect.signature(factory).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # a callable written in C, without a signature
+        return not args
+    return True
+
+
+def _hint_of_parameters(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> str:
+    parameters = inspect.signature(factory).parameters
+    for name in kwargs:
+        if name not in parameters:
+            return _hint(name, parameters)
+    return ""
+
+
+def _callables(owner: Any) -> list[str]:
+    return [
+        name
+        for name in dir(owner)
+        if not name.startswith("_") and callable(getattr(owner, name, None))
+    ]
+
+
+def _neighbours(module_name: str) -> list[str]:
+    parent, _, _ = module_name.rpartition(".")
+    if not parent:
+        return [module.name for module in pkgutil.iter_modules()] + list(sys.builtin_module_names)
+    path = getattr(sys.modules.get(parent), "__path__", [])
+    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(path)]
+
+
+def _hint(name: str, candidates: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(candidates), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _an_instance(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"

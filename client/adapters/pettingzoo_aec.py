@@ -1,0 +1,110 @@
+"""A PettingZoo AECEnv as a `Simulation`: one agent acts at a time.
+
+https://pettingzoo.farama.org/api/aec/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.adapters.simulation import SimulationError, StepResult, wrong_actions
+from client.adapters.translation import Agents, flat_state, space_lookup, state_size_of
+
+
+class PettingZooAEC:
+    """A step is one agent's action, up to where the next live agent is to act.
+
+    Done agents, which PettingZoo wants stepped with None, are stepped here. An agent's
+    reward is what `env.last()` says: all that it has got since it last acted, given when
+    its turn comes or when it is done.
+
+    Args:
+        env: a `pettingzoo.AECEnv`, or whatever behaves like one.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._agents = Agents(
+            env.possible_agents,
+            space_lookup(env, "observation_space", "observation_spaces"),
+            space_lookup(env, "action_space", "action_spaces"),
+        )
+        self.possible_agents = self._agents.possible
+        self.observation_spaces = self._agents.observation_spaces
+        self.action_spaces = self._agents.action_spaces
+        self.state_size = state_size_of(env)
+        self._acting: dict[str, Hashable] = {}
+        self._live: dict[Hashable, str] = {}
+        self._have_acted: set[Hashable] = set()
+        self._is_closed = False
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """See `Simulation.reset`."""
+        self._env.reset(seed=seed)
+        self._live = {agent: self._agents.names[agent] for agent in self._env.agents}
+        self._have_acted = set()
+        result = self._until_next_turn()
+        return result.observations, result.infos
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        """See `Simulation.step`."""
+        acting = self._acting
+        if not acting or actions.keys() != acting.keys():
+            raise wrong_actions(acting, actions)
+        ((name, agent),) = acting.items()
+        self._env.step(self._agents.writers[agent](actions[name]))
+        self._have_acted.add(agent)
+        return self._until_next_turn()
+
+    def _until_next_turn(self) -> StepResult:
+        env, names, live = self._env, self._agents.names, self._live
+        result = StepResult({}, {}, {}, {}, {}, {}, False)
+        while env.agents:
+            agent = env.agent_selection
+            name = live[agent] = names[agent]
+            observation, reward, is_terminated, is_truncated, info = env.last()
+            # Before its first action an agent has a reward only if another's move gave it one.
+            if reward or agent in self._have_acted:
+                result.rewards[name] = float(reward)
+            result.infos[name] = info
+            if not (is_terminated or is_truncated):
+                self._acting = {name: agent}
+                result.observations[name] = self._agents.readers[agent](observation)
+                return result
+            self._finish(agent, result, bool(is_terminated))
+            if observation is not None:
+                result.final_observations[name] = self._agents.readers[agent](observation)
+            env.step(None)
+            if agent in env.agents:
+                raise SimulationError(
+                    f"the environment did not remove agent {agent!r}, which is done, when it was "
+                    "stepped with None; its step() must call _was_dead_step(action) first"
+                )
+        # An environment may end by emptying `agents`, without the steps with None.
+        unpaid = getattr(env, "_cumulative_rewards", {})
+        for agent in list(live):
+            if agent in unpaid and (unpaid[agent] or agent in self._have_acted):
+                result.rewards[names[agent]] = float(unpaid[agent])
+            is_truncated = env.truncations.get(agent, False)
+            is_terminated = env.terminations.get(agent, False) or not is_truncated
+            self._finish(agent, result, is_terminated)
+        self._acting = {}
+        return result._replace(is_over=True)
+
+    def _finish(self, agent: Hashable, result: StepResult, is_terminated: bool) -> None:
+        flags = result.terminations if is_terminated else result.truncations
+        flags[self._live.pop(agent)] = True
+
+    def state(self) -> NDArray[np.float32] | None:
+        """See `Simulation.state`."""
+        return flat_state(self._env, self.state_size)
+
+    def close(self) -> None:
+        """See `Simulation.close`."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._env.close()

@@ -1,0 +1,156 @@
+"""An RLlib MultiAgentEnv as a `Simulation`: whoever is observed acts next.
+
+https://docs.ray.io/en/latest/rllib/multi-agent-envs.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.adapters.simulation import SimulationError, StepResult, wrong_actions
+from client.adapters.translation import Agents, flat_state, space_lookup, state_size_of
+
+ALL = "__all__"
+MAX_IDLE_STEPS = 10_000
+"""Steps in a row in which nobody acts. RLlib allows them; a simulation that needs more than
+this to observe somebody is taken to be stuck, so that it ends as an error, not as a hang."""
+
+
+class RLlibMultiAgent:
+    """Agent ids of any type become strings; `__all__` becomes one flag for each agent.
+
+    A step in which no agent is observed is followed by further ones with no action, until
+    somebody acts or the episode is over; their rewards are summed.
+
+    Args:
+        env: a `ray.rllib.env.multi_agent_env.MultiAgentEnv`. Where it has a method
+            `state()`, as PettingZoo's have, that is the global state.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._agents = Agents(
+            _agent_ids(env),
+            space_lookup(env, "get_observation_space", "observation_spaces"),
+            space_lookup(env, "get_action_space", "action_spaces"),
+        )
+        self.possible_agents = self._agents.possible
+        self.observation_spaces = self._agents.observation_spaces
+        self.action_spaces = self._agents.action_spaces
+        self.state_size = state_size_of(env)
+        self._seen: dict[Hashable, str] = {}  # observed in this episode, in order
+        self._finished: set[Hashable] = set()
+        self._acting: dict[str, Hashable] = {}
+        self._is_closed = False
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """See `Simulation.reset`."""
+        given, infos = self._env.reset(seed=seed)
+        if not given:
+            raise SimulationError(
+                "the environment's reset() observed nobody, so nobody could act; it must return "
+                "the observation of at least one agent"
+            )
+        names, readers = self._agents.names, self._agents.readers
+        self._seen = {agent: names[agent] for agent in given}
+        self._finished = set()
+        self._acting = {name: agent for agent, name in self._seen.items()}
+        observations = {names[agent]: readers[agent](value) for agent, value in given.items()}
+        return observations, self._agents.infos(infos)
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        """See `Simulation.step`."""
+        acting, writers = self._acting, self._agents.writers
+        if not acting or actions.keys() != acting.keys():
+            raise wrong_actions(acting, actions)
+        result = self._step_once(
+            {agent: writers[agent](actions[name]) for name, agent in acting.items()}
+        )
+        num_idle_steps = 0
+        while not (result.observations or result.is_over):
+            num_idle_steps += 1
+            if num_idle_steps > MAX_IDLE_STEPS:
+                raise SimulationError(
+                    f"the environment observed nobody for {MAX_IDLE_STEPS} steps and did not set "
+                    "'__all__'; an episode without agents must end"
+                )
+            result = _joined(result, self._step_once({}))
+        if result.observations.keys() != acting.keys():
+            self._acting = {
+                name: agent for agent, name in self._seen.items() if name in result.observations
+            }
+        return result
+
+    def _step_once(self, actions: dict[Hashable, Any]) -> StepResult:
+        names, readers, finished = self._agents.names, self._agents.readers, self._finished
+        given, rewards, terminateds, truncateds, infos = self._env.step(actions)
+        for agent in given:
+            if agent not in self._seen:
+                self._seen[agent] = names[agent]
+
+        done: dict[Hashable, bool] = {}  # whether terminated
+        for flags, is_terminated in ((terminateds, True), (truncateds, False)):
+            for agent, is_done in flags.items():
+                if is_done and agent != ALL and agent not in finished:
+                    done.setdefault(agent, is_terminated)
+        all_terminated = bool(terminateds.get(ALL))
+        is_over = all_terminated or bool(truncateds.get(ALL))
+        if is_over:
+            for agent in self._seen:
+                if agent not in finished:
+                    done.setdefault(agent, all_terminated)
+        observations: dict[str, Any] = {}
+        final_observations: dict[str, Any] = {}
+        for agent, value in given.items():
+            if agent in done:
+                final_observations[names[agent]] = readers[agent](value)
+            elif agent not in finished:
+                observations[names[agent]] = readers[agent](value)
+        finished.update(done)
+        return StepResult(
+            observations,
+            {names[agent]: float(reward) for agent, reward in rewards.items()},
+            {names[agent]: True for agent, is_terminated in done.items() if is_terminated},
+            {names[agent]: True for agent, is_terminated in done.items() if not is_terminated},
+            final_observations,
+            self._agents.infos(infos),
+            is_over or len(finished) == len(names),
+        )
+
+    def state(self) -> NDArray[np.float32] | None:
+        """See `Simulation.state`."""
+        return flat_state(self._env, self.state_size)
+
+    def close(self) -> None:
+        """See `Simulation.close`."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._env.close()
+
+
+def _joined(first: StepResult, second: StepResult) -> StepResult:
+    rewards = dict(first.rewards)
+    for name, reward in second.rewards.items():
+        rewards[name] = rewards.get(name, 0.0) + reward
+    return StepResult(
+        second.observations,
+        rewards,
+        first.terminations | second.terminations,
+        first.truncations | second.truncations,
+        first.final_observations | second.final_observations,
+        first.infos | second.infos,
+        second.is_over,
+    )
+
+
+def _agent_ids(env: Any) -> list[Hashable]:
+    """Returns all agents; an env of RLlib's older style names them in other places only."""
+    for name in ("possible_agents", "agents", "_agent_ids", "observation_spaces"):
+        ids = getattr(env, name, None)
+        if ids:
+            return sorted(ids, key=str) if isinstance(ids, set) else list(ids)
+    return []

@@ -1,0 +1,94 @@
+"""What a simulation is to the client: the contract that every adapter fulfils."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.spaces import Space
+
+
+class SimulationError(Exception):
+    """A simulation could not be made or broke its own rules; the message says which and why.
+
+    An exception raised by the environment's own `step` or `reset` is not wrapped: its
+    traceback is what its author needs.
+    """
+
+
+class StepResult(NamedTuple):
+    """What one step brought, in dicts by agent id.
+
+    An agent is done once in an episode, in `terminations` or `truncations`, never in both:
+    where an environment says both, terminated wins, since there is nothing to bootstrap
+    from. In a turn game an agent can be done without ever having acted.
+    """
+
+    observations: dict[str, Any]
+    """Of the agents that act next, and of no other."""
+    rewards: dict[str, float]
+    """Of any agent that got a reward now, done ones too; each reward is given once."""
+    terminations: dict[str, bool]
+    """Only True entries."""
+    truncations: dict[str, bool]
+    """Only True entries."""
+    final_observations: dict[str, Any]
+    """The last observation of agents done in this step, where the environment gives one."""
+    infos: dict[str, dict[str, Any]]
+    is_over: bool
+    """Nobody acts any more."""
+
+
+class Simulation(Protocol):
+    """A multi-agent environment whose agents are strings and whose spaces are plain data.
+
+    Arrays in observations are the receiver's own: an environment that writes every step
+    into one buffer does not change what it gave before.
+    """
+
+    possible_agents: tuple[str, ...]
+    observation_spaces: dict[str, Space]
+    action_spaces: dict[str, Space]
+    state_size: int | None
+    """Length of the flat float32 global state, None if the environment has none."""
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Starts an episode; returns the observations of the agents that act first, and infos."""
+        ...
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        """Takes one action of every agent that was observed last, and of no other.
+
+        Raises:
+            SimulationError: actions of other agents, or the environment broke its contract.
+        """
+        ...
+
+    def state(self) -> NDArray[np.float32] | None:
+        """Returns the global state, float32 [state_size], or None if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the environment holds; a second call does nothing."""
+        ...
+
+
+def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
+    """Returns the error for actions that are not those of the agents to act."""
+    expected, got = sorted(expected), sorted(got)
+    if not expected:
+        return SimulationError(
+            f"step() got actions of {got}, but nobody is to act: the episode is over or was "
+            "never started; call reset() first"
+        )
+    missing = [agent for agent in expected if agent not in got]
+    extra = [agent for agent in got if agent not in expected]
+    story = [f"missing {missing}"] if missing else []
+    story += [f"not to act now {extra}"] if extra else []
+    return SimulationError(
+        f"step() takes the actions of {expected}, the agents observed last, and got those of "
+        f"{got}: {', '.join(story)}"
+    )

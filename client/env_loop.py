@@ -1,0 +1,177 @@
+"""Drives one simulation, or many in one process, with one message a server for all of them.
+
+A finished episode's end, its successor's start and that one's first step share a message, so
+that an episode of `n` steps costs `n` round trips, and `k` simulations cost no more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+from client.adapters.simulation import Simulation, StepResult
+from client.joint_episode import JointEpisode
+from client.multiplexer import MultiplexingClient, Turn
+from protocol.messages import Mode
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """One episode that was played to its end.
+
+    `returns` are sums of raw rewards as the simulation gave them, by agent id; `num_steps` are
+    env steps; `seed` is what the simulation was reset with, None for its own choice.
+    """
+
+    returns: dict[str, float]
+    num_steps: int
+    seed: int | None
+
+
+class SimulationFailed(RuntimeError):
+    """The simulation raised; its own exception is the cause."""
+
+
+@dataclass
+class _Slot:
+    """One simulation and the episode that it is in."""
+
+    simulation: Simulation
+    episode: JointEpisode | None = None
+    observations: dict[str, Any] = field(default_factory=dict)
+    returns: dict[str, float] = field(default_factory=dict)
+    num_steps: int = 0
+    seed: int | None = None
+
+
+class EnvLoop:
+    """Plays episodes until it is told to stop.
+
+    Args:
+        simulations: played in lockstep, one message a server for all.
+        client: where actions come from.
+        mode: "train", or "eval": measured, never trained on.
+        should_explore: None: as the mode suggests.
+        seeds: what to reset with, one for each episode; it ends the loop when it is used up.
+            None: the simulations choose.
+
+    Raises:
+        AssignmentError: an agent of a simulation belongs to no server.
+    """
+
+    def __init__(
+        self,
+        simulations: Sequence[Simulation],
+        client: MultiplexingClient,
+        *,
+        mode: Mode = "train",
+        should_explore: bool | None = None,
+        seeds: Iterator[int | None] | None = None,
+    ) -> None:
+        for simulation in simulations:
+            client.check_agents(simulation.possible_agents)
+        self.num_env_steps = 0
+        self.num_episodes = 0
+        self._client = client
+        self._mode: Mode = mode
+        self._should_explore = should_explore
+        self._seeds = repeat(None) if seeds is None else seeds
+        self._slots = [_Slot(simulation) for simulation in simulations]
+
+    def run(
+        self,
+        on_episode: Callable[[EpisodeResult], None] = lambda result: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Plays until the seeds are used up or `should_stop` says so (asked once a step).
+
+        Episodes that are open then are closed early: servers keep them as truncated.
+
+        Args:
+            on_episode: called with each finished episode.
+            should_stop: True ends the loop after the step it is in.
+
+        Raises:
+            SimulationFailed: a simulation raised; its episode and all others are closed.
+            ClientError: see `MultiplexingClient.get_action`.
+        """
+        try:
+            turn = Turn()
+            for slot in self._slots:
+                self._begin(slot, turn)
+            while turn.items:
+                failures = self._client.exchange(turn)
+                if failures:
+                    raise next(iter(failures.values()))
+                if should_stop():
+                    return
+                turn = Turn()
+                for slot in self._slots:
+                    if slot.episode is not None:
+                        self._advance(slot, slot.episode, turn, on_episode)
+        finally:
+            self._close_open_episodes()
+
+    def _begin(self, slot: _Slot, turn: Turn) -> None:
+        slot.episode = None
+        try:
+            slot.seed = next(self._seeds)
+        except StopIteration:
+            return
+        observations, _ = self._guarded("reset", lambda: slot.simulation.reset(slot.seed))
+        slot.episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
+        slot.observations, slot.returns, slot.num_steps = observations, {}, 0
+        turn.add(slot.episode, slot.episode.start())
+        turn.add(slot.episode, slot.episode.step(observations, self._state(slot)))
+
+    def _advance(
+        self,
+        slot: _Slot,
+        episode: JointEpisode,
+        turn: Turn,
+        on_episode: Callable[[EpisodeResult], None],
+    ) -> None:
+        actions = episode.take_actions(slot.observations)
+        while True:
+            result = self._guarded("step", lambda: slot.simulation.step(actions))
+            self._note(slot, episode, result)
+            if result.observations or result.is_over:
+                break
+            actions = {}  # nobody is asked in this step
+        if not result.is_over:
+            slot.observations = result.observations
+            turn.add(episode, episode.step(result.observations, self._state(slot)))
+            return
+        is_truncated = bool(result.truncations) and not result.terminations
+        turn.add(episode, episode.end({}, is_truncated=is_truncated, state=self._state(slot)))
+        self.num_episodes += 1
+        on_episode(EpisodeResult(slot.returns, slot.num_steps, slot.seed))
+        self._begin(slot, turn)
+
+    def _note(self, slot: _Slot, episode: JointEpisode, result: StepResult) -> None:
+        slot.num_steps += 1
+        self.num_env_steps += 1
+        for agent_id, reward in result.rewards.items():
+            slot.returns[agent_id] = slot.returns.get(agent_id, 0.0) + reward
+        episode.log(
+            result.rewards, result.terminations, result.truncations, result.final_observations
+        )
+
+    def _state(self, slot: _Slot) -> Any:
+        return slot.simulation.state() if self._client.wants_state else None
+
+    def _guarded(self, verb: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise SimulationFailed(
+                f"the simulation raised in {verb}(): {type(error).__name__}: {error}"
+            ) from error
+
+    def _close_open_episodes(self) -> None:
+        for slot in self._slots:
+            if slot.episode is not None and slot.episode.is_open:
+                self._client.abort_episode(slot.episode.episode_id, "the simulation stopped")
+            slot.episode = None

@@ -1,0 +1,81 @@
+"""What can go wrong, sorted by what the caller can do about it.
+
+::
+
+    ClientError
+    ├── AssignmentError      fix the code: an agent has no server, or two; an unknown server
+    ├── EpisodeMisuse        fix the code: a verb out of order, an unknown or finished episode
+    ├── EpisodeAborted       reset the episode: it is closed on every server, other episodes go on
+    │   └── RefusedByServer  the same, and fix the code: the server says what was wrong
+    └── ServerUnavailable    give up or wait: a server cannot be reached any more
+"""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Base of all that the client raises."""
+
+
+class AssignmentError(ClientError):
+    """Agents and servers do not fit together."""
+
+
+class EpisodeMisuse(ClientError):
+    """A verb was called that the episode does not allow now."""
+
+
+class EpisodeAborted(ClientError):
+    """The episode was closed early on every server.
+
+    Args:
+        message: why.
+        episode_id: which.
+        server_id: whose answer was the reason.
+    """
+
+    def __init__(self, message: str, *, episode_id: str, server_id: str) -> None:
+        super().__init__(message)
+        self.episode_id = episode_id
+        self.server_id = server_id
+
+
+class RefusedByServer(EpisodeAborted):
+    """A server refused an item of this episode.
+
+    Args:
+        code: HTTP status that stands for the refusal; see `protocol.errors`.
+        agent_id: the agent at fault, if there is one.
+        expected: what the server would have taken.
+        got: what it was sent.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        episode_id: str,
+        server_id: str,
+        code: int,
+        agent_id: str | None = None,
+        expected: str | None = None,
+        got: str | None = None,
+    ) -> None:
+        super().__init__(message, episode_id=episode_id, server_id=server_id)
+        self.code = code
+        self.agent_id = agent_id
+        self.expected = expected
+        self.got = got
+
+
+class ServerUnavailable(ClientError):
+    """A server does not answer.
+
+    Args:
+        message: who, where, and what was tried.
+        server_id: which; the address if its id is not known yet.
+    """
+
+    def __init__(self, message: str, *, server_id: str) -> None:
+        super().__init__(message)
+        self.server_id = server_id

@@ -1,0 +1,230 @@
+"""One episode across all servers, as the client keeps it: what each server is still to be told.
+
+It splits and merges; it sends nothing. Rewards and ends wait here, by server, until that
+server has something to decide, and then go with the same message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from client.errors import AssignmentError, EpisodeMisuse
+from client.transport import AnyItem
+from protocol.episode import EpisodeEvent, EpisodeLaw, EpisodeState
+from protocol.messages import Actions, AnyReply, Ended, EndEpisode, Mode, StartEpisode, Step
+
+Items = dict[str, list[AnyItem]]
+"""What goes to each server, by server id."""
+
+
+class ServerSide:
+    """What one server knows of the episode, and what it is to be told next."""
+
+    __slots__ = ("agents", "final_observations", "law", "returns", "rewards", "terminations",
+                 "truncations")  # fmt: skip
+
+    def __init__(self, episode_id: str) -> None:
+        self.law = EpisodeLaw(episode_id)
+        self.agents: tuple[str, ...] = ()
+        self.returns: dict[str, float] = {}
+        self.rewards: dict[str, float] = {}
+        self.terminations: dict[str, bool] = {}
+        self.truncations: dict[str, bool] = {}
+        self.final_observations: dict[str, Any] = {}
+
+    def clear(self) -> None:
+        """Forgets what has just been told."""
+        self.rewards, self.terminations, self.truncations = {}, {}, {}
+        self.final_observations = {}
+
+
+class JointEpisode:
+    """One episode on every server that takes part.
+
+    Args:
+        episode_id: the same on every server.
+        server_of: agent id to server id.
+        server_ids: the servers that take part.
+        mode: "train" or "eval".
+        should_explore: None: as the mode suggests.
+    """
+
+    def __init__(
+        self,
+        episode_id: str,
+        server_of: Mapping[str, str],
+        server_ids: tuple[str, ...],
+        mode: Mode,
+        should_explore: bool | None,
+    ) -> None:
+        self.episode_id = episode_id
+        self.num_steps = 0
+        self.mismatches: list[str] = []
+        self.is_open = False
+        self._server_of = server_of
+        self._mode: Mode = mode
+        self._should_explore = should_explore
+        self._sides = {server_id: ServerSide(episode_id) for server_id in server_ids}
+        self._actions: dict[str, Any] = {}
+
+    # --- telling ------------------------------------------------------------------------
+
+    def start(self) -> Items:
+        """Returns the starts: one for every server, all or nothing."""
+        self.is_open = True
+        for side in self._sides.values():
+            side.law.handle(EpisodeEvent.START)
+        item = StartEpisode(self.episode_id, self._mode, self._should_explore)
+        return {server_id: [item] for server_id in self._sides}
+
+    def step(
+        self,
+        observations: Mapping[str, Any],
+        state: Any = None,
+        logged_actions: Mapping[str, Any] | None = None,
+    ) -> Items:
+        """Returns one step for every server that has an acting agent.
+
+        Raises:
+            AssignmentError: an agent belongs to no server.
+        """
+        split: dict[str, dict[str, Any]] = {}
+        server_of = self._server_of
+        for agent_id, observation in observations.items():
+            server_id = server_of.get(agent_id)
+            if server_id is None:
+                raise self._unassigned(agent_id)
+            split.setdefault(server_id, {})[agent_id] = observation
+        items: Items = {}
+        for server_id, mine in split.items():
+            side = self._sides[server_id]
+            item = Step(
+                self.episode_id,
+                side.law.t,
+                mine,
+                side.rewards,
+                side.terminations,
+                side.truncations,
+                side.final_observations,
+                state=state,
+            )
+            if logged_actions:
+                item.logged_actions = {a: logged_actions[a] for a in mine if a in logged_actions}
+            side.law.handle(EpisodeEvent.OBSERVE)
+            side.clear()
+            items[server_id] = [item]
+        self._actions = {}
+        self.num_steps += 1
+        return items
+
+    def log(
+        self,
+        rewards: Mapping[str, float],
+        terminations: Mapping[str, bool],
+        truncations: Mapping[str, bool],
+        final_observations: Mapping[str, Any],
+    ) -> None:
+        """Keeps what followed from the last actions until its server is next spoken to.
+
+        Raises:
+            AssignmentError: an agent belongs to no server.
+        """
+        for agent_id, reward in rewards.items():
+            side = self._side(agent_id)
+            value = float(reward)
+            side.rewards[agent_id] = side.rewards.get(agent_id, 0.0) + value
+            side.returns[agent_id] = side.returns.get(agent_id, 0.0) + value
+        for agent_id, is_set in terminations.items():
+            if is_set and agent_id != "__all__":
+                self._side(agent_id).terminations[agent_id] = True
+        for agent_id, is_set in truncations.items():
+            if is_set and agent_id != "__all__":
+                self._side(agent_id).truncations[agent_id] = True
+        for agent_id, observation in final_observations.items():
+            self._side(agent_id).final_observations[agent_id] = observation
+
+    def end(
+        self, observations: Mapping[str, Any], *, is_truncated: bool, state: Any = None
+    ) -> Items:
+        """Returns the ends: one for every server, also where all agents ended long ago."""
+        self.log({}, {}, {}, observations)
+        items: Items = {}
+        for server_id, side in self._sides.items():
+            items[server_id] = [
+                EndEpisode(
+                    self.episode_id,
+                    side.law.t,
+                    is_truncated,
+                    side.rewards,
+                    side.terminations,
+                    side.truncations,
+                    side.final_observations,
+                    state,
+                )
+            ]
+            side.law.handle(EpisodeEvent.END)
+            side.clear()
+        self.is_open = False
+        return items
+
+    def abort(self, reason: str) -> Items:
+        """Returns an abort for every server that may hold the episode open."""
+        from protocol.messages import AbortEpisode
+
+        self.is_open = False
+        items: Items = {}
+        for server_id, side in self._sides.items():
+            if side.law.state is not EpisodeState.ENDED:
+                side.law.handle(EpisodeEvent.ABORT)
+                items[server_id] = [AbortEpisode(self.episode_id, reason)]
+        return items
+
+    # --- hearing ------------------------------------------------------------------------
+
+    def hear(self, server_id: str, reply: AnyReply) -> None:
+        """Takes in a reply that is not a refusal."""
+        side = self._sides[server_id]
+        if isinstance(reply, Actions):
+            side.law.handle(EpisodeEvent.ACT)
+            self._actions |= reply.actions
+        elif isinstance(reply, Ended):
+            self._compare(server_id, side, reply)
+
+    def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the merged actions, in the order of the observations."""
+        actions = self._actions
+        return {agent_id: actions[agent_id] for agent_id in observations}
+
+    def _compare(self, server_id: str, side: ServerSide, ended: Ended) -> None:
+        if ended.num_steps != side.law.t:
+            self.mismatches.append(
+                f"server {server_id!r} counted {ended.num_steps} steps of episode "
+                f"{self.episode_id}, the client {side.law.t}"
+            )
+        for agent_id, value in side.returns.items():
+            theirs = ended.returns.get(agent_id, 0.0)
+            if abs(theirs - value) > 1e-6 * max(1.0, abs(value)):
+                self.mismatches.append(
+                    f"server {server_id!r} summed {theirs} for agent {agent_id!r} of episode "
+                    f"{self.episode_id}, the client {value}"
+                )
+
+    # --- looking up ---------------------------------------------------------------------
+
+    def _side(self, agent_id: str) -> ServerSide:
+        server_id = self._server_of.get(agent_id)
+        if server_id is None:
+            raise self._unassigned(agent_id)
+        return self._sides[server_id]
+
+    def _unassigned(self, agent_id: str) -> AssignmentError:
+        known = ", ".join(f"{a} ({s})" for a, s in self._server_of.items())
+        return AssignmentError(
+            f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
+        )
+
+    def check_may_act(self) -> None:
+        """Raises `EpisodeMisuse` if no step may follow now."""
+        if not self.is_open:
+            raise EpisodeMisuse(f"episode {self.episode_id} is over; start another one")

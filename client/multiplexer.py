@@ -1,0 +1,420 @@
+"""One client for many policy servers: splits each step, asks all at once, merges the answers."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from client.errors import (
+    AssignmentError,
+    ClientError,
+    EpisodeAborted,
+    EpisodeMisuse,
+    RefusedByServer,
+    ServerUnavailable,
+)
+from client.http import HttpTransport
+from client.joint_episode import Items, JointEpisode
+from client.transport import AnyItem, Transport
+from client.websocket import WebSocketTransport
+from protocol.messages import Mode, Refused, ServerSpec
+
+logger = logging.getLogger(__name__)
+
+_CARRIERS = {"websocket": WebSocketTransport, "http": HttpTransport}
+
+
+class Turn:
+    """Everything that goes to the servers at one time: one frame for each, many episodes in it."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, list[AnyItem]] = {}
+        self.owners: dict[str, list[JointEpisode]] = {}
+
+    def add(self, episode: JointEpisode, items: Items) -> None:
+        """Adds what an episode has to say."""
+        for server_id, mine in items.items():
+            self.items.setdefault(server_id, []).extend(mine)
+            self.owners.setdefault(server_id, []).extend([episode] * len(mine))
+
+
+class MultiplexingClient:
+    """The verbs of RLlib's ``PolicyClient``, for one simulation and many servers.
+
+    Every agent belongs to the server whose spec names it. Not for use by several threads;
+    one client a thread.
+
+    Args:
+        servers: addresses ("host:port" or "http://host:port"), or ready transports; as a dict
+            they are named, and the names must be the servers' own ids.
+        token: bearer token of all servers, "" for none.
+        timeout_s: longest wait for one answer. A server may hold one while it learns.
+        carrier: "websocket" (msgpack) or "http" (JSON).
+
+    Raises:
+        AssignmentError: two servers claim one agent, or a name is not the server's own.
+        ServerUnavailable: one cannot be reached.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, str | Transport] | Sequence[str | Transport],
+        *,
+        token: str = "",
+        timeout_s: float = 120.0,
+        carrier: Literal["websocket", "http"] = "websocket",
+    ) -> None:
+        make = _CARRIERS[carrier]
+        named = servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
+        self._transports: dict[str, Transport] = {}
+        self.specs: dict[str, ServerSpec] = {}
+        try:
+            for name, server in named:
+                transport: Transport = (
+                    make(server, token=token, timeout_s=timeout_s)
+                    if isinstance(server, str)
+                    else server
+                )
+                self._join(name, transport)
+        except ClientError:
+            self.close()
+            raise
+        self._server_of = _server_of(self.specs)
+        self._episodes: dict[str, JointEpisode] = {}
+        self.num_mismatches = 0
+        """Episodes whose steps or returns a server counted otherwise than this client."""
+
+    def _join(self, name: str | None, transport: Transport) -> None:
+        spec = transport.fetch_spec()
+        server_id = spec.server_id
+        if name is not None and name != server_id:
+            raise AssignmentError(
+                f"the server named {name!r} here calls itself {server_id!r}; are two addresses "
+                "mixed up?"
+            )
+        if server_id in self.specs:
+            raise AssignmentError(
+                f"two addresses lead to server {server_id!r}; each server needs a port of its own"
+            )
+        self._transports[server_id] = transport
+        self.specs[server_id] = spec
+
+    # --- the verbs ----------------------------------------------------------------------
+
+    def start_episode(
+        self,
+        episode_id: str | None = None,
+        training_enabled: bool = True,
+        *,
+        should_explore: bool | None = None,
+    ) -> str:
+        """Opens an episode on every server, or on none.
+
+        Args:
+            episode_id: unique; None makes one.
+            training_enabled: False: the servers act and measure, and never train on it.
+            should_explore: None: explore if training is enabled.
+
+        Returns:
+            The episode's id.
+
+        Raises:
+            RefusedByServer: a server refused; it is closed on the others again.
+            ServerUnavailable: a server does not answer.
+        """
+        mode: Mode = "train" if training_enabled else "eval"
+        episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
+        turn = Turn()
+        turn.add(episode, episode.start())
+        self._exchange_one(turn, episode)
+        return episode.episode_id
+
+    def get_action(
+        self, episode_id: str | Sequence[str], observations: Mapping[str, Any], *, state: Any = None
+    ) -> dict[str, Any]:
+        """Returns the actions of exactly the agents in `observations`.
+
+        Args:
+            episode_id: one id, or several: then `observations` (and `state`) are dicts by
+                episode id, and so is the answer. All go in one message a server.
+            observations: by agent id; float arrays as their space says, or nested lists.
+            state: the simulation's global state, float32 [state_size], if a server asks for it.
+
+        Returns:
+            By agent id: int for Discrete, array for Box and MultiDiscrete.
+
+        Raises:
+            RefusedByServer: a server refused; the episode is closed on all.
+            ServerUnavailable: a server does not answer; the episode is closed on the others.
+            EpisodeMisuse: the episode is unknown or over.
+            AssignmentError: an agent belongs to no server.
+        """
+        if not isinstance(episode_id, str):
+            return self._get_actions(episode_id, observations, state or {})
+        episode = self._find(episode_id)
+        turn = Turn()
+        turn.add(episode, episode.step(observations, state))
+        self._exchange_one(turn, episode)
+        return episode.take_actions(observations)
+
+    def _get_actions(
+        self, episode_ids: Sequence[str], observations: Mapping[str, Any], states: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        episodes = [self._find(episode_id) for episode_id in episode_ids]
+        turn = Turn()
+        for e in episodes:
+            turn.add(e, e.step(observations[e.episode_id], states.get(e.episode_id)))
+        failures = self.exchange(turn)
+        if failures:
+            raise next(iter(failures.values()))
+        return {e.episode_id: e.take_actions(observations[e.episode_id]) for e in episodes}
+
+    def log_action(
+        self,
+        episode_id: str,
+        observations: Mapping[str, Any],
+        actions: Mapping[str, Any],
+        *,
+        state: Any = None,
+    ) -> None:
+        """Records actions that were chosen elsewhere (a person, a script), to learn from.
+
+        Args:
+            episode_id: which.
+            observations: by agent id.
+            actions: what each of these agents did.
+            state: as for `get_action`.
+
+        Raises:
+            As `get_action`.
+        """
+        episode = self._find(episode_id)
+        turn = Turn()
+        turn.add(episode, episode.step(observations, state, actions))
+        self._exchange_one(turn, episode)
+
+    def log_returns(
+        self,
+        episode_id: str,
+        rewards: Mapping[str, float],
+        infos: Mapping[str, Any] | None = None,
+        terminations: Mapping[str, bool] | None = None,
+        truncations: Mapping[str, bool] | None = None,
+        final_observations: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Notes what followed from the last actions; it travels with the next message.
+
+        Rewards of an agent add up until its next action; none means 0.
+
+        Args:
+            episode_id: which.
+            rewards: by agent id.
+            infos: taken for compatibility with RLlib's verb; servers have no use for them.
+            terminations: agents that have ended (``__all__`` is ignored: say `end_episode`).
+            truncations: agents that were cut short.
+            final_observations: what these agents saw last; truncated ones must have one.
+
+        Raises:
+            EpisodeMisuse, AssignmentError: as `get_action`.
+        """
+        self._find(episode_id).log(
+            rewards, terminations or {}, truncations or {}, final_observations or {}
+        )
+
+    def end_episode(
+        self,
+        episode_id: str,
+        observations: Mapping[str, Any] | None = None,
+        *,
+        truncated: bool = False,
+        state: Any = None,
+    ) -> None:
+        """Closes an episode on every server.
+
+        Args:
+            episode_id: which.
+            observations: the last ones, of agents that are not done yet.
+            truncated: whether those were cut short (a time limit: their values are
+                bootstrapped) rather than terminated.
+            state: as for `get_action`.
+
+        Raises:
+            As `get_action`.
+        """
+        episode = self._find(episode_id)
+        turn = Turn()
+        turn.add(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
+        self._exchange_one(turn, episode)
+
+    def abort_episode(self, episode_id: str, reason: str = "") -> None:
+        """Closes an episode early everywhere; servers keep it as truncated at its last step."""
+        episode = self._find(episode_id)
+        self._abort(episode, reason, without=None)
+
+    def close(self) -> None:
+        """Closes open episodes, and the connections."""
+        for episode in list(getattr(self, "_episodes", {}).values()):
+            if episode.is_open:
+                self._abort(episode, "the client closed", without=None)
+        for transport in self._transports.values():
+            transport.close()
+
+    def __enter__(self) -> MultiplexingClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- many episodes a message ----------------------------------------------------------
+
+    @property
+    def wants_state(self) -> bool:
+        """Whether any server asks for the simulation's global state."""
+        return any(spec.state_size is not None for spec in self.specs.values())
+
+    def check_agents(self, agents: Iterable[str]) -> None:
+        """Raises `AssignmentError` unless each of these agents belongs to a server."""
+        missing = [agent_id for agent_id in agents if agent_id not in self._server_of]
+        if missing:
+            raise AssignmentError(
+                f"agents {missing} belong to no server; "
+                + "; ".join(f"{s!r} serves {list(spec.agents)}" for s, spec in self.specs.items())
+            )
+
+    def new_episode(
+        self,
+        mode: Mode,
+        *,
+        episode_id: str | None = None,
+        should_explore: bool | None = None,
+    ) -> JointEpisode:
+        """Makes an episode that no server knows yet: its `start` is to be put into a `Turn`."""
+        episode_id = episode_id or uuid.uuid4().hex
+        if episode_id in self._episodes:
+            raise EpisodeMisuse(f"episode {episode_id} is open already")
+        episode = JointEpisode(
+            episode_id, self._server_of, tuple(self._transports), mode, should_explore
+        )
+        self._episodes[episode_id] = episode
+        return episode
+
+    def exchange(self, turn: Turn) -> dict[str, EpisodeAborted]:
+        """Sends a frame to every server that is spoken to, then takes in every answer.
+
+        Returns:
+            The episodes that a server refused, by id; they are closed on all servers.
+
+        Raises:
+            ServerUnavailable: a server does not answer; all episodes of the turn are closed on
+                the others.
+        """
+        sent: list[str] = []
+        lost: ServerUnavailable | None = None
+        for server_id, items in turn.items.items():
+            try:
+                self._transports[server_id].send(items)
+                sent.append(server_id)
+            except ServerUnavailable as error:
+                lost = error
+        failures: dict[str, EpisodeAborted] = {}
+        for server_id in sent:
+            try:
+                replies = self._transports[server_id].receive()
+            except ServerUnavailable as error:
+                lost = error
+                continue
+            self._hear(server_id, turn, replies, failures)
+        if lost is not None:
+            for owners in turn.owners.values():
+                for episode in owners:
+                    if episode.is_open:
+                        self._abort(episode, f"lost server {lost.server_id}", lost.server_id)
+                    self._episodes.pop(episode.episode_id, None)
+            raise lost
+        for episode_id, failure in failures.items():
+            episode = self._episodes.pop(episode_id)
+            self._abort(episode, str(failure), without=None)
+        return failures
+
+    def _hear(
+        self,
+        server_id: str,
+        turn: Turn,
+        replies: Sequence[Any],
+        failures: dict[str, EpisodeAborted],
+    ) -> None:
+        owners = turn.owners[server_id]
+        if len(replies) != len(owners):
+            story = replies[0].message if replies and isinstance(replies[0], Refused) else ""
+            raise ServerUnavailable(
+                f"server {server_id!r} answered {len(owners)} items with {len(replies)} replies"
+                + (f": {story}" if story else ""),
+                server_id=server_id,
+            )
+        for episode, reply in zip(owners, replies, strict=True):
+            if isinstance(reply, Refused):
+                failures.setdefault(
+                    episode.episode_id,
+                    RefusedByServer(
+                        reply.message,
+                        episode_id=episode.episode_id,
+                        server_id=server_id,
+                        code=reply.code,
+                        agent_id=reply.agent_id,
+                        expected=reply.expected,
+                        got=reply.got,
+                    ),
+                )
+            else:
+                episode.hear(server_id, reply)
+                if not episode.is_open:
+                    self._forget(episode)
+
+    def _forget(self, episode: JointEpisode) -> None:
+        if episode.mismatches:
+            self.num_mismatches += 1
+            for story in episode.mismatches:
+                logger.error("counts differ: %s", story)
+            episode.mismatches = []
+
+    def _exchange_one(self, turn: Turn, episode: JointEpisode) -> None:
+        failures = self.exchange(turn)
+        if failures:
+            raise next(iter(failures.values()))
+        if not episode.is_open:
+            self._episodes.pop(episode.episode_id, None)
+
+    def _abort(self, episode: JointEpisode, reason: str, without: str | None) -> None:
+        """Closes an episode wherever it can be, and swallows what cannot be told any more."""
+        self._episodes.pop(episode.episode_id, None)
+        for server_id, items in episode.abort(reason[:500]).items():
+            if server_id == without:
+                continue
+            try:
+                self._transports[server_id].send(items)
+                self._transports[server_id].receive()
+            except ServerUnavailable as error:
+                logger.warning("episode %s could not be aborted: %s", episode.episode_id, error)
+
+    def _find(self, episode_id: str) -> JointEpisode:
+        episode = self._episodes.get(episode_id)
+        if episode is None:
+            raise EpisodeMisuse(
+                f"episode {episode_id} is not open in this client; it was never started, or it "
+                "has ended or was aborted"
+            )
+        return episode
+
+
+def _server_of(specs: Mapping[str, ServerSpec]) -> dict[str, str]:
+    server_of: dict[str, str] = {}
+    for server_id, spec in specs.items():
+        for agent_id in spec.agents:
+            other = server_of.setdefault(agent_id, server_id)
+            if other != server_id:
+                raise AssignmentError(
+                    f"agent {agent_id!r} belongs to two servers, {other!r} and {server_id!r}"
+                )
+    return server_of

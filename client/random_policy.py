@@ -1,0 +1,73 @@
+"""A transport without a server: uniformly random actions, for the baseline of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from client.transport import AnyItem
+from protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyReply,
+    Ended,
+    EndEpisode,
+    ServerSpec,
+    Started,
+    StartEpisode,
+    Step,
+)
+from protocol.spaces import sample
+
+
+class RandomTransport:
+    """Stands in for the server that `spec` describes, and acts at random in its place.
+
+    Action masks in observations (key ``action_mask``) are respected.
+
+    Args:
+        spec: whose agents to play.
+        seed: of the actions.
+    """
+
+    def __init__(self, spec: ServerSpec, seed: int = 0) -> None:
+        self._spec = spec
+        self._rng = np.random.default_rng(seed)
+        self._replies: list[AnyReply] = []
+        self._returns: dict[str, dict[str, float]] = {}
+
+    def fetch_spec(self) -> ServerSpec:
+        return self._spec
+
+    def send(self, items: Sequence[AnyItem]) -> None:
+        self._replies = [self._answer(item) for item in items]
+
+    def receive(self) -> list[AnyReply]:
+        return self._replies
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _answer(self, item: AnyItem) -> AnyReply:
+        if isinstance(item, StartEpisode):
+            self._returns[item.episode_id] = {}
+            return Started(item.episode_id)
+        if isinstance(item, AbortEpisode):
+            self._returns.pop(item.episode_id, None)
+            return Aborted(item.episode_id)
+        returns = self._returns[item.episode_id]
+        for agent_id, reward in item.rewards.items():
+            returns[agent_id] = returns.get(agent_id, 0.0) + reward
+        if isinstance(item, EndEpisode):
+            return Ended(item.episode_id, item.t, self._returns.pop(item.episode_id))
+        assert isinstance(item, Step)
+        actions = {a: self._action(a, obs) for a, obs in item.observations.items()}
+        return Actions(item.episode_id, item.t, actions)
+
+    def _action(self, agent_id: str, observation: object) -> object:
+        space = self._spec.agents[agent_id].action_space
+        if isinstance(observation, dict) and "action_mask" in observation:
+            return int(self._rng.choice(np.flatnonzero(observation["action_mask"])))
+        return sample(space, self._rng)

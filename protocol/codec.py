@@ -1,0 +1,135 @@
+"""Messages to bytes and back: msgpack for speed, JSON for everyone else.
+
+In msgpack an array is one extension value: ``dtype, NUL, ndim, dims (uint32 LE), raw
+little-endian bytes``. In JSON it is nested lists. There is no pickle.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+import sys
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import MalformedMessage
+from protocol.messages import Batch, BatchReply
+
+ARRAY_EXTENSION = 1
+_DTYPES = frozenset(
+    ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+)
+_MAX_NDIM = 32
+T = TypeVar("T")
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    if dtype.name not in _DTYPES:
+        raise TypeError(f"arrays of dtype {dtype} cannot travel; known: {sorted(_DTYPES)}")
+    return dtype.name.encode() + struct.pack(f"<BB{len(shape)}I", 0, len(shape), *shape)
+
+
+def _pack_array(array: NDArray[Any]) -> bytes:
+    header = _header(array.dtype, array.shape)
+    if not array.dtype.isnative or sys.byteorder == "big":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return header + array.tobytes()
+
+
+def _unpack_array(data: memoryview) -> NDArray[Any]:
+    raw = bytes(data)
+    name, separator, rest = raw.partition(b"\0")
+    dtype_name = name.decode("ascii", "replace")
+    if not separator or dtype_name not in _DTYPES or not rest or rest[0] > _MAX_NDIM:
+        raise ValueError(f"not an array: unknown dtype {dtype_name[:20]!r} or broken header")
+    start = 1 + 4 * rest[0]
+    if len(rest) < start:
+        raise ValueError("not an array: its header is cut short")
+    shape = struct.unpack_from(f"<{rest[0]}I", rest, 1)
+    dtype = np.dtype(dtype_name).newbyteorder("<")
+    expected = math.prod(shape) * dtype.itemsize
+    if len(rest) - start != expected:
+        raise ValueError(
+            f"not an array: {dtype_name} of shape {shape} is {expected} bytes, "
+            f"but {len(rest) - start} came"
+        )
+    return np.frombuffer(rest, dtype=dtype, offset=start).reshape(shape)
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return msgspec.msgpack.Ext(ARRAY_EXTENSION, _pack_array(value))
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot travel")
+
+
+def _json_hook(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return _encode_hook(value)
+
+
+def _decode_extension(code: int, data: memoryview) -> Any:
+    if code != ARRAY_EXTENSION:
+        raise ValueError(f"unknown extension {code}")
+    return _unpack_array(data)
+
+
+_msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+_msgpack_batch = msgspec.msgpack.Decoder(Batch, ext_hook=_decode_extension)
+_msgpack_reply = msgspec.msgpack.Decoder(BatchReply, ext_hook=_decode_extension)
+_json_encoder = msgspec.json.Encoder(enc_hook=_json_hook)
+_json_batch = msgspec.json.Decoder(Batch)
+_json_reply = msgspec.json.Decoder(BatchReply)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Returns the msgpack bytes of any message."""
+    return _msgpack_encoder.encode(message)
+
+
+def encode_json(message: Any) -> bytes:
+    """Returns the JSON bytes of any message; NaN and infinity become null."""
+    return _json_encoder.encode(message)
+
+
+def decode_batch(frame: bytes | str) -> Batch:
+    """Reads a client's frame: msgpack if it is bytes, JSON if it is text.
+
+    Raises:
+        MalformedMessage: not a `Batch`; the text names the path of what is wrong.
+    """
+    try:
+        return _json_batch.decode(frame) if isinstance(frame, str) else _msgpack_batch.decode(frame)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise MalformedMessage(f"the frame is not a batch of items: {error}") from None
+
+
+def decode_batch_reply(frame: bytes | str) -> BatchReply:
+    """Reads a server's frame.
+
+    Raises:
+        MalformedMessage: not a `BatchReply`.
+    """
+    try:
+        return _json_reply.decode(frame) if isinstance(frame, str) else _msgpack_reply.decode(frame)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise MalformedMessage(f"the frame is not a batch of replies: {error}") from None
+
+
+def decode_json(data: bytes, kind: type[T]) -> T:
+    """Reads one message of a known kind from JSON.
+
+    Raises:
+        MalformedMessage: not such a message.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise MalformedMessage(f"not a {kind.__name__}: {error}") from None

@@ -1,0 +1,121 @@
+"""The law of an episode on one server, run by both sides.
+
+::
+
+    IDLE --start--> AWAITING_OBSERVATION --observe t--> AWAITING_ACTION --act--> (back)
+                          |    ^ same t again: repeat, nothing changes
+                          +--end, abort--> ENDED, ABORTED
+
+The server runs one for every open episode, the client mirrors it for every server that an
+episode touches, and both find a violation in the same words. No I/O and no clock here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from protocol.errors import OutOfOrder
+
+
+class EpisodeState(StrEnum):
+    """Where an episode stands."""
+
+    IDLE = "idle"
+    """Not started."""
+    AWAITING_OBSERVATION = "awaiting observation"
+    """The simulation has the actions of step ``t - 1`` and owes the observations of `t`."""
+    AWAITING_ACTION = "awaiting action"
+    """The server has the observations of step `t` and owes the actions."""
+    ENDED = "ended"
+    """Over, as the simulation said."""
+    ABORTED = "aborted"
+    """Closed early: what was recorded counts as truncated."""
+
+
+class EpisodeEvent(StrEnum):
+    """What can happen to an episode."""
+
+    START = "start"
+    OBSERVE = "observe"
+    ACT = "act"
+    END = "end"
+    ABORT = "abort"
+
+
+_S = EpisodeState
+_E = EpisodeEvent
+
+TRANSITIONS: dict[tuple[EpisodeState, EpisodeEvent], EpisodeState] = {
+    (_S.IDLE, _E.START): _S.AWAITING_OBSERVATION,
+    (_S.AWAITING_OBSERVATION, _E.OBSERVE): _S.AWAITING_ACTION,
+    (_S.AWAITING_ACTION, _E.ACT): _S.AWAITING_OBSERVATION,
+    (_S.AWAITING_OBSERVATION, _E.END): _S.ENDED,
+    (_S.IDLE, _E.ABORT): _S.ABORTED,
+    (_S.AWAITING_OBSERVATION, _E.ABORT): _S.ABORTED,
+    (_S.AWAITING_ACTION, _E.ABORT): _S.ABORTED,
+    # Both ends are final, and saying them again is harmless.
+    (_S.ENDED, _E.END): _S.ENDED,
+    (_S.ENDED, _E.ABORT): _S.ENDED,
+    (_S.ABORTED, _E.ABORT): _S.ABORTED,
+    (_S.ABORTED, _E.END): _S.ABORTED,
+}
+
+
+class EpisodeLaw:
+    """One episode's state and the index of its next step.
+
+    Args:
+        episode_id: only for messages.
+    """
+
+    __slots__ = ("episode_id", "state", "t")
+
+    def __init__(self, episode_id: str) -> None:
+        self.episode_id = episode_id
+        self.state = EpisodeState.IDLE
+        self.t = 0
+        """The step awaited next; equally, how many steps have been observed."""
+
+    def handle(self, event: EpisodeEvent) -> None:
+        """Moves on.
+
+        Raises:
+            OutOfOrder: this cannot happen in this state.
+        """
+        target = TRANSITIONS.get((self.state, event))
+        if target is None:
+            raise OutOfOrder(
+                f"episode {self.episode_id} is {self.state} at t={self.t} and cannot {event} now"
+            )
+        self.state = target
+        if event is EpisodeEvent.OBSERVE:
+            self.t += 1
+
+    def check(self, event: EpisodeEvent) -> None:
+        """Raises `OutOfOrder` where `handle` would, and changes nothing."""
+        if (self.state, event) not in TRANSITIONS:
+            raise OutOfOrder(
+                f"episode {self.episode_id} is {self.state} at t={self.t} and cannot {event} now"
+            )
+
+    def is_repeat(self, t: int) -> bool:
+        """Says whether step `t` is the one seen last (True) or the next one (False).
+
+        Raises:
+            OutOfOrder: it is neither.
+        """
+        if t == self.t:
+            return False
+        if t == self.t - 1:
+            return True
+        raise OutOfOrder(
+            f"episode {self.episode_id} awaits t={self.t}, got t={t}; is a second client "
+            "writing to this episode, or was a step lost?",
+            expected=f"t={self.t}",
+            got=f"t={t}",
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the episode has ended or was aborted."""
+        return self.state in (EpisodeState.ENDED, EpisodeState.ABORTED)

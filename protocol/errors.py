@@ -1,0 +1,114 @@
+"""The refusals that both sides of the wire know.
+
+::
+
+    ProtocolError               the peer's message cannot be accepted; nothing was recorded
+    ├── MalformedMessage        400  not one of the protocol's messages: fix the caller
+    ├── Unauthorized            401  the token is missing or wrong
+    ├── OutOfOrder              409  another step of this episode was expected
+    ├── EpisodeGone             410  unknown here: ended, expired, or the server was restarted
+    ├── MessageTooLarge         413  over the server's limit
+    ├── ValueMismatch           422  an observation, action, reward or agent is not as declared
+    ├── TooManyEpisodes         429  wait for one to end, then retry
+    └── NotServing              503  the server is stopping, or has failed
+
+Every class carries the HTTP status that stands for it, so that one table maps errors to
+answers and back (`error_for_code`).
+"""
+
+from __future__ import annotations
+
+
+class ProtocolError(Exception):
+    """A message was refused.
+
+    Args:
+        message: who refused what, expected and got, and the likely cause, as one sentence.
+        agent_id: the agent at fault, where there is one.
+        expected: what would have been accepted.
+        got: what came instead.
+    """
+
+    code: int = 400
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        agent_id: str | None = None,
+        expected: str | None = None,
+        got: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.agent_id = agent_id
+        self.expected = expected
+        self.got = got
+
+
+class MalformedMessage(ProtocolError):
+    """The bytes are not one of the protocol's messages."""
+
+    code = 400
+
+
+class Unauthorized(ProtocolError):
+    """The bearer token is missing or wrong."""
+
+    code = 401
+
+
+class OutOfOrder(ProtocolError):
+    """This step or end is not the one that the episode awaits."""
+
+    code = 409
+
+
+class EpisodeGone(ProtocolError):
+    """The server does not hold this episode (any more)."""
+
+    code = 410
+
+
+class MessageTooLarge(ProtocolError):
+    """The message is longer than the server accepts."""
+
+    code = 413
+
+
+class ValueMismatch(ProtocolError):
+    """A value does not fit the space, or an agent is not one that was declared."""
+
+    code = 422
+
+
+class TooManyEpisodes(ProtocolError):
+    """The server holds as many open episodes as it is allowed to."""
+
+    code = 429
+
+
+class NotServing(ProtocolError):
+    """The server is stopping or has failed; it takes no steps."""
+
+    code = 503
+
+
+_BY_CODE: dict[int, type[ProtocolError]] = {
+    cls.code: cls
+    for cls in (
+        MalformedMessage,
+        Unauthorized,
+        OutOfOrder,
+        EpisodeGone,
+        MessageTooLarge,
+        ValueMismatch,
+        TooManyEpisodes,
+        NotServing,
+    )
+}
+
+
+def error_for_code(code: int) -> type[ProtocolError]:
+    """Returns the class that stands for an HTTP status; `ProtocolError` for an unknown one."""
+    return _BY_CODE.get(code, ProtocolError)

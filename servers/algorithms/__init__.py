@@ -1,0 +1,1 @@
+"""The algorithms that a policy server can train, by name in `registry`."""

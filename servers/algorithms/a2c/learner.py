@@ -1,0 +1,108 @@
+"""A2C's loss and advantages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo.ppo import (
+    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
+)
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.connectors.learner import GeneralAdvantageEstimation
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
+from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.torch_utils import explained_variance
+from torch import Tensor
+
+
+class RawAdvantageEstimation(GeneralAdvantageEstimation):
+    """RLlib's GAE without the standardisation at its end.
+
+    RLlib standardises in place and keeps neither mean nor deviation. Its value targets are raw,
+    though, and the advantage is by definition what is left of them without the values: one more
+    pass of the value network, in exchange for not copying the connector.
+    """
+
+    def __call__(
+        self, *, rl_module: MultiRLModule, batch: dict[str, Any], **kwargs: Any
+    ) -> dict[str, Any]:
+        batch = super().__call__(rl_module=rl_module, batch=batch, **kwargs)
+        for module_id, module_batch in batch.items():
+            module = rl_module[module_id]
+            if not isinstance(module.unwrapped(), ValueFunctionAPI):
+                continue
+            with torch.no_grad():
+                values = module.unwrapped().compute_values(module_batch)
+            module_batch[Postprocessing.ADVANTAGES] = (
+                module_batch[Postprocessing.VALUE_TARGETS] - values
+            )
+        return batch
+
+
+class A2CTorchLearner(PPOTorchLearner):
+    """``-log pi(a|s) A + c_v (V(s) - R)^2 - c_e H(pi)``, averaged over the batch.
+
+    Needs neither ``action_logp`` nor ``action_dist_inputs`` of the env runners. Padding and the
+    bootstrap step that RLlib appends to each chunk are masked out.
+    """
+
+    def build(self) -> None:
+        super().build()
+        connectors = self._learner_connector
+        if connectors is None or self.config.standardize_advantages:
+            return
+        for connector in connectors.connectors:
+            if type(connector) is GeneralAdvantageEstimation:
+                raw = RawAdvantageEstimation(gamma=connector.gamma, lambda_=connector.lambda_)
+                connectors.insert_after(GeneralAdvantageEstimation, raw)
+                connectors.remove(GeneralAdvantageEstimation)
+                return
+
+    def compute_loss_for_module(
+        self,
+        *,
+        module_id: str,
+        config: AlgorithmConfig,
+        batch: dict[str, Any],
+        fwd_out: dict[str, Any],
+    ) -> Tensor:
+        """The loss above; Mnih et al. 2016, section 4 ("Asynchronous advantage actor-critic").
+
+        The actions' advantages count as constants. ``entropy_coeff`` may be a schedule.
+        """
+        module = self.module[module_id].unwrapped()
+        mask = batch.get(Columns.LOSS_MASK)
+
+        def mean(x: Tensor) -> Tensor:
+            return x.mean() if mask is None else x[mask].mean()
+
+        distribution = module.get_train_action_dist_cls().from_logits(
+            fwd_out[Columns.ACTION_DIST_INPUTS]
+        )
+        values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
+        returns = batch[Postprocessing.VALUE_TARGETS]
+        log_probability = distribution.logp(batch[Columns.ACTIONS])
+        policy_loss = -mean(log_probability * batch[Postprocessing.ADVANTAGES])
+        vf_loss = mean((values - returns).square())
+        entropy = mean(distribution.entropy())
+        entropy_coeff = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
+
+        self.metrics.log_dict(
+            {
+                POLICY_LOSS_KEY: policy_loss.detach(),
+                VF_LOSS_KEY: vf_loss.detach(),
+                ENTROPY_KEY: entropy.detach(),
+                VF_EXPLAINED_VAR: explained_variance(
+                    returns if mask is None else returns[mask],
+                    values.detach() if mask is None else values.detach()[mask],
+                ),
+            },
+            key=module_id,
+            window=1,
+        )
+        return policy_loss + config.vf_loss_coeff * vf_loss - entropy_coeff * entropy

@@ -1,0 +1,252 @@
+"""The loss of QMIX, VDN and independent Q-learning on whole episodes of a team."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.core.learner.utils import update_target_network
+from ray.rllib.core.rl_module.apis import TargetNetworkAPI
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.policy.sample_batch import SampleBatch
+from ray.rllib.utils.metrics import NUM_TARGET_UPDATES
+from torch import Tensor
+
+from servers.algorithms.qmix.replay import EpisodeBatch
+from servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
+from servers.algorithms.qmix.team import ACTION_MASK, ALIVE, STATE
+
+LOSS = "loss"
+TD_ERROR_ABS = "td_error_abs"
+Q_TAKEN_MEAN = "q_taken_mean"
+TARGET_MEAN = "target_mean"
+REWARD_SUM_MEAN = "reward_sum_mean"
+GRAD_NORM = "grad_norm"
+NUM_UPDATES = "num_updates"
+
+logger = logging.getLogger(__name__)
+
+_NUM_UPDATES_STATE = "num_updates_per_module"
+
+
+class QMIXTorchLearner(TorchLearner):
+    """Mixes the members' values and fits the result to one-step targets.
+
+    Batches are `EpisodeBatch` es made by `to_sample_batch`, not episodes: there is no learner
+    connector to run. Metrics of each module, over the last batch: ``loss``, ``td_error_abs``,
+    ``q_taken_mean``, ``target_mean``, ``grad_norm`` before clipping, and ``reward_sum_mean``,
+    the mean return of its episodes as the loss sees it, which shows at once if rewards get lost
+    on the way (in old RLlib's QMIX they did).
+    """
+
+    def build(self) -> None:
+        super().build()
+        self._num_updates = dict.fromkeys(self.module.keys(), 0)
+        self.module.foreach_module(lambda _, module: module.make_target_networks())
+
+    def add_module(
+        self, *, module_id: str, module_spec: RLModuleSpec, **kwargs: Any
+    ) -> MultiRLModuleSpec:
+        spec = super().add_module(module_id=module_id, module_spec=module_spec, **kwargs)
+        self._num_updates[module_id] = 0
+        self.module[module_id].unwrapped().make_target_networks()
+        return spec
+
+    def remove_module(self, module_id: str, **kwargs: Any) -> MultiRLModuleSpec:
+        spec = super().remove_module(module_id, **kwargs)
+        self._num_updates.pop(module_id, None)
+        return spec
+
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
+        return [TargetNetworkAPI]
+
+    def configure_optimizers_for_module(
+        self, module_id: str, config: AlgorithmConfig | None = None
+    ) -> None:
+        assert config is not None
+        params = [p for p in self.get_parameters(self.module[module_id]) if p.requires_grad]
+        optimizer: torch.optim.Optimizer
+        if config.optimizer_name == "rmsprop":
+            optimizer = torch.optim.RMSprop(
+                params, alpha=config.rmsprop_alpha, eps=config.optimizer_epsilon, foreach=True
+            )
+        else:
+            optimizer = torch.optim.Adam(params, eps=config.optimizer_epsilon, foreach=True)
+        self.register_optimizer(
+            module_id=module_id,
+            optimizer=optimizer,
+            params=params,
+            lr_or_lr_schedule=config.lr,
+        )
+
+    def compute_loss_for_module(
+        self,
+        *,
+        module_id: str,
+        config: AlgorithmConfig,
+        batch: dict[str, Any],
+        fwd_out: dict[str, Any],
+    ) -> Tensor:
+        """``sum(mask * td^2) / sum(mask)``; Rashid et al. 2018, equation 6.
+
+        ``td = Q_tot(t) - (r(t) + gamma (1 - terminated(t)) Q_tot_target(t + 1))``. The values at
+        t + 1 are those of the members' greedy actions among the available ones, greedy by the
+        online network with double Q (van Hasselt et al. 2016), else by the target network. Time
+        limits bootstrap: the observation after the last action is in the batch.
+        """
+        module = self.module[module_id].unwrapped()
+        values = fwd_out[Q_VALUES]
+        q_taken, target = td_terms(
+            module,
+            values,
+            module.forward_target(batch)[Q_VALUES],
+            batch,
+            gamma=config.gamma,
+            double_q=config.double_q,
+        )
+        mask = batch[Columns.LOSS_MASK].unsqueeze(-1)
+        if config.mixer == "none":
+            # Each member has its own error; an absent one has none.
+            mask = mask * batch[Columns.OBS][ALIVE][:, :-1]
+        num_terms = mask.sum().clamp(min=1.0)
+        td_error = (q_taken - target) * mask
+        loss = td_error.square().sum() / num_terms
+        with torch.no_grad():
+            self.metrics.log_dict(
+                {
+                    LOSS: loss.detach(),
+                    TD_ERROR_ABS: td_error.abs().sum() / num_terms,
+                    Q_TAKEN_MEAN: (q_taken * mask).sum() / num_terms,
+                    TARGET_MEAN: (target * mask).sum() / num_terms,
+                    REWARD_SUM_MEAN: (
+                        (batch[Columns.REWARDS] * batch[Columns.LOSS_MASK]).sum(1).mean()
+                    ),
+                },
+                key=module_id,
+                window=1,
+            )
+        return loss
+
+    def postprocess_gradients_for_module(
+        self,
+        *,
+        module_id: str,
+        config: AlgorithmConfig | None = None,
+        module_gradients_dict: dict[Any, Tensor],
+    ) -> dict[Any, Tensor]:
+        """Clips by global norm, and logs the norm before clipping also if there is no clip.
+
+        A gradient that is not finite is dropped whole, with a warning: one bad batch must not
+        end a run. The norm shows it, which spares RLlib's search in every single tensor.
+        """
+        assert config is not None
+        gradients = [g for g in module_gradients_dict.values() if g is not None]
+        if not gradients:
+            return module_gradients_dict
+        norm = float(torch.nn.utils.get_total_norm(gradients))
+        self.metrics.log_value((module_id, GRAD_NORM), norm, window=1)
+        if not math.isfinite(norm):
+            logger.warning(
+                "module %r: the gradient is not finite, this update is skipped; are there NaNs or "
+                "huge numbers in the observations, states or rewards?",
+                module_id,
+            )
+            return dict.fromkeys(module_gradients_dict)
+        if config.grad_clip is not None and norm > config.grad_clip:
+            torch._foreach_mul_(gradients, config.grad_clip / (norm + 1e-6))
+        return module_gradients_dict
+
+    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        super().after_gradient_based_update(timesteps=timesteps)
+        for module_id in self._modules_in_update:
+            config = self.config.get_config_for_module(module_id)
+            self._num_updates[module_id] += 1
+            self.metrics.log_value((module_id, NUM_UPDATES), 1, reduce="lifetime_sum")
+            # A soft update is made every time: tau is its time constant in updates.
+            if config.tau == 1.0 and self._num_updates[module_id] % config.target_update_freq:
+                continue
+            for main, target in self.module[module_id].unwrapped().get_target_network_pairs():
+                update_target_network(main_net=main, target_net=target, tau=config.tau)
+            self.metrics.log_value((module_id, NUM_TARGET_UPDATES), 1, reduce="lifetime_sum")
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """RLlib's state, which has the target networks in it, and the number of updates."""
+        state = super().get_state(components, not_components=not_components, **kwargs)
+        state[_NUM_UPDATES_STATE] = dict(self._num_updates)
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        if _NUM_UPDATES_STATE in state:
+            self._num_updates.update(state[_NUM_UPDATES_STATE])
+
+    def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
+        self._modules_in_update = tuple(batch)
+        return super()._update(batch, **kwargs)
+
+
+def td_terms(
+    module: QMIXTorchRLModule,
+    values: Tensor,
+    target_values: Tensor,
+    batch: dict[str, Any],
+    *,
+    gamma: float,
+    double_q: bool,
+) -> tuple[Tensor, Tensor]:
+    """The two sides of the one-step temporal difference.
+
+    Args:
+        module: mixes, online and target.
+        values: ``[B, T + 1, n, n_actions]`` of the online network.
+        target_values: the same of the target network.
+        batch: as `to_sample_batch` makes it.
+
+    Returns:
+        The mixed values of the actions taken, and their targets without gradient, both
+        ``[B, T, 1]``, or ``[B, T, n]`` without a mixer.
+    """
+    obs = batch[Columns.OBS]
+    state, alive = obs[STATE], obs[ALIVE]
+    chosen = values[:, :-1].gather(-1, batch[Columns.ACTIONS].unsqueeze(-1)).squeeze(-1)
+    q_taken = module.mix(chosen, state[:, :-1], alive[:, :-1])
+    with torch.no_grad():
+        judge = values if double_q else target_values
+        # Choose among the available, then look the value up: no infinity gets near the padding.
+        unavailable = obs[ACTION_MASK][:, 1:] == 0
+        greedy = judge[:, 1:].masked_fill(unavailable, -torch.inf).argmax(-1, keepdim=True)
+        best = target_values[:, 1:].gather(-1, greedy).squeeze(-1)
+        following = module.mix_target(best, state[:, 1:], alive[:, 1:])
+        going_on = 1.0 - batch[Columns.TERMINATEDS].unsqueeze(-1)
+        target = batch[Columns.REWARDS].unsqueeze(-1) + gamma * going_on * following
+    return q_taken, target
+
+
+def to_sample_batch(batch: EpisodeBatch) -> SampleBatch:
+    """Tensors over the same memory, under RLlib's column names; ``mask`` is ``LOSS_MASK``."""
+    return SampleBatch(
+        {
+            Columns.OBS: {key: torch.from_numpy(value) for key, value in batch.obs.items()},
+            Columns.ACTIONS: torch.from_numpy(batch.actions),
+            Columns.REWARDS: torch.from_numpy(batch.rewards),
+            Columns.TERMINATEDS: torch.from_numpy(batch.terminated),
+            Columns.LOSS_MASK: torch.from_numpy(batch.mask),
+            # Makes RLlib count env steps, not episodes, as steps trained.
+            Columns.SEQ_LENS: torch.from_numpy(batch.mask.sum(1).astype("int32")),
+        },
+        _zero_padded=True,
+    )

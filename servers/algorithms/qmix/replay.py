@@ -1,0 +1,139 @@
+"""Replay of whole episodes of a team, for networks that must see an episode from its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from servers.algorithms.qmix.team import ACTION_MASK, ALIVE
+
+# Held as one byte each: with many actions the mask would be the largest part of the memory.
+_BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """B episodes, padded with zeros to T, the length of the longest of them.
+
+    Attributes:
+        obs: every key of the team's observation, ``[B, T + 1, ...]`` float32.
+        actions: ``[B, T, n]`` int64.
+        rewards: ``[B, T]`` float32; ``rewards[b, t]`` follows ``actions[b, t]``.
+        terminated: ``[B, T]`` float32, 1 where nothing follows. A truncated episode has none.
+        mask: ``[B, T]`` float32, 1 where there is data (PyMARL's ``filled``).
+    """
+
+    obs: dict[str, np.ndarray]
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    mask: np.ndarray
+
+    @property
+    def num_steps(self) -> int:
+        """Env steps, without the padding."""
+        return int(self.mask.sum())
+
+
+class EpisodeReplay:
+    """The last `capacity` episodes of one module, in numpy arrays ``[capacity, T_max, ...]``.
+
+    T_max grows with the longest episode seen. Memory is taken as rows are first written (about
+    ``capacity x mean length x bytes of a step``; rows of short episodes stay partly untouched).
+
+    An episode that was cut is stored chunk by chunk, each as an episode of its own: its last
+    observation is bootstrapped from, and a GRU starts at zero in its middle. Ask env runners for
+    ``batch_mode="complete_episodes"`` to avoid that.
+
+    Args:
+        capacity: in episodes; the oldest is replaced first.
+        seed: of the sampling.
+    """
+
+    def __init__(self, capacity: int, seed: int | None = None) -> None:
+        self._capacity = capacity
+        self._rng = np.random.default_rng(seed)
+        self._length = 0  # T_max
+        self._next = 0
+        self._num_stored = 0
+        self._lengths = np.zeros(capacity, np.int64)
+        self._obs: dict[str, np.ndarray] = {}
+        self._actions = np.zeros((capacity, 0, 0), np.int64)
+        self._rewards = np.zeros((capacity, 0), np.float32)
+        self._terminated = np.zeros(capacity, bool)
+
+    def __len__(self) -> int:
+        """The number of episodes stored."""
+        return self._num_stored
+
+    def add(self, episode: SingleAgentEpisode) -> bool:
+        """Store one agent's (that is, one team's) episode or chunk; False if it has no step."""
+        length = len(episode)
+        if length == 0:
+            return False
+        if not episode.is_numpy:
+            episode = episode.to_numpy()
+        obs = episode.get_observations()
+        actions = episode.get_actions()
+        if length > self._length:
+            self._grow(length, obs, actions)
+        row = self._next
+        old_length = int(self._lengths[row])
+        for key, store in self._obs.items():
+            store[row, : length + 1] = obs[key]
+            store[row, length + 1 : old_length + 1] = 0
+        self._actions[row, :length] = actions
+        self._actions[row, length:old_length] = 0
+        self._rewards[row, :length] = episode.get_rewards()
+        self._rewards[row, length:old_length] = 0
+        self._terminated[row] = episode.is_terminated
+        self._lengths[row] = length
+        self._next = (row + 1) % self._capacity
+        self._num_stored = min(self._num_stored + 1, self._capacity)
+        return True
+
+    def sample(self, num_episodes: int) -> EpisodeBatch:
+        """Draw episodes uniformly without replacement; all of them if there are fewer.
+
+        Raises:
+            ValueError: nothing is stored.
+        """
+        if not self._num_stored:
+            raise ValueError("the replay is empty: add an episode before sampling")
+        num_episodes = min(num_episodes, self._num_stored)
+        rows = self._rng.choice(self._num_stored, num_episodes, replace=False, shuffle=False)
+        lengths = self._lengths[rows]
+        longest = int(lengths.max())
+        steps = np.arange(longest)
+        return EpisodeBatch(
+            obs={
+                key: store[rows, : longest + 1].astype(np.float32, copy=False)
+                for key, store in self._obs.items()
+            },
+            actions=self._actions[rows, :longest],
+            rewards=self._rewards[rows, :longest],
+            terminated=(
+                (steps == lengths[:, None] - 1) & self._terminated[rows, None]
+            ).astype(np.float32),
+            mask=(steps < lengths[:, None]).astype(np.float32),
+        )
+
+    def _grow(self, length: int, obs: dict[str, np.ndarray], actions: np.ndarray) -> None:
+        # By half at least, so that slowly lengthening episodes do not copy it all each time.
+        length = max(length, self._length + self._length // 2)
+        if not self._obs:
+            for key, value in obs.items():
+                dtype = np.bool_ if key in _BINARY_KEYS else np.float32
+                self._obs[key] = np.zeros((self._capacity, 0, *value.shape[1:]), dtype)
+            self._actions = np.zeros((self._capacity, 0, *actions.shape[1:]), np.int64)
+        self._obs = {key: self._longer(store, length + 1) for key, store in self._obs.items()}
+        self._actions = self._longer(self._actions, length)
+        self._rewards = self._longer(self._rewards, length)
+        self._length = length
+
+    def _longer(self, store: np.ndarray, length: int) -> np.ndarray:
+        longer = np.zeros((self._capacity, length, *store.shape[2:]), store.dtype)
+        longer[: self._num_stored, : store.shape[1]] = store[: self._num_stored]
+        return longer

@@ -1,0 +1,202 @@
+"""The networks of a team: one that all members share, the mixer, and a target copy of both."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from gymnasium import spaces
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.utils import make_target_network
+from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.utils.schedules.scheduler import Scheduler
+from torch import Tensor, nn
+
+from servers.algorithms.qmix.mixer import make_mixer
+from servers.algorithms.qmix.team import ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
+
+AgentName = Literal["gru", "mlp"]
+AGENTS: tuple[AgentName, ...] = ("gru", "mlp")
+
+Q_VALUES = "q_values"
+HIDDEN = "h"
+
+
+class AgentNetwork(nn.Module):
+    """One value per action from one member's own history; PyMARL's ``RNNAgent``.
+
+    ``Linear - ReLU - GRU - Linear``, or a Linear and ReLU in the GRU's place.
+    """
+
+    def __init__(self, kind: AgentName, input_dim: int, hidden_dim: int, num_actions: int):
+        super().__init__()
+        self.fc_in = nn.Linear(input_dim, hidden_dim)
+        self.core: nn.GRU | nn.Linear = (
+            nn.GRU(hidden_dim, hidden_dim) if kind == "gru" else nn.Linear(hidden_dim, hidden_dim)
+        )
+        self.fc_out = nn.Linear(hidden_dim, num_actions)
+
+    def step(self, x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """One step: inputs ``[N, input_dim]`` to values ``[N, n_actions]``."""
+        x = torch.relu(self.fc_in(x))
+        core = self.core
+        if isinstance(core, nn.GRU):
+            # The cell alone: nn.GRU costs three times as much for a sequence of one.
+            h = x = torch.gru_cell(
+                x, h, core.weight_ih_l0, core.weight_hh_l0, core.bias_ih_l0, core.bias_hh_l0
+            )
+        else:
+            x = torch.relu(core(x))
+        return self.fc_out(x), h
+
+    def unroll(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """A sequence, time first: inputs ``[T, N, input_dim]`` to ``[T, N, n_actions]``.
+
+        Starts from ``h [N, hidden_dim]``, from zeros if that is None.
+        """
+        x = torch.relu(self.fc_in(x))
+        if isinstance(self.core, nn.GRU):
+            x, last = self.core(x, None if h is None else h.unsqueeze(0))
+            h = last[0]
+        else:
+            x = torch.relu(self.core(x))
+        return self.fc_out(x), h
+
+
+class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
+    """A team's RLModule, for the spaces of a `TeamSpec`.
+
+    ``forward_exploration(batch, t=...)`` and ``forward_inference(batch)`` return the actions
+    themselves, ``ACTIONS [B, n]`` int64, and for a GRU ``STATE_OUT {"h": [B, n, hidden_dim]}``.
+    Their observations ``[B, ...]`` may have a time axis, ``[B, T, ...]``, as RLlib's own env
+    runners add one to stateful modules; then the actions are ``[B, T, n]``. ``forward_train``
+    takes whole episodes ``[B, T + 1, ...]`` and starts their hidden states at zero.
+
+    ``model_config`` keys: see the model settings of `QMIXConfig`.
+    """
+
+    def setup(self) -> None:
+        team_space, config = self.observation_space, self.model_config
+        if not isinstance(team_space, spaces.Dict) or set(team_space.spaces) != set(TEAM_KEYS):
+            raise ValueError(
+                f"QMIX needs a team's observation space (see TeamSpec), not {team_space}; "
+                "are the agents in a group?"
+            )
+        assert isinstance(config, dict)
+        num_members, obs_dim = team_space[OBS].shape  # type: ignore[misc]
+        num_actions = team_space[ACTION_MASK].shape[1]  # type: ignore[index]
+        state_dim = team_space[STATE].shape[0]  # type: ignore[index]
+        self.num_members: int = num_members
+        self.hidden_dim: int = config["hidden_dim"]
+        self.is_recurrent: bool = config["agent"] == "gru"
+        self.obs_agent_id: bool = config["obs_agent_id"]
+        self.obs_last_action: bool = config["obs_last_action"]
+        self.epsilon_schedule = Scheduler(
+            fixed_value_or_schedule=config["epsilon"], framework="torch"
+        )
+        input_dim = obs_dim + num_actions * self.obs_last_action + num_members * self.obs_agent_id
+        self.agent = AgentNetwork(config["agent"], input_dim, self.hidden_dim, num_actions)
+        self.mixer = make_mixer(
+            config["mixer"],
+            num_members,
+            state_dim,
+            config["mixing_embed_dim"],
+            config["hypernet_embed"],
+        )
+        self.register_buffer("_action_ids", torch.arange(num_actions), persistent=False)
+        self.register_buffer("_member_ids", torch.eye(num_members), persistent=False)
+
+    def get_initial_state(self) -> dict[str, Any]:
+        if not self.is_recurrent:
+            return {}
+        return {HIDDEN: torch.zeros(self.num_members, self.hidden_dim)}
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["mixer", "_target_agent", "_target_mixer"]
+
+    def make_target_networks(self) -> None:
+        self._target_agent = make_target_network(self.agent)
+        self._target_mixer = make_target_network(self.mixer)
+
+    def get_target_network_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        return [(self.agent, self._target_agent), (self.mixer, self._target_mixer)]
+
+    def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The target network's values ``[B, T + 1, n, n_actions]`` of whole episodes."""
+        with torch.no_grad():
+            return {Q_VALUES: self._unroll(self._target_agent, batch[Columns.OBS])[0]}
+
+    def mix(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
+        """See `mixer`."""
+        return self.mixer(q, state, alive)
+
+    def mix_target(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
+        """The same by the target copy of the mixer."""
+        with torch.no_grad():
+            return self._target_mixer(q, state, alive)
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Values ``[B, T + 1, n, n_actions]`` of whole episodes, under ``Q_VALUES``."""
+        return {Q_VALUES: self._unroll(self.agent, batch[Columns.OBS])[0]}
+
+    def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        with torch.no_grad():
+            values, out = self._act(batch)
+            out[Columns.ACTIONS] = values.argmax(-1)
+            return out
+
+    def _forward_exploration(
+        self, batch: dict[str, Any], t: int = 0, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Epsilon-greedy; each member of each row draws for itself. `t` counts env steps."""
+        epsilon = float(self.epsilon_schedule.update(t))
+        with torch.no_grad():
+            values, out = self._act(batch)
+            actions = values.argmax(-1)
+            if epsilon > 0.0:
+                # The largest of independent uniforms is a uniform draw of the available ones;
+                # +1 keeps a draw of exactly 0 above the unavailable ones.
+                mask = batch[Columns.OBS][ACTION_MASK]
+                any_action = ((torch.rand_like(mask) + 1.0) * mask).argmax(-1)
+                does_explore = torch.rand(actions.shape, device=actions.device) < epsilon
+                actions = torch.where(does_explore, any_action, actions)
+            out[Columns.ACTIONS] = actions
+            return out
+
+    def _act(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Values with unavailable actions at -inf, and STATE_OUT if there is one."""
+        obs = batch[Columns.OBS]
+        has_time = obs[OBS].dim() == 4
+        h = batch[Columns.STATE_IN][HIDDEN].flatten(0, 1) if self.is_recurrent else None
+        if has_time:
+            values, h = self._unroll(self.agent, obs, h)
+        else:
+            x = self._inputs(obs)
+            values, h = self.agent.step(x.flatten(0, 1), h)
+            values = values.view(*x.shape[:2], -1)
+        values = values.masked_fill(obs[ACTION_MASK] == 0, -torch.inf)
+        if h is None:
+            return values, {}
+        return values, {
+            Columns.STATE_OUT: {HIDDEN: h.view(-1, self.num_members, self.hidden_dim)}
+        }
+
+    def _unroll(
+        self, agent: AgentNetwork, obs: dict[str, Tensor], h: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        x = self._inputs(obs)
+        batch_size, length, n, _ = x.shape
+        x = x.transpose(0, 1).reshape(length, batch_size * n, -1)
+        values, h = agent.unroll(x, h)
+        return values.view(length, batch_size, n, -1).transpose(0, 1), h
+
+    def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
+        """The shared network's inputs ``[..., n, input_dim]``: observation, last action, id."""
+        parts = [obs[OBS]]
+        if self.obs_last_action:
+            # Comparing is a one-hot in which -1, no action yet, gives the zero row.
+            parts.append((obs[LAST_ACTION].unsqueeze(-1) == self._action_ids).float())
+        if self.obs_agent_id:
+            parts.append(self._member_ids.expand(*obs[OBS].shape[:-1], self.num_members))
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]

@@ -1,0 +1,112 @@
+"""What one policy server is told: as the user writes it, and as it is once resolved.
+
+`ServerConfig` is the YAML side: patterns, defaults, free-form algorithm settings.
+`ServerPlan` is what a server process is started with: every agent, policy and group by name,
+with its spaces. The orchestrator's config resolves one into the other before any process
+starts; nothing else circulates past that point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from protocol.spaces import Space
+
+WhileLearning = Literal["auto", "serve", "wait"]
+
+
+@dataclass
+class ResourcesConfig:
+    """What a server's process asks Ray for."""
+
+    num_cpus: float = 0.5
+    """Ray CPUs reserved; logical, for placement only."""
+    num_gpus: float = 0.0
+    """Ray GPUs reserved; the learner uses one if this is above 0."""
+    num_torch_threads: int = 1
+    """Threads of torch inside the process; more than one only helps on idle cores."""
+
+
+@dataclass
+class LimitsConfig:
+    """What a server refuses, and when it gives up waiting."""
+
+    max_episodes: int = 1024
+    """Open episodes at one time; one more is refused with 429."""
+    max_message_bytes: int = 64 * 1024 * 1024
+    """Longest frame or body accepted."""
+    episode_timeout_s: float = 600.0
+    """An episode that says nothing for this long is closed as truncated."""
+    tombstone_s: float = 900.0
+    """For how long an ended episode is remembered, to answer a repeated end."""
+
+
+@dataclass
+class ServerConfig:
+    """One policy server: an algorithm, its agents, and how they share policies."""
+
+    algorithm: str = "PPO"
+    """Name of a registered algorithm: PPO, A2C, QMIX, VDN, IQL."""
+    agents: list[str] = field(default_factory=list)
+    """Agents served: names or shell patterns such as "adversary_*"."""
+    host: str = "127.0.0.1"
+    """Address to listen on; anything but loopback demands a token."""
+    port: int = 0
+    """TCP port; 0 takes any free one, published in the run directory."""
+    token: str = ""
+    """Bearer token that clients must present; "" asks for none (loopback only)."""
+    policies: dict[str, list[str]] = field(default_factory=dict)
+    """Policy id to the agents (or groups) that share it, as names or patterns; empty: one
+    policy "default" for all of one kind of space, else one for each agent or group."""
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    """Team name to its members, as names or patterns; for algorithms that learn jointly."""
+    team_reward: Literal["sum", "mean"] = "sum"
+    """How the members' rewards become the team's."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the algorithm's own RLlib config, by attribute name."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Network settings (RLlib's DefaultModelConfig), for PPO and A2C."""
+    while_learning: WhileLearning = "auto"
+    """"wait" holds simulations while an update runs (no policy lag), "serve" goes on acting
+    with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""
+    max_policy_lag: int = 1
+    """With "serve": batches that may be complete or in learning before acting has to wait."""
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    """Placement and threads."""
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    """Refusals and expiry."""
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """One agent of a server."""
+
+    policy_id: str
+    observation_space: Space
+    action_space: Space
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """One policy server, resolved: everything that its process needs."""
+
+    server_id: str
+    algorithm: str
+    agents: dict[str, AgentPlan]
+    groups: dict[str, tuple[str, ...]]
+    """Team name to members, in the order in which they enter the team's arrays."""
+    state_size: int | None
+    """Length of the global state that the simulation sends, None: the members' observations."""
+    team_reward: Literal["sum", "mean"]
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    while_learning: Literal["serve", "wait"]
+    max_policy_lag: int
+    host: str
+    port: int
+    token: str
+    seed: int
+    resources: ResourcesConfig
+    limits: LimitsConfig

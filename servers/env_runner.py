@@ -1,0 +1,201 @@
+"""RLlib's seam: an `EnvRunner` without an environment, fed by the network.
+
+RLlib's algorithms ask it for episodes with `sample()` as they would ask any env runner, and
+hand it new weights with `set_state()`. It owns the serving modules (`Inference`) and reads
+batches from the `Feed`; episodes are recorded elsewhere (`episodes.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.env import INPUT_ENV_SPACES
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.policy.policy import PolicySpec
+from ray.rllib.utils.checkpoints import Checkpointable
+from ray.rllib.utils.metrics import (
+    EPISODE_RETURN_MEAN,
+    NUM_AGENT_STEPS_SAMPLED,
+    NUM_AGENT_STEPS_SAMPLED_LIFETIME,
+    NUM_ENV_STEPS_SAMPLED,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    NUM_EPISODES,
+    NUM_EPISODES_LIFETIME,
+    NUM_MODULE_STEPS_SAMPLED,
+    NUM_MODULE_STEPS_SAMPLED_LIFETIME,
+    WEIGHTS_SEQ_NO,
+)
+
+from servers.feed import Chunk, Feed
+from servers.inference import Inference
+
+
+def _spaces_of(policy: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """Returns a policy's spaces; RLlib hands policies on as PolicySpecs or as plain tuples."""
+    if isinstance(policy, PolicySpec):
+        return policy.observation_space, policy.action_space
+    return policy[1], policy[2]
+
+
+@dataclass
+class PolicyLag:
+    """How old the actions of the last batch were, in weight versions."""
+
+    mean: float = 0.0
+    max: int = 0
+
+
+class ExternalEnvRunner(EnvRunner, Checkpointable):
+    """Gives RLlib the episodes that simulations elsewhere have played on this server.
+
+    Args:
+        config: RLlib's.
+        **kwargs: RLlib's, ``spaces`` among them: ``{module_id: (obs space, action space)}``.
+    """
+
+    def __init__(self, config: AlgorithmConfig, **kwargs: Any) -> None:
+        super().__init__(config=config, **kwargs)
+        self._feed: Feed | None = None
+        self.inference = Inference(self._build_module, seed=config.seed or 0)
+        self.policy_lag = PolicyLag()
+
+    def attach(self, feed: Feed, *, is_on_policy: bool) -> None:
+        """Joins the runner, which RLlib has built, to the server that feeds it.
+
+        Not an argument of the constructor, because RLlib copies and pickles its config.
+        """
+        self._feed = feed
+        self.inference.is_on_policy = is_on_policy
+
+    def _build_module(self) -> Any:
+        spec = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=True)
+        module = spec.build()
+        for _, single in module.items():
+            single.eval()
+        return module
+
+    def get_spaces(self) -> dict[str, tuple[gymnasium.Space, gymnasium.Space]]:
+        """Returns each module's spaces, and RLlib's obligatory ones of the whole environment."""
+        spaces = {
+            module_id: _spaces_of(policy) for module_id, policy in self.config.policies.items()
+        }
+        return {
+            INPUT_ENV_SPACES: (
+                gymnasium.spaces.Dict({m: s[0] for m, s in spaces.items()}),
+                gymnasium.spaces.Dict({m: s[1] for m, s in spaces.items()}),
+            ),
+            **spaces,
+        }
+
+    # --- sampling -----------------------------------------------------------------------
+
+    def sample(self, **kwargs: Any) -> list[MultiAgentEpisode]:
+        """Blocks until a batch is complete and returns its chunks, as numpy arrays.
+
+        Raises:
+            FeedClosed: the server is stopping. Returning nothing instead would make RLlib's
+                ``synchronous_parallel_sample`` ask again for ever.
+        """
+        assert self._feed is not None, "attach() comes before sample()"
+        chunks = self._feed.take()
+        self._measure_lag(chunks)
+        episodes = []
+        for chunk in chunks:
+            self._log(chunk)
+            episode = chunk.episode
+            for agent_id, single in list(episode.agent_episodes.items()):
+                if len(single) == 0:  # RLlib's learner connectors cannot take an empty one
+                    del episode.agent_episodes[agent_id]
+            if episode.agent_episodes:
+                episodes.append(episode.to_numpy())
+        return episodes
+
+    def _measure_lag(self, chunks: list[Chunk]) -> None:
+        versions = np.concatenate([chunk.weights_seq_nos for chunk in chunks])
+        lags = self.inference.weights_seq_no - versions
+        self.policy_lag = PolicyLag(float(lags.mean()), int(lags.max()))
+
+    def _log(self, chunk: Chunk) -> None:
+        episode, log = chunk.episode, self.metrics.log_value
+        steps = chunk.num_env_steps
+        log(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")
+        log(NUM_ENV_STEPS_SAMPLED_LIFETIME, steps, reduce="lifetime_sum", with_throughput=True)
+        self.num_env_steps_sampled_lifetime += steps
+        self.inference.num_env_steps_sampled = self.num_env_steps_sampled_lifetime
+        if episode.is_done:
+            log(NUM_EPISODES, 1, reduce="sum")
+            log(NUM_EPISODES_LIFETIME, 1, reduce="lifetime_sum")
+            log(EPISODE_RETURN_MEAN, episode.get_return(), window=100)
+        for agent_id, single in episode.agent_episodes.items():
+            count, module_id = len(single), single.module_id
+            log((NUM_AGENT_STEPS_SAMPLED, str(agent_id)), count, reduce="sum")
+            log((NUM_AGENT_STEPS_SAMPLED_LIFETIME, str(agent_id)), count, reduce="lifetime_sum")
+            log((NUM_MODULE_STEPS_SAMPLED, module_id), count, reduce="sum")
+            log((NUM_MODULE_STEPS_SAMPLED_LIFETIME, module_id), count, reduce="lifetime_sum")
+
+    def get_metrics(self) -> Any:
+        """Returns what was logged since the last call."""
+        return self.metrics.reduce()
+
+    # --- state --------------------------------------------------------------------------
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Returns the counters and, unless left out, the weights."""
+        state: dict[str, Any] = {
+            NUM_ENV_STEPS_SAMPLED_LIFETIME: self.num_env_steps_sampled_lifetime
+        }
+        if self._check_component(COMPONENT_RL_MODULE, components, not_components):
+            state[COMPONENT_RL_MODULE] = self.inference.live.get_state(
+                components=self._get_subcomponents(COMPONENT_RL_MODULE, components),
+                not_components=self._get_subcomponents(COMPONENT_RL_MODULE, not_components),
+                **kwargs,
+            )
+            state[WEIGHTS_SEQ_NO] = self.inference.weights_seq_no
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Takes new weights into use, and opens the gate if they were waited for."""
+        if COMPONENT_RL_MODULE in state:
+            weights = state[COMPONENT_RL_MODULE]
+            if isinstance(weights, ray.ObjectRef):
+                weights = ray.get(weights)
+            version = state.get(WEIGHTS_SEQ_NO, 0) or self.inference.weights_seq_no + 1
+            self.inference.load(weights, version)
+            if self._feed is not None:
+                self._feed.finish_learning()
+        if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
+            self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
+            self.inference.num_env_steps_sampled = self.num_env_steps_sampled_lifetime
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
+        """RLlib's, for restoring from a checkpoint."""
+        return (), {"config": self.config}
+
+    def get_metadata(self) -> dict[str, Any]:
+        """RLlib's, stamped with the time of writing."""
+        return {**Checkpointable.get_metadata(self), "written_at_s": time.time()}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """RLlib's: the modules."""
+        return [(COMPONENT_RL_MODULE, self.inference.live)]
+
+    def assert_healthy(self) -> None:
+        """RLlib's: there is no environment that could be ill."""
+
+    def stop(self) -> None:
+        """Nothing to close: the server owns the network."""

@@ -1,0 +1,195 @@
+"""Seats: who takes part in a server's episodes, as RLlib records it.
+
+A simulation speaks of agents; RLlib's recorder speaks of agents, too, but a QMIX team is *one*
+of them there. A seat is one such recorded agent: an agent alone (`SoloSeat`) or a team
+(`TeamSeat`). Seats are made once for a server; what changes in an episode is in `SeatRecord`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from ray.rllib.utils.spaces.space_utils import unsquash_action
+
+from protocol.errors import ValueMismatch
+from servers.algorithms.qmix.team import TeamSpec, team_reward
+from servers.config import AgentPlan, ServerPlan
+from servers.spaces import (
+    ACTION_MASK_KEY,
+    module_observation_reader,
+    module_observation_space,
+    split_mask,
+    to_gymnasium,
+)
+
+Observations = Mapping[str, Any]
+
+
+@dataclass
+class SeatRecord:
+    """What a seat has pending in one episode."""
+
+    action: Any = None
+    """Action of the last step, as the RLModule gave it; None before the first."""
+    extra_outputs: dict[str, Any] = field(default_factory=dict)
+    """What RLlib wants recorded with that action (log-probability and the like)."""
+    module_state: Any = None
+    """Recurrent state after that action; None: the module's initial one."""
+    last_actions: dict[str, int] = field(default_factory=dict)
+    """Members' last actions, for a team."""
+    members_done: set[str] = field(default_factory=set)
+    has_begun: bool = False
+    is_done: bool = False
+
+
+class Seat(Protocol):
+    """One agent as RLlib records it."""
+
+    seat_id: str
+    policy_id: str
+    members: tuple[str, ...]
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+
+    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+        """Returns the recorded observation, or None if no member is in `observations`."""
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        """Returns the recorded reward."""
+
+    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+        """Returns what goes to the simulation: an action for each acting member."""
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        """Returns the recorded form of actions that were taken elsewhere, None if none were."""
+
+
+class SoloSeat:
+    """An agent that is recorded under its own name."""
+
+    def __init__(self, agent_id: str, plan: AgentPlan) -> None:
+        self.seat_id = agent_id
+        self.policy_id = plan.policy_id
+        self.members = (agent_id,)
+        self.observation_space = module_observation_space(plan.observation_space)
+        self.action_space = to_gymnasium(plan.action_space)
+        self._read = module_observation_reader(plan.observation_space)
+        self._to_env = _action_writer(self.action_space)
+
+    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+        value = observations.get(self.seat_id)
+        return None if value is None else self._read(value)
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        return rewards.get(self.seat_id, 0.0)
+
+    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+        return {self.seat_id: self._to_env(action)}
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        value = logged.get(self.seat_id)
+        if value is not None and isinstance(self.action_space, gymnasium.spaces.Discrete):
+            return int(value) - int(self.action_space.start)
+        return value
+
+
+class TeamSeat:
+    """A team that is recorded as one agent, named after its group."""
+
+    def __init__(self, group: str, plan: ServerPlan) -> None:
+        self.seat_id = group
+        self.members = plan.groups[group]
+        self._plans = {m: plan.agents[m] for m in self.members}
+        self.policy_id = self._plans[self.members[0]].policy_id
+        self._how = plan.team_reward
+        self._has_state = plan.state_size is not None
+        self._masked: set[str] = set()
+        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
+        observation_spaces: dict[str, gymnasium.Space] = {}
+        for member, agent in self._plans.items():
+            space, has_mask = split_mask(agent.observation_space)
+            if has_mask:
+                self._masked.add(member)
+            observation_spaces[member] = _one_dimensional(module_observation_space(space))
+            self._readers[member] = _flat(module_observation_reader(space))
+        self.team = TeamSpec(
+            self.members,
+            observation_spaces,
+            {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
+            plan.state_size,
+        )
+        self.observation_space = self.team.observation_space
+        self.action_space = self.team.action_space
+
+    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+        mine: dict[str, Any] = {}
+        masks: dict[str, Any] = {}
+        for member in self.members:
+            value = observations.get(member)
+            if value is None:
+                continue
+            if member in self._masked:
+                masks[member] = value[ACTION_MASK_KEY]
+                value = {k: v for k, v in value.items() if k != ACTION_MASK_KEY}
+                value = next(iter(value.values())) if len(value) == 1 else value
+            mine[member] = self._readers[member](value)
+        if not mine:
+            return None
+        if not record.has_begun:
+            missing = [m for m in self.members if m not in mine and m not in record.members_done]
+            if missing:
+                raise ValueMismatch(
+                    f"group {self.seat_id!r} acts for the first time in this episode without "
+                    f"its member {missing[0]!r}",
+                    agent_id=missing[0],
+                    expected=f"observations of {list(self.members)}",
+                    got=f"observations of {list(mine)}",
+                )
+        return self.team.observe(
+            mine, masks or None, state if self._has_state else None, record.last_actions
+        )
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        mine = {m: rewards[m] for m in self.members if m in rewards}
+        return team_reward(mine, self._how, len(self.members)) if mine else 0.0
+
+    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+        chosen = self.team.split(action, [m for m in self.members if m in acting])
+        record.last_actions = chosen
+        return dict(chosen)
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        if not any(m in logged for m in self.members):
+            return None
+        return np.array([int(logged.get(m, 0)) for m in self.members], dtype=np.int64)
+
+
+def make_seats(plan: ServerPlan) -> dict[str, Seat]:
+    """Returns the seats of a server by id: its groups, then its agents in no group."""
+    seats: dict[str, Seat] = {group: TeamSeat(group, plan) for group in plan.groups}
+    for agent_id, agent in plan.agents.items():
+        if agent.group is None:
+            seats[agent_id] = SoloSeat(agent_id, agent)
+    return seats
+
+
+def _action_writer(space: gymnasium.Space) -> Callable[[Any], Any]:
+    if isinstance(space, gymnasium.spaces.Discrete):
+        start = int(space.start)
+        return lambda action: int(action) + start
+    if isinstance(space, gymnasium.spaces.Box):
+        # Policies act in [-1, 1], RLlib's normalised actions; the simulation's range is wider.
+        return lambda action: unsquash_action(np.asarray(action), space)
+    return np.asarray
+
+
+def _one_dimensional(box: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(box.low.ravel(), box.high.ravel(), dtype=np.float32)
+
+
+def _flat(read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+    return lambda value: read(value).reshape(-1)

@@ -1,0 +1,339 @@
+"""One policy server: an RLlib algorithm that learns from, and acts in, simulations elsewhere.
+
+Three threads: the event loop (network, recording, inference), the learner (`Trainer`), and
+whoever owns the server. The first two meet at the `Feed` and where weights change places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+import uvicorn
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.policy.policy import PolicySpec
+
+from protocol import PROTOCOL_VERSION
+from protocol.messages import AgentInfo, ServerSpec, Status
+from servers.algorithms.registry import AlgorithmEntry, get_algorithm
+from servers.app import Rim, expire_episodes, make_app
+from servers.batcher import Batcher
+from servers.config import ServerPlan
+from servers.env_runner import ExternalEnvRunner
+from servers.episodes import EpisodeStore
+from servers.feed import Feed
+from servers.seats import Seat, make_seats
+from servers.trainer import Record, Trainer
+
+logger = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 30.0
+
+
+class ServerProblem(RuntimeError):
+    """The server cannot start; the sentence says why."""
+
+
+class PolicyServer:
+    """Serves one algorithm; see the module.
+
+    Args:
+        plan: everything it needs to know.
+        max_iterations: see `Trainer`.
+        on_shutdown: called when a client with the token asks the server to stop.
+
+    Raises:
+        ServerProblem: the port is taken, or the algorithm cannot be built.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        *,
+        max_iterations: int | None = None,
+        on_shutdown: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.plan = plan
+        self._on_shutdown = on_shutdown
+        self._problem = ""
+        self._is_stopping = False
+        self._is_serving = False
+        # Taken first: a port in use is known before seconds go into building the algorithm.
+        self._socket = _listen(plan)
+        self.address = "{}:{}".format(*self._socket.getsockname()[:2])
+        torch.set_num_threads(plan.resources.num_torch_threads)
+        entry = get_algorithm(plan.algorithm)
+        seats = make_seats(plan)
+        self.algo = build_algorithm(plan, entry, seats)
+        runner = self.algo.env_runner
+        assert isinstance(runner, ExternalEnvRunner)
+        self._inference = runner.inference
+        self._feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
+        runner.attach(self._feed, is_on_policy=entry.is_on_policy)
+        config = self.algo.config
+        assert config is not None
+        self._store = EpisodeStore(
+            plan,
+            seats,
+            self._feed,
+            batch_env_steps=batch_env_steps(config, entry),
+            needs_whole_episodes=config.batch_mode == "complete_episodes",
+            lookback=1 if self._inference.is_stateful else 0,
+            policy_for=config.policy_mapping_fn,
+        )
+        self.trainer = Trainer(
+            self.algo,
+            self._feed,
+            self._store.counts,
+            max_iterations=max_iterations,
+            on_failure=self._fail,
+        )
+        self._rim = Rim(
+            spec=self.spec(),
+            address=self.address,
+            token=plan.token,
+            store=self._store,
+            batcher=Batcher(self._inference, plan.server_id),
+            feed=self._feed,
+            status=self.status,
+            shutdown=self._on_shutdown,
+        )
+        self._uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                make_app(self._rim),
+                loop="uvloop",
+                http="httptools",
+                ws="websockets-sansio",
+                ws_max_size=plan.limits.max_message_bytes,
+                # Frames are small and on the step path: deflating them costs more than it saves.
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self._uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._serve, name="server", daemon=False)
+
+    # --- life ---------------------------------------------------------------------------
+
+    def start(self) -> str:
+        """Serves and learns from now on; returns the bound "host:port".
+
+        Raises:
+            ServerProblem: the network did not come up.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._uvicorn.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise ServerProblem(f"server {self.plan.server_id!r} could not open {self.address}")
+            time.sleep(0.005)
+        self._is_serving = True
+        self.trainer.start()
+        logger.info(
+            "server %r serves %s on %s", self.plan.server_id, self.plan.algorithm, self.address
+        )
+        return self.address
+
+    def stop(self, checkpoint: Path | None = None) -> bool:
+        """Ends the network, then the learner; says whether both ended in time.
+
+        Args:
+            checkpoint: folder for a last RLlib checkpoint; None for none.
+        """
+        if self._is_stopping:
+            return True
+        self._is_stopping = True
+        self._store.is_accepting = False
+        is_trainer_stopped = self.trainer.stop(_STOP_TIMEOUT_S)
+        if checkpoint is not None and is_trainer_stopped and not self._problem:
+            self.trainer.save(checkpoint)
+        self._uvicorn.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+        self._socket.close()
+        if is_trainer_stopped:
+            self.algo.stop()
+        return is_trainer_stopped and not self._thread.is_alive()
+
+    def finish_training(self) -> bool:
+        """Ends learning and serves on with the last weights, for evaluation."""
+        return self.trainer.stop(_STOP_TIMEOUT_S)
+
+    def _serve(self) -> None:
+        async def serve() -> None:
+            self._feed.bind(asyncio.get_running_loop())
+            expiry = asyncio.create_task(expire_episodes(self._store))
+            try:
+                await self._uvicorn.serve(sockets=[self._socket])
+            finally:
+                expiry.cancel()
+
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve())
+
+    def _fail(self, problem: str) -> None:
+        self._problem = problem
+
+    # --- reports ------------------------------------------------------------------------
+
+    def spec(self) -> ServerSpec:
+        """What clients are told before they start."""
+        plan = self.plan
+        return ServerSpec(
+            protocol_version=PROTOCOL_VERSION,
+            server_id=plan.server_id,
+            algorithm=plan.algorithm,
+            agents={
+                agent_id: AgentInfo(a.policy_id, a.observation_space, a.action_space, a.group)
+                for agent_id, a in plan.agents.items()
+            },
+            groups={group: list(members) for group, members in plan.groups.items()},
+            state_size=plan.state_size if plan.groups else None,
+            max_episodes=plan.limits.max_episodes,
+            max_message_bytes=plan.limits.max_message_bytes,
+            episode_timeout_s=plan.limits.episode_timeout_s,
+            while_learning=plan.while_learning,
+        )
+
+    def status(self) -> Status:
+        """Where serving and learning stand; cheap, and safe from any thread."""
+        counts = self._store.counts
+        if self._problem:
+            phase = "training_failed"
+        elif self._is_stopping:
+            phase = "stopping"
+        else:
+            phase = "ready" if self._is_serving else "starting"
+        return Status(
+            server_id=self.plan.server_id,
+            phase=phase,  # type: ignore[arg-type]
+            is_waiting_for_learner=not self._feed.is_open,
+            num_open_episodes=self._store.num_open,
+            num_env_steps=counts.num_env_steps,
+            num_agent_steps=counts.num_agent_steps,
+            num_episodes=counts.num_episodes,
+            num_expired=counts.num_expired,
+            iteration=self.trainer.iteration,
+            weights_seq_no=self._inference.weights_seq_no,
+            num_refused=self._rim.num_refused,
+            episode_return_mean=counts.episode_return_mean,
+            problem=self._problem,
+        )
+
+    def drain_records(self) -> list[Record]:
+        """Returns the training records since the last call."""
+        return self.trainer.drain_records()
+
+
+def batch_env_steps(config: AlgorithmConfig, entry: AlgorithmEntry) -> int:
+    """Returns how many recorded env steps make one batch for `sample()`.
+
+    On-policy algorithms get their whole train batch at once, so that all of it is from the
+    same weights; off-policy ones get the smallest fragment that they ask for.
+    """
+    if entry.is_on_policy:
+        return config.total_train_batch_size
+    fragment = config.rollout_fragment_length
+    return fragment if isinstance(fragment, int) else 1
+
+
+def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Seat]) -> Algorithm:
+    """Builds the RLlib algorithm of a server, without any environment.
+
+    Raises:
+        ServerProblem: RLlib refuses the config; its reason is in the sentence.
+    """
+    policies = {}
+    mapping = {}
+    for seat_id, seat in seats.items():
+        policies[seat.policy_id] = PolicySpec(None, seat.observation_space, seat.action_space)
+        mapping[seat_id] = seat.policy_id
+
+    def policy_for(agent_id: str, *args: Any, **kwargs: Any) -> str:
+        return mapping[agent_id]
+
+    try:
+        config = entry.make_config(plan.settings, plan.model)
+        config.environment(env=None)
+        config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
+        config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
+        config.learners(
+            num_learners=0, num_gpus_per_learner=1 if plan.resources.num_gpus > 0 else 0
+        )
+        config.debugging(seed=plan.seed)
+        algo = config.build_algo()
+    except Exception as error:
+        raise ServerProblem(
+            f"server {plan.server_id!r} cannot build {plan.algorithm}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    # Tune makes a results folder in the user's home for every Trainable; ours writes nothing there.
+    shutil.rmtree(algo.logdir, ignore_errors=True)
+    return algo
+
+
+def _listen(plan: ServerPlan) -> socket.socket:
+    family = socket.AF_INET6 if ":" in plan.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((plan.host, plan.port))
+    except OSError as error:
+        sock.close()
+        raise ServerProblem(
+            f"server {plan.server_id!r} cannot listen on {plan.host}:{plan.port}: "
+            f"{error.strerror}; is another server running there? (port: 0 takes a free one)"
+        ) from None
+    sock.listen(1024)
+    return sock
+
+
+def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
+    """Runs one server in the foreground until SIGINT or SIGTERM; returns the exit code.
+
+    Args:
+        plan: the server.
+        run_dir: where its last checkpoint goes; None: none is written.
+    """
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        server = PolicyServer(plan, on_shutdown=stop.set)
+        address = server.start()
+        logger.info("ready on http://%s; Ctrl-C ends it", address)
+        while not stop.wait(1.0):
+            if server.status().problem:
+                break
+        problem = server.status().problem
+        checkpoint = run_dir / "checkpoints" / plan.server_id if run_dir else None
+        server.stop(checkpoint)
+    except ServerProblem as error:
+        logger.error("%s", error)
+        return 1
+    finally:
+        ray.shutdown()
+    if problem:
+        logger.error("server %r: %s", plan.server_id, problem)
+    return 1 if problem else 0

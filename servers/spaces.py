@@ -1,0 +1,91 @@
+"""Plain spaces to Gymnasium's, and observations to what an RLModule reads.
+
+RLlib's default encoders read ``Box`` observations; everything else is flattened (one-hot for
+integers) as `gymnasium.spaces.utils.flatten` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import utils as gym_utils
+
+from protocol import spaces as plain
+
+ACTION_MASK_KEY = "action_mask"
+
+
+def to_gymnasium(space: plain.Space) -> gymnasium.Space:
+    """Returns the Gymnasium space that a plain one describes."""
+    if isinstance(space, plain.Box):
+        low, high = plain.bounds(space)
+        dtype = np.dtype(space.dtype)
+        if dtype.kind in "iub":
+            limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+            low = np.maximum(low, limits.min if limits else 0)
+            high = np.minimum(high, limits.max if limits else 1)
+        return gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
+    if isinstance(space, plain.Discrete):
+        return gymnasium.spaces.Discrete(space.n, start=space.start)
+    if isinstance(space, plain.MultiDiscrete):
+        return gymnasium.spaces.MultiDiscrete(list(space.nvec))
+    if isinstance(space, plain.MultiBinary):
+        return gymnasium.spaces.MultiBinary(space.n)
+    if isinstance(space, plain.DictSpace):
+        return gymnasium.spaces.Dict({k: to_gymnasium(v) for k, v in space.spaces.items()})
+    return gymnasium.spaces.Tuple([to_gymnasium(v) for v in space.spaces])
+
+
+def module_observation_space(space: plain.Space) -> gymnasium.spaces.Box:
+    """Returns the float32 Box that an RLModule sees for observations of `space`."""
+    gym_space = to_gymnasium(space)
+    if isinstance(gym_space, gymnasium.spaces.Box):
+        return gymnasium.spaces.Box(
+            gym_space.low.astype(np.float32),
+            gym_space.high.astype(np.float32),
+            gym_space.shape,
+            np.float32,
+        )
+    flat = gym_utils.flatten_space(gym_space)
+    if not isinstance(flat, gymnasium.spaces.Box):
+        raise TypeError(f"observations of {space} cannot be flattened to one array")
+    return gymnasium.spaces.Box(
+        flat.low.astype(np.float32), flat.high.astype(np.float32), flat.shape, np.float32
+    )
+
+
+def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]:
+    """Returns the function from a conforming value of `space` to the RLModule's float32 array."""
+    gym_space = to_gymnasium(space)
+    if isinstance(gym_space, gymnasium.spaces.Box):
+        if gym_space.dtype == np.float32:
+            return _as_it_is
+        return _as_float32
+
+    def flattened(value: Any) -> np.ndarray:
+        return np.asarray(gym_utils.flatten(gym_space, value), dtype=np.float32)
+
+    return flattened
+
+
+def _as_it_is(value: Any) -> np.ndarray:
+    return value
+
+
+def _as_float32(value: Any) -> np.ndarray:
+    return value.astype(np.float32)
+
+
+def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:
+    """Takes an action mask out of a Dict observation space.
+
+    Returns:
+        The space without it (the sub-space alone if one is left), and whether there was one.
+    """
+    if not isinstance(space, plain.DictSpace) or ACTION_MASK_KEY not in space.spaces:
+        return space, False
+    rest = {k: v for k, v in space.spaces.items() if k != ACTION_MASK_KEY}
+    return (next(iter(rest.values())) if len(rest) == 1 else plain.DictSpace(rest)), True

@@ -1,0 +1,139 @@
+"""The learning thread: `algo.train()` again and again, a record of each, checkpoints on the way."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
+
+from servers.env_runner import ExternalEnvRunner
+from servers.episodes import EpisodeCounts
+from servers.feed import Feed, FeedClosed
+
+logger = logging.getLogger(__name__)
+
+TOTAL_LOSS = "total_loss"
+Record = dict[str, Any]
+
+
+class Trainer:
+    """Trains in a thread of its own until it has had enough, or is told to stop.
+
+    Args:
+        algo: built, its local env runner attached to `feed`.
+        feed: closed by `stop`.
+        counts: of the episodes served, for the records.
+        max_iterations: training iterations after which the server only acts; None: no limit.
+        on_failure: called with a sentence from the learning thread when training raises.
+    """
+
+    def __init__(
+        self,
+        algo: Algorithm,
+        feed: Feed,
+        counts: EpisodeCounts,
+        *,
+        max_iterations: int | None,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.algo = algo
+        self.iteration = 0
+        self.is_finished = False
+        self._feed = feed
+        self._counts = counts
+        self._max_iterations = max_iterations
+        self._on_failure = on_failure
+        self._records: list[Record] = []
+        self._started_at = time.monotonic()
+        # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
+        self._thread = threading.Thread(target=self._run, name="trainer", daemon=False)
+
+    @property
+    def env_runner(self) -> ExternalEnvRunner:
+        """RLlib's local env runner, which is ours."""
+        runner = self.algo.env_runner
+        assert isinstance(runner, ExternalEnvRunner)
+        return runner
+
+    def start(self) -> None:
+        """Starts to learn."""
+        self._started_at = time.monotonic()
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ends the thread after the update it is in; says whether it has ended in time."""
+        self._feed.close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def drain_records(self) -> list[Record]:
+        """Returns the records of the iterations since the last call."""
+        records, self._records = self._records, []
+        return records
+
+    def save(self, path: Path) -> Path:
+        """Writes an RLlib checkpoint; only while the trainer is stopped or finished."""
+        path.mkdir(parents=True, exist_ok=True)
+        self.algo.save_to_path(path.absolute())
+        return path
+
+    def _run(self) -> None:
+        try:
+            while self._max_iterations is None or self.iteration < self._max_iterations:
+                result = self.algo.train()
+                self.iteration += 1
+                self._records.append(self._record(result))
+            logger.info("training finished after %d iterations; serving on", self.iteration)
+        except FeedClosed:
+            logger.info("training stopped after %d iterations", self.iteration)
+        except Exception as error:
+            logger.exception("training failed in iteration %d", self.iteration + 1)
+            self._on_failure(f"training failed: {type(error).__name__}: {error}")
+        finally:
+            self.is_finished = True
+            self._feed.discard()
+
+    def _record(self, result: dict[str, Any]) -> Record:
+        time_s = time.monotonic() - self._started_at
+        learners = {
+            module_id: _scalars(values)
+            for module_id, values in result.get(LEARNER_RESULTS, {}).items()
+            if module_id != ALL_MODULES and isinstance(values, dict)
+        }
+        losses = [m[TOTAL_LOSS] for m in learners.values() if TOTAL_LOSS in m]
+        runner = self.env_runner
+        return {
+            "time_s": time_s,
+            "env_steps": self._counts.num_env_steps,
+            "agent_steps": self._counts.num_agent_steps,
+            "episodes": self._counts.num_episodes,
+            "iteration": self.iteration,
+            "env_steps_per_s": self._counts.num_env_steps / max(time_s, 1e-9),
+            "episode_return_mean": self._counts.episode_return_mean,
+            "weights_seq_no": runner.inference.weights_seq_no,
+            "policy_lag_mean": runner.policy_lag.mean,
+            "policy_lag_max": runner.policy_lag.max,
+            "loss": sum(losses) if losses else None,
+            "learner": learners,
+        }
+
+
+def _scalars(values: dict[str, Any]) -> dict[str, float]:
+    """Returns the entries that are finite numbers."""
+    scalars = {}
+    for name, value in values.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(number):
+            scalars[name] = number
+    return scalars
