@@ -120,7 +120,7 @@ class EnvLoop:
             slot.seed = next(self._seeds)
         except StopIteration:
             return
-        observations, _ = self._guarded("reset", lambda: slot.simulation.reset(slot.seed))
+        observations, _ = self._guarded("reset", slot.simulation.reset, slot.seed)
         slot.episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
         slot.observations, slot.returns, slot.num_steps = observations, {}, 0
         turn.add(slot.episode, slot.episode.start())
@@ -135,7 +135,7 @@ class EnvLoop:
     ) -> None:
         actions = episode.take_actions(slot.observations)
         while True:
-            result = self._guarded("step", lambda: slot.simulation.step(actions))
+            result = self._guarded("step", slot.simulation.step, actions)
             self._note(slot, episode, result)
             if result.observations or result.is_over:
                 break
@@ -162,9 +162,9 @@ class EnvLoop:
     def _state(self, slot: _Slot) -> Any:
         return slot.simulation.state() if self._client.wants_state else None
 
-    def _guarded(self, verb: str, call: Callable[[], Any]) -> Any:
+    def _guarded(self, verb: str, call: Callable[[Any], Any], argument: Any) -> Any:
         try:
-            return call()
+            return call(argument)
         except Exception as error:
             raise SimulationFailed(
                 f"the simulation raised in {verb}(): {type(error).__name__}: {error}"

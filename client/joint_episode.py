@@ -12,7 +12,7 @@ from typing import Any
 from client.errors import AssignmentError, EpisodeMisuse
 from client.transport import AnyItem
 from protocol.episode import EpisodeEvent, EpisodeLaw, EpisodeState
-from protocol.messages import Actions, AnyReply, Ended, EndEpisode, Mode, StartEpisode, Step
+from protocol.messages import AbortEpisode, Actions, AnyReply, Ended, EndEpisode, Mode, StartEpisode, Step
 
 Items = dict[str, list[AnyItem]]
 """What goes to each server, by server id."""
@@ -46,6 +46,7 @@ class JointEpisode:
         episode_id: the same on every server.
         server_of: agent id to server id.
         server_ids: the servers that take part.
+        wanting_state: those of them that are sent the global state.
         mode: "train" or "eval".
         should_explore: None: as the mode suggests.
     """
@@ -55,6 +56,7 @@ class JointEpisode:
         episode_id: str,
         server_of: Mapping[str, str],
         server_ids: tuple[str, ...],
+        wanting_state: frozenset[str],
         mode: Mode,
         should_explore: bool | None,
     ) -> None:
@@ -63,6 +65,7 @@ class JointEpisode:
         self.mismatches: list[str] = []
         self.is_open = False
         self._server_of = server_of
+        self._wanting_state = wanting_state
         self._mode: Mode = mode
         self._should_explore = should_explore
         self._sides = {server_id: ServerSide(episode_id) for server_id in server_ids}
@@ -107,7 +110,7 @@ class JointEpisode:
                 side.terminations,
                 side.truncations,
                 side.final_observations,
-                state=state,
+                state=state if server_id in self._wanting_state else None,
             )
             if logged_actions:
                 item.logged_actions = {a: logged_actions[a] for a in mine if a in logged_actions}
@@ -160,7 +163,7 @@ class JointEpisode:
                     side.terminations,
                     side.truncations,
                     side.final_observations,
-                    state,
+                    state if server_id in self._wanting_state else None,
                 )
             ]
             side.law.handle(EpisodeEvent.END)
@@ -170,8 +173,6 @@ class JointEpisode:
 
     def abort(self, reason: str) -> Items:
         """Returns an abort for every server that may hold the episode open."""
-        from protocol.messages import AbortEpisode
-
         self.is_open = False
         items: Items = {}
         for server_id, side in self._sides.items():

@@ -67,7 +67,9 @@ class MultiplexingClient:
         carrier: Literal["websocket", "http"] = "websocket",
     ) -> None:
         make = _CARRIERS[carrier]
-        named = servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
+        named: Iterable[tuple[str | None, str | Transport]] = (
+            servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
+        )
         self._transports: dict[str, Transport] = {}
         self.specs: dict[str, ServerSpec] = {}
         try:
@@ -82,6 +84,9 @@ class MultiplexingClient:
             self.close()
             raise
         self._server_of = _server_of(self.specs)
+        self._wanting_state = frozenset(
+            server_id for server_id, spec in self.specs.items() if spec.state_size is not None
+        )
         self._episodes: dict[str, JointEpisode] = {}
         self.num_mismatches = 0
         """Episodes whose steps or returns a server counted otherwise than this client."""
@@ -272,7 +277,7 @@ class MultiplexingClient:
     @property
     def wants_state(self) -> bool:
         """Whether any server asks for the simulation's global state."""
-        return any(spec.state_size is not None for spec in self.specs.values())
+        return bool(self._wanting_state)
 
     def check_agents(self, agents: Iterable[str]) -> None:
         """Raises `AssignmentError` unless each of these agents belongs to a server."""
@@ -295,7 +300,12 @@ class MultiplexingClient:
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
         episode = JointEpisode(
-            episode_id, self._server_of, tuple(self._transports), mode, should_explore
+            episode_id,
+            self._server_of,
+            tuple(self._transports),
+            self._wanting_state,
+            mode,
+            should_explore,
         )
         self._episodes[episode_id] = episode
         return episode

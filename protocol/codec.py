@@ -21,7 +21,9 @@ from protocol.messages import Batch, BatchReply
 
 ARRAY_EXTENSION = 1
 _DTYPES = frozenset(
-    ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+    [f"float{bits}" for bits in (16, 32, 64)]
+    + [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + ["bool"]
 )
 _MAX_NDIM = 32
 T = TypeVar("T")

@@ -85,20 +85,18 @@ class Rim:
         if not self.feed.is_open and any(step.is_gated for step in pending):
             await self.feed.wait_open()
         futures = [self.batcher.submit(step) for step in pending]
-        answers = iter(await asyncio.gather(*futures, return_exceptions=True)) if futures else None
-        replies: list[AnyReply] = []
-        for item, outcome in zip(items, outcomes, strict=True):
-            if isinstance(outcome, PendingStep):
-                assert answers is not None
-                answer = next(answers)
-                if isinstance(answer, ProtocolError):
-                    answer = self._refuse(item, answer)
-                elif isinstance(answer, BaseException):
-                    raise answer
-                replies.append(answer)
-            else:
-                replies.append(outcome)  # type: ignore[arg-type]
-        return replies
+        answers = iter(await asyncio.gather(*futures, return_exceptions=True) if futures else ())
+        return [
+            self._settle(item, next(answers) if isinstance(outcome, PendingStep) else outcome)
+            for item, outcome in zip(items, outcomes, strict=True)
+        ]
+
+    def _settle(self, item: AnyItem, outcome: object) -> AnyReply:
+        if isinstance(outcome, ProtocolError):
+            return self._refuse(item, outcome)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome  # type: ignore[return-value]
 
     def _refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
         self.num_refused += 1

@@ -52,9 +52,9 @@ class Batcher:
                 f"{type(error).__name__}: {error}"
             )
             for step in steps:
-                answer, step.answer = step.answer, None  # the same t sent again tries again
-                if answer is not None and not answer.done():
-                    answer.set_exception(problem)
+                future, step.answer = step.answer, None  # the same t sent again tries again
+                if future is not None and not future.done():
+                    future.set_exception(problem)
             return
         for step, answer in zip(steps, answers, strict=True):
             if step.answer is not None and not step.answer.done():

@@ -74,8 +74,8 @@ class SoloSeat:
     def __init__(self, agent_id: str, plan: AgentPlan) -> None:
         self.seat_id = agent_id
         self.policy_id = plan.policy_id
-        self.members = (agent_id,)
-        self.observation_space = module_observation_space(plan.observation_space)
+        self.members: tuple[str, ...] = (agent_id,)
+        self.observation_space: gymnasium.Space = module_observation_space(plan.observation_space)
         self.action_space = to_gymnasium(plan.action_space)
         self._read = module_observation_reader(plan.observation_space)
         self._to_env = _action_writer(self.action_space)
@@ -122,8 +122,8 @@ class TeamSeat:
             {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
             plan.state_size,
         )
-        self.observation_space = self.team.observation_space
-        self.action_space = self.team.action_space
+        self.observation_space: gymnasium.Space = self.team.observation_space
+        self.action_space: gymnasium.Space = self.team.action_space
 
     def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
         mine: dict[str, Any] = {}

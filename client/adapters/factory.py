@@ -82,17 +82,22 @@ def _adapt(env: Any) -> Simulation:
 def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:
     found: Any = _import(module_name, env)
     for part in attribute.split("."):
+        submodules = _submodules(found)
+        if part in submodules and not hasattr(found, part):
+            found = _import(submodules[part], env)
+            continue
         try:
             found = getattr(found, part)
         except AttributeError:
             owner = module_name if isinstance(found, ModuleType) else found.__qualname__
             raise SimulationError(
-                f"simulation {env!r}: {owner!r} has no {part!r}{_hint(part, _callables(found))}"
+                f"simulation {env!r}: {owner!r} has no {part!r}"
+                + _hint(part, [*_callables(found), *submodules])
             ) from None
     if isinstance(found, ModuleType):
         raise SimulationError(
-            f"simulation {env!r}: {attribute!r} is a module"
-            + _hint("parallel_env", [f"{found.__name__}:{name}" for name in _callables(found)])
+            f"simulation {env!r}: {attribute!r} is a module; name the factory or class in it, as "
+            f"'{found.__name__}:{'parallel_env' if hasattr(found, 'parallel_env') else 'Env'}'"
         )
     if not callable(found):
         raise SimulationError(
@@ -129,8 +134,7 @@ def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     )
     try:
         if takes_config or not _binds(factory, **kwargs):
-            # RLlib's convention, also of its plain creator functions: one config dict.
-            if _binds(factory, kwargs):
+            if _binds(factory, kwargs) and (takes_config or _is_config_named(factory)):
                 return factory(kwargs)
             if not takes_config:
                 raise SimulationError(
@@ -156,6 +160,12 @@ def _binds(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
     return True
 
 
+def _is_config_named(factory: Callable[..., Any]) -> bool:
+    # RLlib's creator functions take one config dict too, and only the name tells.
+    first = next(iter(inspect.signature(factory).parameters), "").lower()
+    return any(word in first for word in ("config", "cfg", "context", "ctx"))
+
+
 def _hint_of_parameters(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> str:
     parameters = inspect.signature(factory).parameters
     for name in kwargs:
@@ -174,10 +184,18 @@ def _callables(owner: Any) -> list[str]:
 
 def _neighbours(module_name: str) -> list[str]:
     parent, _, _ = module_name.rpartition(".")
-    if not parent:
-        return [module.name for module in pkgutil.iter_modules()] + list(sys.builtin_module_names)
-    path = getattr(sys.modules.get(parent), "__path__", [])
-    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(path)]
+    if parent:
+        return list(_submodules(sys.modules.get(parent)).values())
+    return [module.name for module in pkgutil.iter_modules()]
+
+
+def _submodules(package: Any) -> dict[str, str]:
+    if not isinstance(package, ModuleType):
+        return {}
+    path = getattr(package, "__path__", [])
+    return {
+        module.name: f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(path)
+    }
 
 
 def _hint(name: str, candidates: Iterable[str]) -> str:

@@ -189,9 +189,9 @@ class AlgorithmEntry:
         """
         who = repr(agent_id) if agent_id is not None else f"of policy {policy_id!r}"
         if self.needs_teams:
-            if isinstance(observation_space, spaces.Dict) and set(
-                observation_space.spaces
-            ) == set(TEAM_KEYS):
+            if isinstance(observation_space, spaces.Dict) and set(observation_space.spaces) == set(
+                TEAM_KEYS
+            ):
                 return
             try:
                 check_member_spaces(agent_id or "?", observation_space, action_space)
@@ -227,9 +227,7 @@ class AlgorithmEntry:
                 f"agent {who}: it takes Discrete, MultiDiscrete, or a Box of one dimension"
             )
 
-    def _refuse_setting(
-        self, name: str, known: Mapping[str, Any], config: AlgorithmConfig
-    ) -> str:
+    def _refuse_setting(self, name: str, known: Mapping[str, Any], config: AlgorithmConfig) -> str:
         if name in self.preset:
             return (
                 f"{self.name} is {self.config_class.__name__} with "

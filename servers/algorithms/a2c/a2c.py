@@ -6,12 +6,11 @@ networks and the loop are PPO's; the loss and the advantages (`learner`) are A2C
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
-from typing_extensions import Self
 
 
 class A2CConfig(PPOConfig):
@@ -46,9 +45,7 @@ class A2CConfig(PPOConfig):
         # One result per about so many env steps, not one per update.
         self.min_sample_timesteps_per_iteration = 1_000
 
-    def training(  # type: ignore[override]
-        self, *, standardize_advantages: bool = NotProvided, **kwargs: Any
-    ) -> Self:
+    def training(self, *, standardize_advantages: bool = NotProvided, **kwargs: Any) -> Self:
         """Sets the training related settings.
 
         Args:

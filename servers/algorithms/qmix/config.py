@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.schedules.scheduler import Scheduler
-from typing_extensions import Self
 
 from servers.algorithms.qmix.mixer import MIXERS, MixerName
 from servers.algorithms.qmix.rl_module import AGENTS, AgentName, QMIXTorchRLModule
@@ -78,7 +77,7 @@ class QMIXConfig(AlgorithmConfig):
         # runs on slow and fast machines report at the same steps.
         self.min_sample_timesteps_per_iteration = 1_000
 
-    def training(  # type: ignore[override]
+    def training(
         self,
         *,
         agent: AgentName = NotProvided,
@@ -200,9 +199,11 @@ class QMIXConfig(AlgorithmConfig):
         Scheduler.validate(
             fixed_value_or_schedule=self.epsilon, setting_name="epsilon", description="epsilon"
         )
-        values = [self.epsilon] if isinstance(self.epsilon, (int, float)) else [
-            value for _, value in self.epsilon
-        ]
+        values = (
+            [self.epsilon]
+            if isinstance(self.epsilon, (int, float))
+            else [value for _, value in self.epsilon]
+        )
         if not all(0.0 <= value <= 1.0 for value in values):
             self._value_error(f"epsilon={self.epsilon} must stay within 0 and 1")
 

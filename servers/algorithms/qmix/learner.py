@@ -47,6 +47,8 @@ class QMIXTorchLearner(TorchLearner):
     """
 
     def build(self) -> None:
+        if self._is_built:
+            return
         super().build()
         self._num_updates = dict.fromkeys(self.module.keys(), 0)
         self.module.foreach_module(lambda _, module: module.make_target_networks())
@@ -140,8 +142,8 @@ class QMIXTorchLearner(TorchLearner):
         *,
         module_id: str,
         config: AlgorithmConfig | None = None,
-        module_gradients_dict: dict[Any, Tensor],
-    ) -> dict[Any, Tensor]:
+        module_gradients_dict: dict[Any, Tensor | None],
+    ) -> dict[Any, Tensor | None]:
         """Clips by global norm, and logs the norm before clipping also if there is no clip.
 
         A gradient that is not finite is dropped whole, with a warning: one bad batch must not

@@ -114,9 +114,9 @@ class EpisodeReplay:
             },
             actions=self._actions[rows, :longest],
             rewards=self._rewards[rows, :longest],
-            terminated=(
-                (steps == lengths[:, None] - 1) & self._terminated[rows, None]
-            ).astype(np.float32),
+            terminated=((steps == lengths[:, None] - 1) & self._terminated[rows, None]).astype(
+                np.float32
+            ),
             mask=(steps < lengths[:, None]).astype(np.float32),
         )
 

@@ -32,22 +32,20 @@ class AgentNetwork(nn.Module):
     def __init__(self, kind: AgentName, input_dim: int, hidden_dim: int, num_actions: int):
         super().__init__()
         self.fc_in = nn.Linear(input_dim, hidden_dim)
-        self.core: nn.GRU | nn.Linear = (
-            nn.GRU(hidden_dim, hidden_dim) if kind == "gru" else nn.Linear(hidden_dim, hidden_dim)
+        self.core: nn.GRUCell | nn.Linear = (
+            nn.GRUCell(hidden_dim, hidden_dim)
+            if kind == "gru"
+            else nn.Linear(hidden_dim, hidden_dim)
         )
         self.fc_out = nn.Linear(hidden_dim, num_actions)
 
     def step(self, x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One step: inputs ``[N, input_dim]`` to values ``[N, n_actions]``."""
         x = torch.relu(self.fc_in(x))
-        core = self.core
-        if isinstance(core, nn.GRU):
-            # The cell alone: nn.GRU costs three times as much for a sequence of one.
-            h = x = torch.gru_cell(
-                x, h, core.weight_ih_l0, core.weight_hh_l0, core.bias_ih_l0, core.bias_hh_l0
-            )
+        if isinstance(self.core, nn.GRUCell):
+            h = x = self.core(x, h)
         else:
-            x = torch.relu(core(x))
+            x = torch.relu(self.core(x))
         return self.fc_out(x), h
 
     def unroll(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -56,12 +54,20 @@ class AgentNetwork(nn.Module):
         Starts from ``h [N, hidden_dim]``, from zeros if that is None.
         """
         x = torch.relu(self.fc_in(x))
-        if isinstance(self.core, nn.GRU):
-            x, last = self.core(x, None if h is None else h.unsqueeze(0))
-            h = last[0]
+        if isinstance(self.core, nn.GRUCell):
+            if h is None:
+                h = x.new_zeros(x.shape[1:])
+            x, h = _unroll_gru(self.core, x, h)
         else:
             x = torch.relu(self.core(x))
         return self.fc_out(x), h
+
+
+def _unroll_gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    # All steps in one call: a Python loop over the cell takes twice as long.
+    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+    out, last = torch.gru(x, h.unsqueeze(0), weights, True, 1, 0.0, False, False, False)
+    return out, last[0]
 
 
 class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
@@ -178,9 +184,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         values = values.masked_fill(obs[ACTION_MASK] == 0, -torch.inf)
         if h is None:
             return values, {}
-        return values, {
-            Columns.STATE_OUT: {HIDDEN: h.view(-1, self.num_members, self.hidden_dim)}
-        }
+        return values, {Columns.STATE_OUT: {HIDDEN: h.view(-1, self.num_members, self.hidden_dim)}}
 
     def _unroll(
         self, agent: AgentNetwork, obs: dict[str, Tensor], h: Tensor | None = None

@@ -384,9 +384,7 @@ class TeamEnv(MultiAgentEnv):
 
     def step(
         self, action_dict: dict[str, Any]
-    ) -> tuple[
-        dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]
-    ]:
+    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]:
         actions: dict[str, Any] = {}
         for agent, action in action_dict.items():
             team = self._teams.get(agent)

@@ -1,0 +1,1 @@
+"""Small simulations with known optima, each a PettingZoo ParallelEnv in a file of its own."""

@@ -1,0 +1,102 @@
+"""The two-step cooperative matrix game of the QMIX paper.
+
+Rashid et al. 2018, "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent
+Reinforcement Learning", section 6 (https://arxiv.org/abs/1803.11485).
+
+In state 1 the first agent alone decides: action 0 leads to state 2A, action 1 to state 2B,
+with no reward. There both agents choose, and the team is paid:
+
+    2A   7  7        2B   0  1
+         7  7             1  8
+
+The optimum is 2B and both agents' action 1: 8. Independent learners and VDN tend to settle
+for the safe 7 of state 2A. Each agent gets half of the payoff, so that the sum over both is
+the paper's team reward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+STATE_1, STATE_2A, STATE_2B = range(3)
+PAYOFFS = {STATE_2A: ((7.0, 7.0), (7.0, 7.0)), STATE_2B: ((0.0, 1.0), (1.0, 8.0))}
+
+
+def random_return() -> float:
+    """Returns the expected team return of uniformly random actions: half 7, half 2.5."""
+    return float(np.mean(list(PAYOFFS.values())))
+
+
+def oracle_return() -> float:
+    """Returns the best team return."""
+    return float(np.max(list(PAYOFFS.values())))
+
+
+class TwoStepGame(ParallelEnv[str, Any, Any]):
+    """Observation: one-hot of the state [3], then one-hot of the agent [2]; two actions."""
+
+    metadata = {"name": "two_step_game", "render_modes": []}
+
+    def __init__(self) -> None:
+        self.possible_agents = ["agent_0", "agent_1"]
+        self.agents: list[str] = []
+        self.render_mode = None
+        self.state_space = spaces.Box(0.0, 1.0, (3,), np.float32)
+        self._observation_spaces: dict[str, spaces.Space[Any]] = {
+            agent: spaces.Box(0.0, 1.0, (5,), np.float32) for agent in self.possible_agents
+        }
+        self._action_spaces: dict[str, spaces.Space[Any]] = {
+            agent: spaces.Discrete(2) for agent in self.possible_agents
+        }
+        self._state = STATE_1
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Returns the agent's observation space."""
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Returns the agent's action space."""
+        return self._action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Starts in state 1; nothing here is random."""
+        self.agents = list(self.possible_agents)
+        self._state = STATE_1
+        return self._observe(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Moves to 2A or 2B, or pays and ends; the last state stays visible after the end."""
+        first, second = (int(actions[agent]) for agent in self.possible_agents)
+        agents = self.agents
+        is_over = self._state != STATE_1
+        payoff = 0.0
+        if is_over:
+            payoff = PAYOFFS[self._state][first][second]
+            self.agents = []
+        else:
+            self._state = STATE_2A if first == 0 else STATE_2B
+        return (
+            self._observe(),
+            dict.fromkeys(agents, payoff / 2),
+            dict.fromkeys(agents, is_over),
+            dict.fromkeys(agents, False),
+            {agent: {} for agent in agents},
+        )
+
+    def state(self) -> NDArray[np.float32]:
+        """Returns the one-hot of the state, float32 [3]."""
+        return np.eye(3, dtype=np.float32)[self._state]
+
+    def _observe(self) -> dict[str, Any]:
+        state, agent_ids = self.state(), np.eye(2, dtype=np.float32)
+        return {
+            agent: np.concatenate([state, agent_ids[i]])
+            for i, agent in enumerate(self.possible_agents)
+        }

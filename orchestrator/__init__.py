@@ -1,0 +1,1 @@
+"""Reads experiments, starts servers and simulations, watches them and reports."""

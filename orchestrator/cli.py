@@ -1,0 +1,239 @@
+"""The command ``muxrl``: launch an experiment, check its config, serve one server alone.
+
+Ray, torch and OmegaConf are imported where a command needs them, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.config import Experiment, ExperimentConfig
+
+EXIT_OK = 0
+EXIT_CONFIG = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code: 0, or 2 for a config that cannot be run.
+
+    Args:
+        argv: the arguments without the program's name; None: those of this process.
+
+    Raises:
+        SystemExit: the command line itself is wrong (2), or help or the version was asked for (0).
+    """
+    args = _parse(argv)
+    # Experiments name environments of the folder they are started in, as `python -m` allows.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    from orchestrator.config import ConfigError
+
+    try:
+        command = {"launch": _launch, "check": _check, "serve": _serve}[args.command]
+        return command(args)
+    except ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"muxrl: {args.config}: {problem}\n")
+        return EXIT_CONFIG
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="muxrl",
+        description="Several RL trainers, learning at the same time from one shared simulation.",
+    )
+    parser.add_argument("--version", action="version", version=f"muxrl {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    experiment = argparse.ArgumentParser(add_help=False)
+    experiment.add_argument(
+        "config", metavar="CONFIG", help="a YAML file, or the name of a packaged config (tag)"
+    )
+    experiment.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="replaces a value of the config, such as seed=3 or servers.qmix.settings.lr=0.001",
+    )
+    run_dir = argparse.ArgumentParser(add_help=False)
+    run_dir.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
+    )
+
+    launch = commands.add_parser(
+        "launch",
+        parents=[experiment, run_dir],
+        help="start the servers and simulations of an experiment",
+        description="Starts the servers and simulations of an experiment and watches over them.",
+    )
+    launch.add_argument("--address", help='Ray cluster to join, such as "auto"')
+    launch.add_argument("--no-progress", action="store_true", help="show no live display")
+    commands.add_parser(
+        "check",
+        parents=[experiment],
+        help="say what is wrong with a config, or show what would run",
+        description="Says what is wrong with a config, or shows what would run; starts nothing.",
+    )
+    serve = commands.add_parser(
+        "serve",
+        parents=[experiment, run_dir],
+        help="run one server of an experiment in the foreground",
+        description="Runs one server of an experiment in the foreground, until Ctrl-C.",
+    )
+    serve.add_argument("--server", required=True, metavar="NAME", help="id of the server")
+
+    args, rest = parser.parse_known_args(argv)
+    # argparse takes all positionals at once; those after an option are left over.
+    unknown = [item for item in rest if item.startswith("-") or "=" not in item]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.overrides += rest
+    return args
+
+
+def _version() -> str:
+    try:
+        return metadata.version("muxrl")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _launch(args: argparse.Namespace) -> int:
+    experiment = _prepare(args, needs_stop=True)
+    from orchestrator.launch import launch
+
+    return launch(experiment, args.run_dir, show_progress=not args.no_progress)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from orchestrator.config.problems import ConfigError, did_you_mean, listed
+
+    config = _load(args)
+    if args.server not in config.servers:
+        hint = did_you_mean(args.server, config.servers)
+        raise ConfigError(
+            [
+                f"there is no server {args.server!r}"
+                f"{hint or f'; the servers are {listed(config.servers)}'}"
+            ]
+        )
+    experiment = _prepare(args, needs_stop=False)
+    from servers.server import serve_forever
+
+    return serve_forever(experiment.servers[args.server], args.run_dir)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from orchestrator.config import to_yaml
+
+    experiment = _prepare(args, needs_stop=True)
+    sys.stdout.write(to_yaml(experiment.config))
+    _print_seats(experiment)
+    return EXIT_OK
+
+
+def _load(args: argparse.Namespace) -> ExperimentConfig:
+    from orchestrator.config import load_config
+
+    config = load_config(args.config, args.overrides)
+    if getattr(args, "address", None):
+        config.address = args.address
+    return config
+
+
+def _prepare(args: argparse.Namespace, *, needs_stop: bool) -> Experiment:
+    from orchestrator.config import ConfigError, prepare
+
+    config = _load(args)
+    with _quiet(but_raise=(ConfigError,)):
+        return prepare(config, needs_stop=needs_stop)
+
+
+@contextlib.contextmanager
+def _quiet(but_raise: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Keeps what RLlib and environments print while they load off the terminal.
+
+    File descriptors are turned, not `sys.stderr`: loggers made meanwhile keep the stream they
+    find, and must speak again later. After an unexpected exception all of it is shown.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    saved = os.dup(1), os.dup(2)
+    failed = False
+    with tempfile.TemporaryFile() as noise:
+        os.dup2(noise.fileno(), 1)
+        os.dup2(noise.fileno(), 2)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        except but_raise:
+            raise
+        except BaseException:
+            failed = True
+            raise
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, copy in enumerate(saved, start=1):
+                os.dup2(copy, number)
+                os.close(copy)
+            if failed:
+                noise.seek(0)
+                sys.stderr.write(noise.read().decode(errors="replace"))
+
+
+def _print_seats(experiment: Experiment) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table(title=f"{experiment.config.name}: who serves whom")
+    for title in ("agent", "server", "algorithm", "policy", "group", "observes", "acts"):
+        table.add_column(title, overflow="fold")
+    server_of = {agent: plan for plan in experiment.servers.values() for agent in plan.agents}
+    for agent in experiment.facts.agents:
+        plan = server_of[agent]
+        seat = plan.agents[agent]
+        cells = (
+            agent,
+            plan.server_id,
+            plan.algorithm,
+            seat.policy_id,
+            seat.group or "-",
+            str(seat.observation_space),
+            str(seat.action_space),
+        )
+        table.add_row(*map(escape, cells))
+    servers = Table(title="servers")
+    for title in ("server", "algorithm", "while learning", "listens on", "seed"):
+        servers.add_column(title)
+    for plan in experiment.servers.values():
+        address = f"{plan.host}:{plan.port or '(any free port)'}"
+        servers.add_row(
+            plan.server_id, plan.algorithm, plan.while_learning, address, str(plan.seed)
+        )
+    for shown in (table, servers):
+        console.print()
+        console.print(shown, markup=False)
+    console.print(f"assignment: {experiment.assignment}", markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

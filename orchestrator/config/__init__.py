@@ -1,0 +1,49 @@
+"""An experiment's config: YAML in, plans for each server out, every mistake by name.
+
+    config = load_config("experiments/conf/tag.yaml", ["seed=1"])
+    experiment = resolve(config, probe(config.simulation))
+
+Both raise `ConfigError` with one sentence for each problem. Importing this package imports
+neither ray nor torch; `resolve` does, for the algorithms' settings.
+"""
+
+from orchestrator.config.dump import to_yaml
+from orchestrator.config.load import find_config, load_config, packaged_configs, to_yaml
+from orchestrator.config.problems import ConfigError
+from orchestrator.config.resolve import (
+    Experiment,
+    SimulationFacts,
+    derive_seed,
+    prepare,
+    probe,
+    resolve,
+)
+from orchestrator.config.schema import (
+    CheckpointConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    ExternalAgentConfig,
+    SimulationConfig,
+    StopConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "ConfigError",
+    "EvaluationConfig",
+    "Experiment",
+    "ExperimentConfig",
+    "ExternalAgentConfig",
+    "SimulationConfig",
+    "SimulationFacts",
+    "StopConfig",
+    "derive_seed",
+    "find_config",
+    "load_config",
+    "packaged_configs",
+    "prepare",
+    "probe",
+    "resolve",
+    "to_yaml",
+    "to_yaml",
+]

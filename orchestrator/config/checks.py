@@ -1,0 +1,233 @@
+"""What is wrong with a config by itself, before any simulation is asked."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Iterator
+from itertools import combinations
+
+from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.schema import ExperimentConfig
+from servers.config import ServerConfig
+
+EXTERNAL = "external"
+"""`simulation.env` of a simulation that someone else starts."""
+
+# Names become files and directories, and server ids also keys of overrides: no dots in those.
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+_MAX_SEED = 2**32 - 1
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` can name a file on every system."""
+    return _FILE_NAME.fullmatch(name) is not None and not name.endswith(".")
+
+
+def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
+    """Returns one sentence for each thing that cannot be run.
+
+    Args:
+        config: the experiment.
+        needs_stop: whether the run has to end by itself.
+    """
+    problems = []
+    if not is_file_name(config.name):
+        problems.append(
+            f"name: {config.name!r} cannot name a directory; use letters, digits, '_', '-' and '.'"
+        )
+    problems += _number_problems(config)
+    problems += _simulation_problems(config)
+    if not config.servers:
+        problems.append("servers: there is none; at least one has to serve the agents")
+    for server_id, server in config.servers.items():
+        problems += _server_problems(server_id, server, config)
+    problems += _port_problems(config)
+    if needs_stop:
+        problems += _stop_problems(config)
+    problems += _evaluation_problems(config)
+    return problems
+
+
+def _number_problems(config: ExperimentConfig) -> Iterator[str]:
+    simulation, stop = config.simulation, config.stop
+    evaluation, checkpoint = config.evaluation, config.checkpoint
+    above_zero: dict[str, float | None] = {
+        "simulation.num_processes": simulation.num_processes,
+        "simulation.num_envs_per_process": simulation.num_envs_per_process,
+        "simulation.state_size": simulation.state_size,
+        "stop.env_steps": stop.env_steps,
+        "stop.time_s": stop.time_s,
+        "stop.iterations": stop.iterations,
+        "evaluation.interval_env_steps": evaluation.interval_env_steps,
+        "evaluation.num_episodes": evaluation.num_episodes,
+        "checkpoint.interval_s": checkpoint.interval_s,
+        "metrics_interval_s": config.metrics_interval_s,
+    }
+    not_negative: dict[str, float | None] = {
+        "seed": config.seed,
+        "simulation.num_cpus": simulation.num_cpus,
+        "evaluation.final_num_episodes": evaluation.final_num_episodes,
+        "evaluation.seed": evaluation.seed,
+    }
+    for server_id, server in config.servers.items():
+        at = f"servers.{server_id}"
+        above_zero |= {
+            f"{at}.resources.num_torch_threads": server.resources.num_torch_threads,
+            f"{at}.limits.max_episodes": server.limits.max_episodes,
+            f"{at}.limits.max_message_bytes": server.limits.max_message_bytes,
+            f"{at}.limits.episode_timeout_s": server.limits.episode_timeout_s,
+        }
+        not_negative |= {
+            f"{at}.resources.num_cpus": server.resources.num_cpus,
+            f"{at}.resources.num_gpus": server.resources.num_gpus,
+            f"{at}.limits.tombstone_s": server.limits.tombstone_s,
+            f"{at}.port": server.port,
+        }
+        if server.port > 65_535:
+            yield f"{at}.port: is {server.port}; TCP ports go up to 65535, and 0 takes a free one"
+        if server.max_policy_lag < 1:
+            yield (
+                f"{at}.max_policy_lag: is {server.max_policy_lag}, must be at least 1; for no lag "
+                "at all set while_learning: wait"
+            )
+    for key, value in above_zero.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            yield f"{key}: is {value}, must be above 0"
+    for key, value in not_negative.items():
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            yield f"{key}: is {value}, must not be negative"
+    for key, seed in {"seed": config.seed, "evaluation.seed": evaluation.seed}.items():
+        if seed > _MAX_SEED:
+            yield f"{key}: is {seed}, must be at most {_MAX_SEED}"
+
+
+def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
+    simulation = config.simulation
+    if not simulation.env:
+        yield (
+            "simulation.env: is missing; give 'package.module:callable', 'gymnasium:ENV_ID' "
+            f"or '{EXTERNAL}'"
+        )
+    elif simulation.env == EXTERNAL:
+        if not simulation.agents:
+            yield (
+                "simulation.agents: is missing; an external simulation cannot be asked for its "
+                "agents, so list each one with its observation_space and action_space"
+            )
+        for agent_id, agent in simulation.agents.items():
+            for kind in ("observation_space", "action_space"):
+                if not getattr(agent, kind):
+                    yield (
+                        f"simulation.agents.{agent_id}.{kind}: is missing; give its plain form, "
+                        "such as {type: discrete, n: 2}"
+                    )
+        if simulation.kwargs:
+            yield "simulation.kwargs: is given, but an external simulation is not made by muxrl"
+    else:
+        if ":" not in simulation.env:
+            hint = did_you_mean(simulation.env, [EXTERNAL])
+            yield (
+                f"simulation.env: {simulation.env!r} is neither 'package.module:callable' nor "
+                f"'gymnasium:ENV_ID' nor '{EXTERNAL}'{hint}"
+            )
+        for key, value in {
+            "agents": simulation.agents,
+            "state_size": simulation.state_size,
+        }.items():
+            if value:
+                yield (
+                    f"simulation.{key}: is only for env: {EXTERNAL}; the simulation "
+                    f"{simulation.env!r} is asked itself"
+                )
+
+
+def _server_problems(
+    server_id: str, server: ServerConfig, config: ExperimentConfig
+) -> Iterator[str]:
+    if not _SERVER_ID.fullmatch(server_id):
+        yield (
+            f"servers: the id {server_id!r} names files and keys; use letters, digits, '_' and '-'"
+        )
+    if not server.agents:
+        others = [other for other in config.servers if other != server_id]
+        yield (
+            f"server {server_id!r}: serves no agents; list names or patterns under "
+            f"servers.{server_id}.agents{did_you_mean(server_id, others)}"
+        )
+    if not _is_loopback(server.host) and not server.token:
+        yield (
+            f"server {server_id!r}: listens on {server.host!r}, which other machines can reach, "
+            f"without a token; set servers.{server_id}.token, or the host to 127.0.0.1"
+        )
+    if not server.token.isascii() or any(char.isspace() for char in server.token):
+        yield (
+            f"server {server_id!r}: its token cannot travel in an HTTP header; use ASCII "
+            "characters without spaces"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _port_problems(config: ExperimentConfig) -> Iterator[str]:
+    for (one, a), (other, b) in combinations(config.servers.items(), 2):
+        if a.port == b.port != 0 and _share_an_address(a.host, b.host):
+            yield (
+                f"servers {one!r} and {other!r}: both listen on {a.host}:{a.port}; give one of "
+                "them another port, or 0 for any free one"
+            )
+
+
+def _share_an_address(one: str, other: str) -> bool:
+    wildcards = {"0.0.0.0", "::", ""}
+    hosts = {"127.0.0.1" if host == "localhost" else host for host in (one, other)}
+    return len(hosts) == 1 or bool(hosts & wildcards)
+
+
+def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
+    stop = config.stop
+    if (
+        stop.env_steps is None
+        and stop.time_s is None
+        and stop.iterations is None
+        and not stop.episode_return
+        and config.simulation.env != EXTERNAL
+    ):
+        yield (
+            "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
+            "episode_return"
+        )
+    for server_id, value in stop.episode_return.items():
+        if server_id not in config.servers:
+            hint = did_you_mean(server_id, config.servers)
+            yield (
+                f"stop.episode_return: there is no server {server_id!r}"
+                f"{hint or f'; the servers are {listed(config.servers)}'}"
+            )
+        if math.isnan(value):
+            yield f"stop.episode_return.{server_id}: is not a number"
+
+
+def _evaluation_problems(config: ExperimentConfig) -> Iterator[str]:
+    evaluation, stop = config.evaluation, config.stop
+    interval = evaluation.interval_env_steps
+    if interval is None:
+        return
+    if config.simulation.env == EXTERNAL:
+        yield (
+            "evaluation.interval_env_steps: is given, but muxrl cannot start evaluation episodes "
+            "in an external simulation; leave it out"
+        )
+    if stop.env_steps is not None and 0 < stop.env_steps < interval:
+        yield (
+            f"evaluation.interval_env_steps: is {interval}, but the run stops at {stop.env_steps} "
+            "env steps; it would never happen"
+        )

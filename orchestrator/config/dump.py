@@ -1,0 +1,18 @@
+"""A config as YAML, for people and for the run directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.config.schema import ExperimentConfig
+
+
+def to_yaml(config: ExperimentConfig) -> str:
+    """Returns every setting, defaults included; tokens are masked, since the text is kept."""
+    from omegaconf import OmegaConf
+
+    hidden = {
+        server_id: replace(server, token="***") if server.token else server
+        for server_id, server in config.servers.items()
+    }
+    return OmegaConf.to_yaml(OmegaConf.structured(replace(config, servers=hidden)))

@@ -1,0 +1,107 @@
+"""What an experiment's YAML may say. Servers have their own part in `servers.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from servers.config import ServerConfig
+
+
+@dataclass
+class ExternalAgentConfig:
+    """Spaces of one agent of a simulation that muxrl does not start."""
+
+    observation_space: dict[str, Any] = field(default_factory=dict)
+    """Plain form of the space, such as {type: box, shape: [4]} or {type: discrete, n: 2}."""
+    action_space: dict[str, Any] = field(default_factory=dict)
+    """Plain form of the space."""
+
+
+@dataclass
+class SimulationConfig:
+    """The one simulation in which all agents live."""
+
+    env: str = ""
+    """'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib
+    multi-agent environment, 'gymnasium:ENV_ID', or 'external': someone else starts it."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments with which the environment is made."""
+    num_processes: int = 1
+    """Simulation processes that run at the same time."""
+    num_envs_per_process: int = 1
+    """Environments that each of these steps in turn."""
+    num_cpus: float = 0.5
+    """Ray CPUs reserved by each process; logical, for placement only."""
+    agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)
+    """Agent to its spaces; only for 'external', other simulations are asked."""
+    state_size: int | None = None
+    """Length of the global state that is sent; only for 'external', null: none is."""
+
+
+@dataclass
+class StopConfig:
+    """When a run ends: at the first of these that is reached."""
+
+    env_steps: int | None = None
+    """Steps of all environments together; null: not used."""
+    time_s: float | None = None
+    """Seconds since the first env step; null: not used."""
+    iterations: int | None = None
+    """Training iterations that every server has made; null: not used."""
+    episode_return: dict[str, float] = field(default_factory=dict)
+    """Server to the mean episode return it must reach; the run ends when all have."""
+
+
+@dataclass
+class EvaluationConfig:
+    """How the servers are measured: each one against random agents in its place."""
+
+    interval_env_steps: int | None = None
+    """Env steps between evaluations during the run; null: only at the end."""
+    num_episodes: int = 20
+    """Episodes of an evaluation during the run, with and without each server."""
+    final_num_episodes: int = 100
+    """Episodes of the evaluation at the end; 0: there is none."""
+    should_explore: bool = False
+    """Whether actions are drawn as in training; false: greedy."""
+    seed: int = 10_000
+    """Seed of the first episode; every evaluation plays the same ones."""
+
+
+@dataclass
+class CheckpointConfig:
+    """When the servers' checkpoints are written."""
+
+    at_end: bool = True
+    """Whether one is written when the run ends."""
+    interval_s: float | None = None
+    """Seconds between checkpoints during the run; null: none."""
+
+
+@dataclass
+class ExperimentConfig:
+    """One run: a simulation, the servers that learn from it, and when to stop."""
+
+    name: str = ""
+    """Name of the experiment and of its run directories; "" takes the config file's."""
+    seed: int = 0
+    """From it come the seeds of all servers and simulations."""
+    runs_dir: str = "runs"
+    """Directory in which every run gets a directory of its own."""
+    simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    """The environment and how many of it run."""
+    servers: dict[str, ServerConfig] = field(default_factory=dict)
+    """Server id to its algorithm and agents; every agent belongs to exactly one server."""
+    stop: StopConfig = field(default_factory=StopConfig)
+    """When the run ends."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """How the servers are measured."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """When checkpoints are written."""
+    metrics_interval_s: float = 1.0
+    """Seconds between two rows of metrics."""
+    tensorboard: bool = True
+    """Whether metrics are written for TensorBoard, too."""
+    address: str = ""
+    """Ray cluster to join, such as "auto" or "ray://head:10001"; "" starts a local one."""

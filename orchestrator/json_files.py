@@ -1,0 +1,73 @@
+"""JSON and text files that are whole or absent, whatever kills the writer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def finite(value: Any) -> Any:
+    """The same value as JSON knows it: NaN and infinities are None, numpy's numbers Python's.
+
+    JSON has no NaN, and a reader in another language stops at Python's spelling of it.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then put it in `path`'s place.
+
+    A reader sees the old file or the new one, never a half; if `write` raises, the old one stays.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
+    )
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o644)  # mkstemp's files are for their owner alone
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` as UTF-8, whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` to `path` as indented JSON, whole or not at all.
+
+    Raises:
+        TypeError: `value` holds something JSON has no form for.
+        OSError: the folder cannot be written to.
+    """
+    write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")

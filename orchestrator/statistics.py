@@ -1,0 +1,173 @@
+"""Means with honest intervals, from few episodes and few seeds.
+
+Observations come as *strata*: one array for each seed, holding one number for each episode. The
+mean is the mean of the strata's means, so every seed weighs the same. The interval is the
+percentile bootstrap with episodes drawn again inside their own seed, widened by
+``sqrt(N / (N - K)) * t / z`` (N episodes, K seeds, Student's t against the normal quantile): a
+plain percentile interval is too narrow in small samples (Hesterberg, "What Teachers Should Know
+About the Bootstrap", 2015). Of seven normal numbers it covers 88 %, the widened one 95 %.
+
+Such an interval speaks of *these* seeds: of the policies that were trained. What training once
+more would bring is another question, answered by one stratum that holds each seed's mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 10_000
+"""The ends of a 95 % interval then move by about 1 % of its width from one RNG seed to another."""
+_MAX_DRAWN = 4_000_000  # numbers held at once, 32 MB
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its 95 % interval, NaN at both ends where one observation cannot give one."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_interval(
+    strata: Sequence[ArrayLike],
+    *,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """The mean of the strata's means, with its bootstrap interval.
+
+    Args:
+        strata: one array ``[num_episodes]`` for each seed; one array alone is the usual bootstrap.
+        seed: of the resampling, so that a report can be made again to the last digit.
+        num_resamples: more make the ends steadier, not the interval narrower.
+
+    Raises:
+        ValueError: no stratum, an empty one, or a number that is not finite.
+    """
+    rng = np.random.default_rng(seed)
+    return _estimate(_Bootstrap.of(strata, rng, num_resamples))
+
+
+def difference_interval(
+    strata: Sequence[ArrayLike],
+    other_strata: Sequence[ArrayLike],
+    *,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """`mean_interval` of the first minus the second, for two independent samples.
+
+    The degrees of freedom are Welch's, so neither equal variances nor equal sizes are assumed.
+
+    Raises:
+        ValueError: as `mean_interval`.
+    """
+    rng = np.random.default_rng(seed)
+    return _estimate(
+        _Bootstrap.of(strata, rng, num_resamples), _Bootstrap.of(other_strata, rng, num_resamples)
+    )
+
+
+def interquartile_mean(values: ArrayLike) -> float:
+    """The mean of the middle half: ``floor(n / 4)`` numbers are left out at each end.
+
+    Raises:
+        ValueError: no number, or one that is not finite.
+    """
+    ordered = np.sort(_checked(values))
+    trimmed = len(ordered) // 4
+    return float(ordered[trimmed : len(ordered) - trimmed].mean())
+
+
+@dataclass(frozen=True)
+class _Bootstrap:
+    """A mean, how resampled means stray from it (already unbiased), and on what basis."""
+
+    mean: float
+    deviations: Floats
+    degrees_of_freedom: int
+
+    @classmethod
+    def of(
+        cls, strata: Sequence[ArrayLike], rng: np.random.Generator, num_resamples: int
+    ) -> _Bootstrap:
+        arrays = [_checked(stratum) for stratum in strata]
+        if not arrays:
+            raise ValueError("a mean needs at least one stratum")
+        mean = float(np.mean([array.mean() for array in arrays]))
+        resampled = np.mean([_resampled_means(a, rng, num_resamples) for a in arrays], axis=0)
+        num = sum(map(len, arrays))
+        degrees_of_freedom = num - len(arrays)
+        # Resampling has the variance sum((x - mean)^2) / n; an unbiased one divides by n - 1.
+        factor = math.sqrt(num / degrees_of_freedom) if degrees_of_freedom else math.nan
+        return cls(mean, (resampled - mean) * factor, degrees_of_freedom)
+
+
+def _estimate(first: _Bootstrap, second: _Bootstrap | None = None) -> Estimate:
+    mean, deviations, degrees_of_freedom = first.mean, first.deviations, first.degrees_of_freedom
+    freedom = float(degrees_of_freedom)
+    if second is not None:
+        mean -= second.mean
+        deviations = deviations - second.deviations
+        if first.degrees_of_freedom and second.degrees_of_freedom:
+            variances = float(np.var(first.deviations)), float(np.var(second.deviations))
+            if sum(variances) > 0:
+                freedom = sum(variances) ** 2 / (
+                    variances[0] ** 2 / first.degrees_of_freedom
+                    + variances[1] ** 2 / second.degrees_of_freedom
+                )
+        else:
+            freedom = 0.0
+    if not freedom:
+        return Estimate(mean, math.nan, math.nan)
+    tail = (1 + CONFIDENCE) / 2
+    widened = deviations * (_student_t_quantile(tail, freedom) / NormalDist().inv_cdf(tail))
+    low, high = np.quantile(widened, [1 - tail, tail])
+    return Estimate(mean, mean + float(low), mean + float(high))
+
+
+def _checked(values: ArrayLike) -> Floats:
+    array = np.asarray(values, dtype=np.float64).ravel()
+    if not len(array):
+        raise ValueError("a mean needs at least one number")
+    if not np.isfinite(array).all():
+        raise ValueError("a mean needs finite numbers; leave NaN and infinities out first")
+    return array
+
+
+def _resampled_means(values: Floats, rng: np.random.Generator, num_resamples: int) -> Floats:
+    """Means of `num_resamples` samples of the same size, drawn with replacement."""
+    if len(values) == 1:
+        return np.full(num_resamples, values[0])
+    means = np.empty(num_resamples)
+    step = max(1, _MAX_DRAWN // len(values))
+    for start in range(0, num_resamples, step):
+        stop = min(start + step, num_resamples)
+        drawn = rng.integers(len(values), size=(stop - start, len(values)))
+        means[start:stop] = values[drawn].mean(axis=1)
+    return means
+
+
+def _student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Student's t, within 1 % at 97.5 %: exact at 1 and 2 degrees, else expanded around z."""
+    if degrees_of_freedom < 2:  # Welch's are seldom whole; fewer degrees are wider: stay safe
+        return math.tan(math.pi * (probability - 0.5))
+    central = 2 * probability - 1
+    if degrees_of_freedom < 3:
+        return central * math.sqrt(2 / (1 - central**2))
+    z, nu = NormalDist().inv_cdf(probability), degrees_of_freedom
+    return (
+        z
+        + (z**3 + z) / (4 * nu)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3)
+    )

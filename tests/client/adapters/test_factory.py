@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from client.adapters import SimulationError, make_simulation
+
+CUES = "experiments.simulations.cue_game:CueGame"
+
+
+def test_importing_the_adapters_is_light() -> None:
+    code = (
+        "import sys, client.adapters\n"
+        "heavy = {'ray', 'torch', 'gymnasium', 'pettingzoo', 'mpe2'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def fails(**kwargs: Any) -> None:
+    raise OSError("no display")
+
+
+def nothing() -> None: ...
+
+
+class Spaceless:
+    possible_agents = ["a"]
+
+    def step(self, actions: Any) -> None: ...
+
+
+class Nobody(Spaceless):
+    possible_agents: list[str] = []
+
+
+class Namesakes(Spaceless):
+    possible_agents = [1, "1"]
+
+
+class Talking(gymnasium.Env):
+    observation_space = spaces.Text(3)
+    action_space = spaces.Discrete(2)
+
+
+def poles() -> Any:
+    return gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "message"),
+    [
+        ("CartPole-v1", {}, "not of the form 'package.module:callable' or 'gymnasium:ENV_ID'"),
+        ("mpe2.simple_tga_v3:env", {}, "no module .*did you mean .*'mpe2.simple_tag_v3'"),
+        ("nmpy:array", {}, "no module 'nmpy'; did you mean .*'numpy'"),
+        ("experiments.simulations.cue_game:CuGame", {}, "'CuGame'; did you mean 'CueGame'"),
+        ("mpe2:simple_tag_v3", {}, "is a module; name .* as 'mpe2.simple_tag_v3:parallel_env'"),
+        ("mpe2:simple_tga_v3", {}, "'mpe2' has no 'simple_tga_v3'; did you mean 'simple_tag_v3'"),
+        ("math:pi", {}, "a builtins.float, not something to call"),
+        ("json:loads.x", {}, "'loads' has no 'x'"),
+        (CUES, {"num_agent": 2}, "'num_agent'.*did you mean 'num_agents'"),
+        (f"{__name__}:fails", {"n": 3}, r"kwargs \{'n': 3\} failed with OSError: no display"),
+        ("gymnasium:CartPole-v99", {}, "failed with .*CartPole"),
+        (f"{__name__}:nothing", {}, "returned None, which is no environment"),
+        (f"{__name__}:dict", {}, "has no 'dict'"),
+        (f"{__name__}:Spaceless", {}, "no observation space of agent 'a'.*observation_space"),
+        (f"{__name__}:Nobody", {}, "lists no agents; set possible_agents"),
+        (f"{__name__}:Namesakes", {}, "same name as strings"),
+        (f"{__name__}:Talking", {}, "observation space of agent 'agent': .*cannot travel"),
+        (f"{__name__}:poles", {}, "vector environment"),
+    ],
+)
+def test_errors_say_what_failed_and_what_to_do(
+    env: str, kwargs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SimulationError, match=message) as told:
+        make_simulation(env, kwargs)
+    assert repr(env) in str(told.value)
+
+
+def test_a_missing_dependency_is_told_apart_from_a_missing_module(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "env_that_needs_more.py").write_text("import not_installed_anywhere\n")
+    (tmp_path / "env_that_breaks.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SimulationError, match="needs the module 'not_installed_anywhere'"):
+        make_simulation("env_that_needs_more:Env", {})
+    with pytest.raises(SimulationError, match="failed with ZeroDivisionError: division by zero"):
+        make_simulation("env_that_breaks:Env", {})
+
+
+def test_an_exception_of_the_envs_own_step_keeps_its_type() -> None:
+    from experiments.simulations.faulty import InjectedFault
+
+    simulation = make_simulation(
+        "experiments.simulations.faulty:Faulty", {"fault": "raise", "at_step": 0}
+    )
+    observations, _ = simulation.reset()
+    with pytest.raises(InjectedFault, match="step 0 of episode 0"):
+        simulation.step(dict.fromkeys(observations, 0))
+
+
+def test_nested_observations_are_read_and_nested_actions_written() -> None:
+    from client.adapters.translation import reader, writer
+
+    space = spaces.Tuple(
+        [
+            spaces.Dict({"x": spaces.Box(-1, 1, (2,), np.float32), "n": spaces.Discrete(4)}),
+            spaces.Box(0, 255, (2,), np.uint8),
+        ]
+    )
+    pixels = np.zeros(2, np.uint8)
+    value = reader(space)(({"x": np.zeros(2), "n": np.int32(3)}, pixels))
+    assert value[0]["x"].dtype == np.float32
+    assert type(value[0]["n"]) is int
+    assert value[1] is not pixels
+    assert space.contains(writer(space)(({"x": np.zeros(2), "n": 3}, [1, 2])))
+    assert reader(space)("nonsense") == "nonsense", "left for the server to refuse"
+    assert reader(space)(({"y": 1}, pixels))[0] == {"y": 1}

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from pettingzoo import ParallelEnv
+
+from client.adapters import SimulationError, make_simulation
+from client.adapters.pettingzoo_parallel import PettingZooParallel
+
+Play = Callable[..., Any]
+TAG = "mpe2.simple_tag_v3:parallel_env"
+BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
+
+
+@dataclass
+class Life:
+    """An agent's rewards, one a step, and how its life ends with the last."""
+
+    rewards: list[float]
+    ending: str
+
+
+class Scripted(ParallelEnv):
+    """Agents that live, are paid and end as written down."""
+
+    def __init__(self, lives: list[Life], keeps_agents: bool = False) -> None:
+        self.lives = {f"a{i}": life for i, life in enumerate(lives)}
+        self.possible_agents = list(self.lives)
+        self.keeps_agents = keeps_agents
+        self.agents: list[str] = []
+        self.buffer = np.zeros(2)  # float64, and the same array every step
+        self.actions: list[dict[str, Any]] = []
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return BOX
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.t, self.agents = 0, list(self.possible_agents)
+        return dict.fromkeys(self.agents, self.buffer), {a: {} for a in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self.actions.append(actions)
+        acting = [a for a in self.agents if self.t < len(self.lives[a].rewards)]
+        self.buffer += 1
+        rewards = {a: self.lives[a].rewards[self.t] for a in acting}
+        self.t += 1
+        ends = {a: self.lives[a].ending for a in acting if self.t == len(self.lives[a].rewards)}
+        if not self.keeps_agents:
+            self.agents = [a for a in self.agents if a not in ends]
+        return (
+            dict.fromkeys(acting, self.buffer),
+            rewards,
+            {a: ends.get(a) in ("terminated", "both") for a in acting},
+            {a: ends.get(a) in ("truncated", "both") for a in acting},
+            {"common": {"t": self.t}},
+        )
+
+
+def lives(endings: list[str]) -> st.SearchStrategy[list[Life]]:
+    rewards = st.lists(st.integers(-9, 9).map(float), min_size=1, max_size=6)
+    return st.lists(st.builds(Life, rewards, st.sampled_from(endings)), min_size=1, max_size=4)
+
+
+ALL_ENDINGS = ["terminated", "truncated", "both", "dropped without a flag"]
+
+
+@given(lives(ALL_ENDINGS))
+def test_every_reward_is_routed_once_and_every_agent_is_done_once(
+    play: Play, written: list[Life]
+) -> None:
+    _check(play, Scripted(written))
+
+
+@given(lives(["terminated", "truncated", "both"]))
+def test_an_env_that_never_drops_its_agents_ends_by_its_flags(
+    play: Play, written: list[Life]
+) -> None:
+    _check(play, Scripted(written, keeps_agents=True))
+
+
+def _check(play: Play, env: Scripted) -> None:
+    played = play(PettingZooParallel(env))
+    assert played.returns == {a: sum(life.rewards) for a, life in env.lives.items()}
+    truncated = {a for a, life in env.lives.items() if life.ending == "truncated"}
+    assert set(played.truncated) == truncated
+    assert set(played.terminated) == set(env.lives) - truncated
+    for t, result in enumerate(played.results, 1):
+        assert all((value == t).all() for value in result.observations.values()), "not aliased"
+        assert all((value == t).all() for value in result.final_observations.values())
+        assert result.infos == {}, "'common' is no agent"
+
+
+def test_a_time_limit_truncates_all_with_final_observations(play: Play) -> None:
+    simulation = make_simulation(TAG, {"max_cycles": 5})
+    played = play(simulation)
+    last = played.results[-1]
+    assert len(played.results) == 5
+    assert last.truncations == dict.fromkeys(simulation.possible_agents, True)
+    assert last.terminations == {}
+    assert last.final_observations.keys() == set(simulation.possible_agents)
+    assert simulation.state_size == 62
+    assert type(last.rewards) is dict
+    simulation.close()
+    simulation.close()
+
+
+def test_same_seed_same_episode(play: Play) -> None:
+    simulation = make_simulation(TAG, {"max_cycles": 10})
+    first, second = (play(simulation, seed=7) for _ in range(2))
+    for one, other in zip(first.results, second.results, strict=True):
+        np.testing.assert_equal(one.observations, other.observations)
+    assert first.returns == second.returns
+
+
+def test_float_actions_of_any_width_and_read_only_are_accepted(play: Play) -> None:
+    def choose(agent: str, observation: Any) -> Any:
+        action = np.full(5, 0.5, np.float64)
+        action.setflags(write=False)
+        return action
+
+    played = play(
+        make_simulation(
+            "mpe2.simple_spread_v3:parallel_env", {"max_cycles": 3, "continuous_actions": True}
+        ),
+        choose,
+    )
+    assert len(played.results) == 3
+
+
+def test_only_a_float_width_is_cast() -> None:
+    env = Scripted([Life([0.0] * 3, "terminated")])
+    simulation = PettingZooParallel(env)
+    assert simulation.reset()[0]["a0"].dtype == np.float32
+    env.buffer = np.zeros(2, np.int64)
+    assert simulation.step({"a0": 0}).observations["a0"].dtype == np.int64
+    env.buffer = np.zeros(7)
+    assert simulation.step({"a0": 0}).observations["a0"].shape == (7,)
+
+
+def test_actions_reach_the_env_in_its_own_order() -> None:
+    env = Scripted([Life([0.0], "terminated")] * 3)
+    simulation = PettingZooParallel(env)
+    simulation.reset()
+    simulation.step({"a2": 1, "a0": 0, "a1": 1})
+    assert list(env.actions[0].items()) == [("a0", 0), ("a1", 1), ("a2", 1)]
+
+
+def test_wrong_agents_are_refused_with_their_names() -> None:
+    simulation = PettingZooParallel(Scripted([Life([0.0], "terminated")] * 2))
+    with pytest.raises(SimulationError, match="call reset"):
+        simulation.step({"a0": 0})
+    simulation.reset()
+    with pytest.raises(SimulationError, match=r"missing \['a1'\], not to act now \['b'\]"):
+        simulation.step({"a0": 0, "b": 0})
+
+
+def test_an_unknown_agent_is_refused() -> None:
+    simulation = make_simulation(
+        "experiments.simulations.faulty:Faulty", {"fault": "unknown_agent", "at_step": 0}
+    )
+    observations, _ = simulation.reset()
+    with pytest.raises(SimulationError, match=r"'agent_nobody_announced'.*possible_agents"):
+        simulation.step(dict.fromkeys(observations, 0))
+
+
+def test_live_agents_whom_nobody_observes_are_an_error() -> None:
+    env = Scripted([Life([0.0] * 2, "terminated")])
+    simulation = PettingZooParallel(env)
+    simulation.reset()
+    observed_nobody = ({}, *env.step({})[1:])
+    env.step = lambda actions: observed_nobody  # type: ignore[method-assign]
+    with pytest.raises(SimulationError, match=r"no observation to its live agents \['a0'\]"):
+        simulation.step({"a0": 0})
+
+
+class MovableFeast(ParallelEnv):
+    """b comes in at the second step, and a leaves; Dict observations with a mask."""
+
+    possible_agents = ["a", "b"]
+    space = spaces.Dict(
+        {"observation": spaces.Box(0, 9, (1,), np.float32), "action_mask": spaces.MultiBinary(3)}
+    )
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return self.space
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(3, start=5)
+
+    def state(self) -> Any:
+        return np.arange(4).reshape(2, 2)
+
+    def _observe(self, *agents: str) -> dict[str, Any]:
+        mask = np.array([1, 0, 1], np.int8)
+        return {a: {"observation": np.zeros(1), "action_mask": mask} for a in agents}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.t, self.agents = 0, ["a"]
+        return self._observe("a"), {"a": {"x": 1}}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self.t += 1
+        if self.t == 1:
+            self.agents = ["b"]
+            return self._observe("a", "b"), {"a": 1, "b": 2}, {"a": True}, {"a": False}, {"b": {}}
+        self.agents = []
+        return self._observe("b"), {"a": 4, "b": 8}, {"b": False}, {"b": True}, {}
+
+
+def test_agents_come_and_go_and_the_done_are_still_paid(play: Play) -> None:
+    simulation = make_simulation(f"{__name__}:MovableFeast", {})
+    assert simulation.state_size == 4, "found out by looking, for no state_space is declared"
+    played = play(simulation)
+    first, second = played.results
+    assert first.observations.keys() == {"b"}
+    assert first.observations["b"]["observation"].dtype == np.float32
+    assert first.observations["b"]["action_mask"].tolist() == [1, 0, 1]
+    assert first.terminations == {"a": True}
+    assert first.final_observations.keys() == {"a"}
+    assert second.truncations == {"b": True}
+    assert played.returns == {"a": 5.0, "b": 10.0}
+    state = simulation.state()
+    assert state is not None
+    assert state.tolist() == [0, 1, 2, 3]
