@@ -140,6 +140,8 @@ class Run:
 
     def _start_ray(self) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # Ray's workers run at niceness 15 by default: any other process would starve the run.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 
         logging.getLogger("ray").setLevel(logging.ERROR)

@@ -103,7 +103,7 @@ class MetricsWriter:
             ValueError: the server's name is one of `RESERVED_NAMES` or no file's name.
             OSError: the disk is full or gone.
         """
-        if server_id in RESERVED_NAMES or Path(server_id).name != server_id:
+        if server_id in RESERVED_NAMES or not server_id or Path(server_id).name != server_id:
             raise ValueError(
                 f"server {server_id!r} cannot have a metrics file of its name: expected a plain "
                 f"name other than {sorted(RESERVED_NAMES)}"

@@ -155,6 +155,7 @@ def _draw_server(axes: Any, server: ServerResult, style: dict[str, Any], limit: 
         color=_RANDOM_COLOUR,
         linestyle=_RANDOM_DASHES,
         marker="s",
+        shift=0.01 * limit,
     )
     if len(server.seed_curves) > 1:
         for seed_curve in server.seed_curves:
@@ -167,6 +168,7 @@ def _draw_server(axes: Any, server: ServerResult, style: dict[str, Any], limit: 
         color=colour,
         linestyle="-",
         marker="o",
+        shift=-0.01 * limit,
     )
     _finish(axes, limit)
 
@@ -179,11 +181,13 @@ def _draw_band(
     color: str,
     linestyle: Any,
     marker: str,
+    shift: float,
 ) -> None:
-    """A line of means with its intervals; of one point alone, whiskers."""
+    """A line of means with its intervals; of one point alone, whiskers, `shift` to the side."""
     if not points:
         return
-    env_steps = [point.env_steps for point in points]
+    is_alone = len(points) == 1
+    env_steps = [point.env_steps + is_alone * shift for point in points]
     means = np.array([estimate.mean for estimate in estimates])
     low = np.array([estimate.low for estimate in estimates])
     high = np.array([estimate.high for estimate in estimates])
@@ -197,7 +201,7 @@ def _draw_band(
         linewidth=1.5,
         zorder=3,
     )
-    if len(points) == 1:
+    if is_alone:
         axes.errorbar(env_steps, means, [means - low, high - means], color=color, capsize=3)
     else:
         axes.fill_between(env_steps, low, high, color=color, alpha=0.2, linewidth=0)
@@ -257,7 +261,7 @@ def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray
 
 def _finish(axes: Any, limit: float) -> None:
     axes.set_xlabel("env steps", fontsize=_TEXT)
-    axes.set_xlim(-0.02 * limit, 1.02 * limit)
+    axes.set_xlim(-0.03 * limit, 1.03 * limit)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(_short_count))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))

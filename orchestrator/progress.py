@@ -135,12 +135,12 @@ class Progress:
             title=Text(self._experiment_name, style="bold"),
             title_justify="left",
             box=box.SIMPLE_HEAD,
-            padding=(0, 1),
+            padding=(0, 1, 0, 0),
             pad_edge=False,
         )
-        table.add_column("server", no_wrap=True)
-        table.add_column("phase", no_wrap=True)
-        for heading in ("env steps", "steps/s", "return", "weights", "policy lag", "loss"):
+        table.add_column("server")  # these two wrap where the window is narrow, numbers never
+        table.add_column("phase")
+        for heading in ("env\nsteps", "steps/s", "return", "weights", "policy\nlag", "loss"):
             table.add_column(heading, justify="right", no_wrap=True)
         for server in latest.servers:
             phase = Text(server.phase)

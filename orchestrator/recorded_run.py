@@ -110,7 +110,9 @@ class RecordedRun:
             assignment=str(plan.get("assignment", "")),
             seed=plan.get("seed"),
             servers=servers,
-            points=_points(e for e in evaluations if bool(e["should_explore"]) == should_explore),
+            points=_points(
+                e for e in evaluations if bool(e.get("should_explore")) == should_explore
+            ),
             should_explore=should_explore,
             training={
                 server_id: _training_curve(joint, iterations[server_id], server.agents)

@@ -237,7 +237,7 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
     if not finals:
         unevaluated = [run.name for run in runs if not run.points]
         if any(run.points for run in runs):
-            yield f"no evaluation in: {', '.join(unevaluated)}; so none of the seeds together"
+            yield f"never evaluated: {', '.join(unevaluated)}; so there is no return of all seeds"
         else:
             yield "no evaluation was recorded; training returns include exploration"
     without = [s.server_id for s in servers if s.final is not None and s.final.random is None]

@@ -98,6 +98,7 @@ class PolicyServer:
             self._feed,
             self._store.counts,
             max_iterations=max_iterations,
+            num_torch_threads=plan.resources.num_torch_threads,
             on_failure=self._fail,
         )
         self._rim = Rim(
@@ -175,6 +176,10 @@ class PolicyServer:
         return self.trainer.stop(_STOP_TIMEOUT_S)
 
     def _serve(self) -> None:
+        # For this thread, too: torch keeps the number by thread, and without it MKL's tanh of a
+        # handful of numbers wakes a thread for every core (2 µs become milliseconds).
+        torch.set_num_threads(self.plan.resources.num_torch_threads)
+
         async def serve() -> None:
             self._feed.bind(asyncio.get_running_loop())
             expiry = asyncio.create_task(expire_episodes(self._store))

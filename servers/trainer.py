@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 
@@ -31,6 +32,7 @@ class Trainer:
         feed: closed by `stop`.
         counts: of the episodes served, for the records.
         max_iterations: training iterations after which the server only acts; None: no limit.
+        num_torch_threads: for the learning thread; torch keeps the number by thread.
         on_failure: called with a sentence from the learning thread when training raises.
     """
 
@@ -41,6 +43,7 @@ class Trainer:
         counts: EpisodeCounts,
         *,
         max_iterations: int | None,
+        num_torch_threads: int,
         on_failure: Callable[[str], None],
     ) -> None:
         self.algo = algo
@@ -49,6 +52,7 @@ class Trainer:
         self._feed = feed
         self._counts = counts
         self._max_iterations = max_iterations
+        self._num_torch_threads = num_torch_threads
         self._on_failure = on_failure
         self._records: list[Record] = []
         self._started_at = time.monotonic()
@@ -86,6 +90,7 @@ class Trainer:
         return path
 
     def _run(self) -> None:
+        torch.set_num_threads(self._num_torch_threads)
         try:
             while self._max_iterations is None or self.iteration < self._max_iterations:
                 result = self.algo.train()

@@ -8,7 +8,7 @@ neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
 from orchestrator.config.dump import to_yaml
-from orchestrator.config.load import find_config, load_config, packaged_configs, to_yaml
+from orchestrator.config.load import find_config, load_config, packaged_configs
 from orchestrator.config.problems import ConfigError
 from orchestrator.config.resolve import (
     Experiment,
@@ -44,6 +44,5 @@ __all__ = [
     "prepare",
     "probe",
     "resolve",
-    "to_yaml",
     "to_yaml",
 ]

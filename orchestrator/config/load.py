@@ -93,21 +93,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     return loaded
 
 
-def to_yaml(config: ExperimentConfig) -> str:
-    """Returns the config with all of its defaults as YAML that `load_config` reads.
-
-    Tokens are left out: a ``???`` stands for each, which has to be filled in before a launch.
-    """
-    hidden = {
-        server_id: dataclasses.replace(server, token="???") if server.token else server
-        for server_id, server in config.servers.items()
-    }
-    return OmegaConf.to_yaml(OmegaConf.structured(dataclasses.replace(config, servers=hidden)))
-
-
 def _placed(lines: dict[KeyPath, int], path: KeyPath, sentence: str) -> str:
-    line = lines.get(path)
-    return f"line {line}: {sentence}" if line else sentence
+    """Puts the line of the key before the sentence, for an item of a list that of the list."""
+    for length in range(len(path), 0, -1):
+        line = lines.get(tuple(map(str, path[:length])))
+        if line is not None:
+            return f"line {line}: {sentence}"
+    return sentence
 
 
 def _read(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
@@ -117,23 +109,18 @@ def _read(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"cannot be read as text: {error}"], str(file)) from error
     try:
-        config = OmegaConf.create(text or "{}")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None and not isinstance(root, yaml.MappingNode):
+            what = "a list" if isinstance(root, yaml.SequenceNode) else "one value"
+            raise ConfigError([f"holds {what}; an experiment is a mapping of keys"], str(file))
+        tree = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_yaml_problem(error)], str(file)) from error
     except yaml.YAMLError as error:
         raise ConfigError([f"not YAML: {_first_line(error)}"], str(file)) from error
     except OmegaConfBaseException as error:
         raise ConfigError([_grammar_problem(error)], str(file)) from error
-    tree = OmegaConf.to_container(config, resolve=False)
-    if not isinstance(tree, dict) or (root is not None and not _is_mapping(root)):
-        what = "a list" if isinstance(tree, list) else "one value"
-        raise ConfigError([f"holds {what}; an experiment is a mapping of keys"], str(file))
     return typing.cast(Tree, tree), dict(_key_lines(root))
-
-
-def _is_mapping(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.MappingNode)
 
 
 def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:

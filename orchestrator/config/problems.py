@@ -20,11 +20,18 @@ class ConfigError(Exception):
         super().__init__("\n".join(f"{source}: {p}" if source else p for p in self.problems))
 
 
+_SIMILAR = 0.6  # difflib's own cutoff
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean 'x'?" for the most similar of `known`, "" if none is similar."""
-    by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+    """Returns "; did you mean 'x'?" for the most similar of `known`, "" if there is none."""
+    matcher = difflib.SequenceMatcher(b=word.lower())
+    best, best_ratio = "", _SIMILAR
+    for name in known:
+        matcher.set_seq1(name.lower())
+        if matcher.quick_ratio() > best_ratio and (ratio := matcher.ratio()) > best_ratio:
+            best, best_ratio = name, ratio
+    return f"; did you mean {best!r}?" if best else ""
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:

@@ -71,9 +71,7 @@ class QMIX(Algorithm):
         with self.metrics.log_time((TIMERS, REPLAY_BUFFER_ADD_DATA_TIMER)):
             self._store(episodes)
 
-        timestep = self.metrics.peek(
-            (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0
-        )
+        timestep = self._num_env_steps()
         self.metrics.log_value(EPSILON, float(self._epsilon_schedule.update(timestep)), window=1)
         updated = self._learn(timestep)
         if updated:
@@ -92,10 +90,25 @@ class QMIX(Algorithm):
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._updates_due.update(state.get(_UPDATES_DUE_STATE, {}))
+        # RLlib hands this count to the env runners before it has restored it itself, that is as
+        # 0, and epsilon would start again from there.
+        self.env_runner_group.sync_env_runner_states(
+            config=self.config,
+            env_steps_sampled=self._num_env_steps(),
+            env_to_module=self.env_to_module_connector,
+            module_to_env=self.module_to_env_connector,
+        )
+
+    def _num_env_steps(self) -> int:
+        return int(
+            self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        )
 
     def _store(self, episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode]) -> None:
         config = self.config
         for module_id, episode in _by_module(episodes):
+            if not self._is_trained(module_id):
+                continue
             replay = self._replays.get(module_id)
             if replay is None:
                 replay = EpisodeReplay(config.buffer_capacity_episodes, config.seed)
@@ -105,6 +118,12 @@ class QMIX(Algorithm):
                 self._updates_due[module_id] += config.updates_per_episode
         for module_id, replay in self._replays.items():
             self.metrics.log_value((NUM_EPISODES_STORED, module_id), len(replay), window=1)
+
+    def _is_trained(self, module_id: str) -> bool:
+        to_train = self.config.policies_to_train
+        if to_train is None or callable(to_train):
+            return to_train is None or bool(to_train(module_id, None))
+        return module_id in to_train
 
     def _learn(self, timestep: int) -> set[str]:
         """Make all updates that are due, several modules in one where they are.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from ray.rllib.core.columns import Columns
@@ -13,6 +14,7 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
 
+from servers.algorithms.qmix.acting import NumpyAgent
 from servers.algorithms.qmix.mixer import make_mixer
 from servers.algorithms.qmix.team import ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
 
@@ -38,15 +40,6 @@ class AgentNetwork(nn.Module):
             else nn.Linear(hidden_dim, hidden_dim)
         )
         self.fc_out = nn.Linear(hidden_dim, num_actions)
-
-    def step(self, x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One step: inputs ``[N, input_dim]`` to values ``[N, n_actions]``."""
-        x = torch.relu(self.fc_in(x))
-        if isinstance(self.core, nn.GRUCell):
-            h = x = self.core(x, h)
-        else:
-            x = torch.relu(self.core(x))
-        return self.fc_out(x), h
 
     def unroll(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """A sequence, time first: inputs ``[T, N, input_dim]`` to ``[T, N, n_actions]``.
@@ -94,6 +87,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         num_actions = team_space[ACTION_MASK].shape[1]  # type: ignore[index]
         state_dim = team_space[STATE].shape[0]  # type: ignore[index]
         self.num_members: int = num_members
+        self.num_actions: int = num_actions
         self.hidden_dim: int = config["hidden_dim"]
         self.is_recurrent: bool = config["agent"] == "gru"
         self.obs_agent_id: bool = config["obs_agent_id"]
@@ -110,6 +104,9 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
             config["mixing_embed_dim"],
             config["hypernet_embed"],
         )
+        self._numpy_agent: NumpyAgent | None = None
+        self._epsilon_t = -1
+        self._epsilon = 1.0
         self.register_buffer("_action_ids", torch.arange(num_actions), persistent=False)
         self.register_buffer("_member_ids", torch.eye(num_members), persistent=False)
 
@@ -117,6 +114,10 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         if not self.is_recurrent:
             return {}
         return {HIDDEN: torch.zeros(self.num_members, self.hidden_dim)}
+
+    def train(self, mode: bool = True) -> Self:
+        # RLlib calls this around every forward; walking over the submodules takes 15 µs.
+        return self if self.training == mode else super().train(mode)
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["mixer", "_target_agent", "_target_mixer"]
@@ -147,44 +148,65 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         return {Q_VALUES: self._unroll(self.agent, batch[Columns.OBS])[0]}
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        with torch.no_grad():
-            values, out = self._act(batch)
-            out[Columns.ACTIONS] = values.argmax(-1)
-            return out
+        return self._act(batch, epsilon=0.0)
 
     def _forward_exploration(
         self, batch: dict[str, Any], t: int = 0, **kwargs: Any
     ) -> dict[str, Any]:
         """Epsilon-greedy; each member of each row draws for itself. `t` counts env steps."""
-        epsilon = float(self.epsilon_schedule.update(t))
-        with torch.no_grad():
-            values, out = self._act(batch)
-            actions = values.argmax(-1)
-            if epsilon > 0.0:
-                # The largest of independent uniforms is a uniform draw of the available ones;
-                # +1 keeps a draw of exactly 0 above the unavailable ones.
-                mask = batch[Columns.OBS][ACTION_MASK]
-                any_action = ((torch.rand_like(mask) + 1.0) * mask).argmax(-1)
-                does_explore = torch.rand(actions.shape, device=actions.device) < epsilon
-                actions = torch.where(does_explore, any_action, actions)
-            out[Columns.ACTIONS] = actions
-            return out
+        if t != self._epsilon_t:
+            self._epsilon_t, self._epsilon = t, float(self.epsilon_schedule.update(t))
+        return self._act(batch, self._epsilon)
 
-    def _act(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Values with unavailable actions at -inf, and STATE_OUT if there is one."""
+    def _act(self, batch: dict[str, Any], epsilon: float) -> dict[str, Any]:
+        """Actions, and STATE_OUT if there is one."""
         obs = batch[Columns.OBS]
-        has_time = obs[OBS].dim() == 4
-        h = batch[Columns.STATE_IN][HIDDEN].flatten(0, 1) if self.is_recurrent else None
-        if has_time:
-            values, h = self._unroll(self.agent, obs, h)
+        shape = obs[OBS].shape
+        h = batch[Columns.STATE_IN][HIDDEN] if self.is_recurrent else None
+        if obs[OBS].is_cpu and (len(shape) == 3 or shape[1] == 1):
+            values, h = self._step_in_numpy(obs, h)
         else:
-            x = self._inputs(obs)
-            values, h = self.agent.step(x.flatten(0, 1), h)
-            values = values.view(*x.shape[:2], -1)
-        values = values.masked_fill(obs[ACTION_MASK] == 0, -torch.inf)
-        if h is None:
-            return values, {}
-        return values, {Columns.STATE_OUT: {HIDDEN: h.view(-1, self.num_members, self.hidden_dim)}}
+            values, h = self._step_in_torch(obs, h)
+        mask = obs[ACTION_MASK].cpu().numpy()
+        values = values.reshape(mask.shape)
+        actions = np.where(mask > 0, values, -np.inf).argmax(-1)
+        if epsilon > 0.0:
+            # torch's generator, so that RLlib's seed holds. Of independent uniforms the largest
+            # is a uniform draw of the available ones; +1 keeps a draw of 0 above the others.
+            draws = torch.rand(*mask.shape[:-1], mask.shape[-1] + 1).numpy()
+            any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
+            actions = np.where(draws[..., -1] < epsilon, any_action, actions)
+        out: dict[str, Any] = {Columns.ACTIONS: torch.from_numpy(actions)}
+        if h is not None:
+            out[Columns.STATE_OUT] = {HIDDEN: h}
+        return out
+
+    def _step_in_numpy(
+        self, obs: dict[str, Tensor], h: Tensor | None
+    ) -> tuple[np.ndarray, Tensor | None]:
+        if self._numpy_agent is None or not self._numpy_agent.is_of(self.agent):
+            self._numpy_agent = NumpyAgent(
+                self.agent,
+                self.num_members,
+                self.num_actions * self.obs_last_action,
+                self.obs_agent_id,
+            )
+        values, after = self._numpy_agent.step(
+            obs[OBS].numpy().reshape(-1, *obs[OBS].shape[-2:]),
+            obs[LAST_ACTION].numpy(),
+            None if h is None else h.detach().numpy(),
+        )
+        return values, None if after is None else torch.from_numpy(after)
+
+    def _step_in_torch(
+        self, obs: dict[str, Tensor], h: Tensor | None
+    ) -> tuple[np.ndarray, Tensor | None]:
+        """On an accelerator, or for several steps at once."""
+        if obs[OBS].dim() == 3:
+            obs = {key: value.unsqueeze(1) for key, value in obs.items()}
+        with torch.no_grad():
+            values, after = self._unroll(self.agent, obs, None if h is None else h.flatten(0, 1))
+        return values.cpu().numpy(), None if after is None else after.view_as(h)  # type: ignore[arg-type]
 
     def _unroll(
         self, agent: AgentNetwork, obs: dict[str, Tensor], h: Tensor | None = None

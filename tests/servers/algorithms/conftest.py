@@ -11,12 +11,14 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
+def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A running Ray: `Algorithm.train` and `set_state` hand weights over through its store."""
-    # Ray's stand-in for `uv run` and its usage report have no place in a test.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
+    from ray.tune.trainable import trainable
 
+    # Every Algorithm makes itself a directory there, by default ~/ray_results.
+    trainable.DEFAULT_STORAGE_PATH = str(tmp_path_factory.mktemp("ray_results"))
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
     yield
     ray.shutdown()

@@ -8,7 +8,7 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from servers.algorithms.qmix import QMIXConfig, TeamSpec
-from servers.algorithms.qmix.rl_module import AgentNetwork, QMIXTorchRLModule
+from servers.algorithms.qmix.rl_module import QMIXTorchRLModule
 
 
 def make_module(spec: TeamSpec, inference_only: bool = False, **settings: Any) -> QMIXTorchRLModule:
@@ -114,14 +114,41 @@ def test_steps_sequences_and_a_time_axis_agree(team_of_two: TeamSpec) -> None:
         torch.testing.assert_close(with_time["h"], plain["h"])
 
 
-def test_gru_step_is_a_gru(team_of_two: TeamSpec) -> None:
-    network = AgentNetwork("gru", 3, 8, 2)
-    x, h = torch.randn(4, 5, 3), torch.randn(5, 8)
-    sequence, last = network.unroll(x, h)
-    for t in range(4):
-        one, h = network.step(x[t], h)  # type: ignore[assignment]
-        torch.testing.assert_close(one, sequence[t])
-    torch.testing.assert_close(h, last)
+@pytest.mark.parametrize("agent", ["gru", "mlp"])
+@pytest.mark.parametrize("obs_last_action", [False, True])
+@pytest.mark.parametrize("obs_agent_id", [False, True])
+def test_acting_in_numpy_is_the_network(
+    team_of_two: TeamSpec, agent: str, obs_last_action: bool, obs_agent_id: bool
+) -> None:
+    module = make_module(
+        team_of_two, agent=agent, obs_last_action=obs_last_action, obs_agent_id=obs_agent_id
+    )
+    rng = np.random.default_rng(0)
+    for last_actions in ({}, {"a": 1}, {"a": 0, "b": 3}):
+        obs = observe(team_of_two, 5, rng, last_actions=last_actions)
+        h = 3 * torch.randn(5, 2, 64) if agent == "gru" else None
+        values, after = module._step_in_numpy(obs, h)
+        expected, expected_after = module._step_in_torch(obs, h)
+        np.testing.assert_allclose(values, expected[:, 0], rtol=1e-4, atol=1e-6)
+        if h is not None:
+            torch.testing.assert_close(after, expected_after)
+
+
+def test_acting_follows_new_weights_and_a_moved_network(team_of_two: TeamSpec) -> None:
+    module, other = make_module(team_of_two), make_module(team_of_two)
+    obs = observe(team_of_two, 5, np.random.default_rng(0))
+    h = batch_of(module, obs)[Columns.STATE_IN]["h"]
+    before = module._step_in_numpy(obs, h)[0]
+    module.set_state(other.get_state())
+    np.testing.assert_array_equal(module._step_in_numpy(obs, h)[0], other._step_in_numpy(obs, h)[0])
+    assert (before != other._step_in_numpy(obs, h)[0]).any()
+
+    module.agent.fc_in.weight = torch.nn.Parameter(torch.zeros_like(module.agent.fc_in.weight))
+    module.agent.fc_out.weight = torch.nn.Parameter(torch.zeros_like(module.agent.fc_out.weight))
+    np.testing.assert_array_equal(
+        module._step_in_numpy(obs, h)[0],
+        np.broadcast_to(module.agent.fc_out.bias.detach(), (5, 2, 4)),
+    )
 
 
 def test_the_inputs_are_observation_last_action_and_id(team_of_two: TeamSpec) -> None:

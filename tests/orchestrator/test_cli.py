@@ -1,0 +1,200 @@
+"""The command line: exit codes, what is printed where, what is handed on."""
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from orchestrator import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """What `orchestrator.launch.launch` is called with."""
+    calls = []
+
+    def launch(experiment, run_dir, show_progress):
+        calls.append((experiment, run_dir, show_progress))
+        return 7
+
+    module = types.ModuleType("orchestrator.launch")
+    module.launch = launch
+    monkeypatch.setitem(sys.modules, "orchestrator.launch", module)
+    return calls
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What `servers.server.serve_forever` is called with."""
+    calls = []
+
+    def serve_forever(plan, run_dir=None):
+        calls.append((plan, run_dir))
+        return 0
+
+    module = types.ModuleType("servers.server")
+    module.serve_forever = serve_forever
+    monkeypatch.setitem(sys.modules, "servers.server", module)
+    return calls
+
+
+def run(*args, cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli", *args],
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_mistakes_in_a_real_process_are_lines_on_stderr_and_exit_code_2(tmp_path):
+    (tmp_path / "bad.yaml").write_text("simulaton: {}\nservers:\n  a:\n    prt: 1\n")
+    done = run("check", "bad.yaml", "sed=1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "muxrl: bad.yaml: line 1: simulaton: unknown key 'simulaton'; did you mean 'simulation'?",
+        "muxrl: bad.yaml: line 4: servers.a.prt: unknown key 'prt'; did you mean 'port'?",
+        "muxrl: bad.yaml: override 'sed=1': sed: unknown key 'sed'; did you mean 'seed'?",
+    ]
+
+
+def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
+    done = run("check", "cartpole_ppo", "seed=3")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("name: cartpole_ppo\nseed: 3\n")
+    assert "│ agent │ ppo    │ PPO       │ default │ -     │ Box(4,) float32 │ Discrete(2) │" in (
+        done.stdout
+    )
+    assert done.stdout.endswith("assignment: ppo:agent\n")
+
+
+def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
+    code = cli.main(["check", "tag", "servers.qmix.groups.predators=[advesary_0]"])
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, "")
+    assert err == (
+        "muxrl: tag: server 'qmix': group 'predators' names 'advesary_0', which matches none of "
+        "the server's agents; did you mean 'adversary_0'? (adversary_0, adversary_1, adversary_2)\n"
+    )
+
+
+def test_check_hides_tokens(capsys):
+    assert cli.main(["check", "cartpole_ppo", "servers.ppo.token=secret"]) == 0
+    assert "secret" not in capsys.readouterr().out
+
+
+def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_local_env.py").write_text(
+        "import gymnasium\ndef make(): return gymnasium.make('CartPole-v1')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert cli.main(["check", "cartpole_ppo", "simulation.env=my_local_env:make"]) == 0
+
+
+def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path):
+    argv = ["launch", "cartpole_ppo", "seed=1", "--no-progress", "stop.time_s=5"]
+    code = cli.main([*argv, "--address", "auto", "--run-dir", str(tmp_path), "evaluation.seed=4"])
+    assert code == 7
+    ((experiment, run_dir, show_progress),) = launched
+    assert experiment.config.seed == 1
+    assert experiment.config.stop.time_s == 5.0
+    assert experiment.config.evaluation.seed == 4
+    assert experiment.config.address == "auto"
+    assert experiment.servers["ppo"].agents.keys() == {"agent"}
+    assert run_dir == tmp_path
+    assert show_progress is False
+
+
+def test_launch_shows_progress_in_a_new_run_directory_by_default(launched):
+    cli.main(["launch", "cartpole_ppo"])
+    ((_, run_dir, show_progress),) = launched
+    assert run_dir is None
+    assert show_progress is True
+
+
+def test_a_config_that_cannot_run_is_not_launched(launched, capsys):
+    assert cli.main(["launch", "cartpole_ppo", "stop=null"]) == 2
+    assert cli.main(["launch", "nowhere"]) == 2
+    assert launched == []
+    assert "muxrl: nowhere: no such file" in capsys.readouterr().err
+
+
+def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):
+    (tmp_path / "endless.yaml").write_text(
+        "simulation: {env: 'gymnasium:CartPole-v1'}\nservers: {mine: {agents: [agent]}}\n"
+    )
+    assert cli.main(["serve", str(tmp_path / "endless.yaml"), "--server", "mine"]) == 0
+    ((plan, run_dir),) = served
+    assert plan.server_id == "mine"
+    assert run_dir is None
+
+
+def test_serve_suggests_a_server(served, capsys):
+    assert cli.main(["serve", "tag", "--server", "qmx"]) == 2
+    assert capsys.readouterr().err == (
+        "muxrl: tag: there is no server 'qmx'; did you mean 'qmix'?\n"
+    )
+    assert served == []
+
+
+def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["orchestrator.launch"], "launch", interrupted)
+    assert cli.main(["launch", "cartpole_ppo"]) == 130
+
+
+@pytest.mark.parametrize("argv", [[], ["lanch", "tag"], ["check"], ["check", "tag", "--sede=3"]])
+def test_wrong_command_lines_exit_with_2(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 2
+    assert "usage: muxrl" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("muxrl ")
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; from orchestrator import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+def make_noise(but_raise, error=None):
+    with cli._quiet(but_raise=but_raise):
+        os.write(1, b"NOISE")
+        if error:
+            raise error
+
+
+def test_what_is_printed_while_loading_is_shown_only_after_the_unexpected(capfd):
+    make_noise(())
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ZeroDivisionError):
+        make_noise((KeyError,), ZeroDivisionError())
+    assert capfd.readouterr() == ("", "NOISE")
+    with pytest.raises(KeyError):
+        make_noise((KeyError,), KeyError())
+    assert capfd.readouterr() == ("", "")

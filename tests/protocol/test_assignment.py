@@ -1,0 +1,73 @@
+"""An assignment and its string stand for each other, whatever the names."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.assignment import canonical, parse, server_labels
+
+NAMES = st.text("ab%:|,3ACé2C75", min_size=1, max_size=5)
+
+
+@st.composite
+def assignments(draw):
+    agents = draw(st.lists(NAMES, unique=True, min_size=1, max_size=8))
+    labels = draw(st.lists(NAMES, unique=True, min_size=1, max_size=len(agents)))
+    parts = {label: [agents[i]] for i, label in enumerate(labels)}
+    for agent in agents[len(labels) :]:
+        parts[draw(st.sampled_from(labels))].append(agent)
+    return parts
+
+
+def in_order(assignment):
+    return {label: tuple(sorted(agents)) for label, agents in assignment.items()}
+
+
+@given(assignments())
+def test_what_is_written_is_read_back(assignment):
+    assert parse(canonical(assignment)) == in_order(assignment)
+
+
+@given(assignments(), assignments())
+def test_two_assignments_never_share_a_string(one, other):
+    assert (canonical(one) == canonical(other)) == (in_order(one) == in_order(other))
+
+
+@given(assignments(), st.randoms(use_true_random=False))
+def test_order_does_not_matter(assignment, random):
+    items = [(label, random.sample(agents, len(agents))) for label, agents in assignment.items()]
+    random.shuffle(items)
+    assert canonical(dict(items)) == canonical(assignment)
+
+
+def test_the_form():
+    assert canonical({"ppo": ["agent_0"], "qmix": ["adversary_1", "adversary_0"]}) == (
+        "qmix:adversary_0,adversary_1|ppo:agent_0"
+    )
+    assert canonical({"p": ["a:1", "b|2"]}) == "p:a%3A1,b%7C2"
+
+
+@pytest.mark.parametrize(
+    "assignment", [{"a": []}, {"": ["x"]}, {"a": [""]}, {"a": ["x"], "b": ["x"]}, {"a": ["x", "x"]}]
+)
+def test_no_assignment(assignment):
+    with pytest.raises(ValueError, match="assign"):
+        canonical(assignment)
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":x", "a:x|", "a:x|a:y", "a:x|b:x", "a:x:y", "a:x,"])
+def test_no_string_of_an_assignment(text):
+    with pytest.raises(ValueError, match="'"):
+        parse(text)
+
+
+def test_nothing_is_assigned_to_nobody():
+    assert parse(canonical({})) == {}
+
+
+def test_labels_are_algorithms_with_the_server_where_two_run_the_same():
+    assert server_labels({"one": "QMIX", "left": "PPO", "right": "ppo"}) == {
+        "one": "qmix",
+        "left": "ppo@left",
+        "right": "ppo@right",
+    }
