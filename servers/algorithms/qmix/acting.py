@@ -1,8 +1,8 @@
 """One step of the agents' network in numpy, for the step path.
 
 Acting needs a handful of products of tiny matrices. In torch each operation costs about 10 µs
-before it begins; the same step in numpy takes a fifth of the time at 1 to 16 teams, and serving
-is what a simulation waits for.
+before it begins; the same step in numpy takes a third of the time (one team of 3: 0.09 instead of
+0.30 ms), and serving is what a simulation waits for.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class QMIX(Algorithm):
                 results = self.learner_group.update(
                     batch=batch,
                     timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: timestep},
-                    # Gathering the metrics costs as much as a small update: only after the last.
+                    # They are of the last batch anyway: gather them after the last update only.
                     _no_metrics_reduce=bool(self._due()),
                 )
         if updated:
