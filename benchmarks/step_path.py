@@ -28,7 +28,7 @@ from client.adapters import make_simulation
 from client.env_loop import EnvLoop
 from client.multiplexer import Turn
 from orchestrator.config import load_config, prepare
-from orchestrator.processes import ServerProcess
+from orchestrator.processes import ONE_THREAD, ServerProcess
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -126,7 +126,7 @@ def main() -> None:
         try:
             actors = [
                 ray.remote(ServerProcess)
-                .options(num_cpus=0.5, max_concurrency=4)
+                .options(num_cpus=0.5, max_concurrency=4, runtime_env={"env_vars": ONE_THREAD})
                 .remote(plan, Path(folder) / f"{server_id}.log")
                 for server_id, plan in experiment.servers.items()
             ]

@@ -6,15 +6,17 @@ that an episode of `n` steps costs `n` round trips, and `k` simulations cost no 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 from client.adapters.simulation import Simulation, StepResult
+from client.errors import ClientError
 from client.joint_episode import JointEpisode
 from client.multiplexer import MultiplexingClient, Turn
-from protocol.messages import Mode
+from protocol.messages import EndEpisode, Mode
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class EnvLoop:
             SimulationFailed: a simulation raised; its episode and all others are closed.
             ClientError: see `MultiplexingClient.get_action`.
         """
+        turn = Turn()
         try:
-            turn = Turn()
             for slot in self._slots:
                 self._begin(slot, turn)
             while turn.items:
@@ -111,6 +113,9 @@ class EnvLoop:
                 for slot in self._slots:
                     if slot.episode is not None:
                         self._advance(slot, slot.episode, turn, on_episode)
+        except SimulationFailed:
+            self._tell_ends(turn)
+            raise
         finally:
             self._close_open_episodes()
 
@@ -169,6 +174,16 @@ class EnvLoop:
             raise SimulationFailed(
                 f"the simulation raised in {verb}(): {type(error).__name__}: {error}"
             ) from error
+
+    def _tell_ends(self, turn: Turn) -> None:
+        """Sends the ends in a turn that is not sent: what has ended is not cut short."""
+        ends = Turn()
+        for server_id, items in turn.items.items():
+            for episode, item in zip(turn.owners[server_id], items, strict=True):
+                if isinstance(item, EndEpisode):
+                    ends.add(episode, {server_id: [item]})
+        with contextlib.suppress(ClientError):
+            self._client.exchange(ends)
 
     def _close_open_episodes(self) -> None:
         for slot in self._slots:

@@ -94,7 +94,8 @@ class HttpTransport:
             ) from None
         if response.status_code != 200:
             raise ServerUnavailable(
-                f"server at {self.url} answered {response.status_code}: {_message(response)}",
+                f"server at {self.url} answered {response.status_code}: "
+                f"{story_of(response.content)}",
                 server_id=self.url,
             )
         return response.content
@@ -111,8 +112,9 @@ def _reason(error: Exception) -> str:
     return str(root) or type(root).__name__
 
 
-def _message(response: requests.Response) -> str:
+def story_of(body: bytes) -> str:
+    """Returns the sentence in a refusal's body, or the body's beginning if it is none."""
     try:
-        return decode_json(response.content, Refused).message
+        return decode_json(body, Refused).message
     except MalformedMessage:
-        return response.text[:200]
+        return body[:200].decode(errors="replace")

@@ -12,7 +12,16 @@ from typing import Any
 from client.errors import AssignmentError, EpisodeMisuse
 from client.transport import AnyItem
 from protocol.episode import EpisodeEvent, EpisodeLaw, EpisodeState
-from protocol.messages import AbortEpisode, Actions, AnyReply, Ended, EndEpisode, Mode, StartEpisode, Step
+from protocol.messages import (
+    AbortEpisode,
+    Actions,
+    AnyReply,
+    Ended,
+    EndEpisode,
+    Mode,
+    StartEpisode,
+    Step,
+)
 
 Items = dict[str, list[AnyItem]]
 """What goes to each server, by server id."""
@@ -166,7 +175,7 @@ class JointEpisode:
                     state if server_id in self._wanting_state else None,
                 )
             ]
-            side.law.handle(EpisodeEvent.END)
+            side.law.check(EpisodeEvent.END)  # ended once the server has said so
             side.clear()
         self.is_open = False
         return items
@@ -190,6 +199,7 @@ class JointEpisode:
             side.law.handle(EpisodeEvent.ACT)
             self._actions |= reply.actions
         elif isinstance(reply, Ended):
+            side.law.handle(EpisodeEvent.END)
             self._compare(server_id, side, reply)
 
     def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from client.errors import (
@@ -23,7 +23,7 @@ from protocol.messages import Mode, Refused, ServerSpec
 
 logger = logging.getLogger(__name__)
 
-_CARRIERS = {"websocket": WebSocketTransport, "http": HttpTransport}
+_CARRIERS: dict[str, Callable[..., Transport]] = {"websocket": WebSocketTransport, "http": HttpTransport}
 
 
 class Turn:
@@ -74,12 +74,9 @@ class MultiplexingClient:
         self.specs: dict[str, ServerSpec] = {}
         try:
             for name, server in named:
-                transport: Transport = (
-                    make(server, token=token, timeout_s=timeout_s)
-                    if isinstance(server, str)
-                    else server
-                )
-                self._join(name, transport)
+                if isinstance(server, str):
+                    server = make(server, token=token, timeout_s=timeout_s)
+                self._join(name, server)
         except ClientError:
             self.close()
             raise
@@ -332,10 +329,9 @@ class MultiplexingClient:
         for server_id in sent:
             try:
                 replies = self._transports[server_id].receive()
+                self._hear(server_id, turn, replies, failures)
             except ServerUnavailable as error:
                 lost = error
-                continue
-            self._hear(server_id, turn, replies, failures)
         if lost is not None:
             for owners in turn.owners.values():
                 for episode in owners:
@@ -346,6 +342,10 @@ class MultiplexingClient:
         for episode_id, failure in failures.items():
             episode = self._episodes.pop(episode_id)
             self._abort(episode, str(failure), without=None)
+        for owners in turn.owners.values():
+            for episode in owners:
+                if not episode.is_open:
+                    self._forget(episode)
         return failures
 
     def _hear(
@@ -379,10 +379,9 @@ class MultiplexingClient:
                 )
             else:
                 episode.hear(server_id, reply)
-                if not episode.is_open:
-                    self._forget(episode)
 
     def _forget(self, episode: JointEpisode) -> None:
+        self._episodes.pop(episode.episode_id, None)
         if episode.mismatches:
             self.num_mismatches += 1
             for story in episode.mismatches:
@@ -393,8 +392,6 @@ class MultiplexingClient:
         failures = self.exchange(turn)
         if failures:
             raise next(iter(failures.values()))
-        if not episode.is_open:
-            self._episodes.pop(episode.episode_id, None)
 
     def _abort(self, episode: JointEpisode, reason: str, without: str | None) -> None:
         """Closes an episode wherever it can be, and swallows what cannot be told any more."""

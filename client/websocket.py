@@ -1,19 +1,125 @@
-"""WebSocket, one msgpack frame a message: the carrier of the step path."""
+"""WebSocket, one msgpack frame a message: the carrier of the step path.
+
+The protocol is `websockets`' sans-I/O half, run over a plain blocking socket. Its ready-made
+blocking client reads in a second thread, and handing every answer from thread to thread costs
+as much as the round trip itself.
+"""
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
-from websockets.sync.client import ClientConnection, connect
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from client.errors import ServerUnavailable
-from client.http import HttpTransport
+from client.http import HttpTransport, story_of
 from client.transport import AnyItem, base_url
 from protocol.codec import decode_batch_reply, encode
 from protocol.messages import AnyReply, Batch, ServerSpec
 
 _OPEN_TIMEOUT_S = 5.0
+_READ_BYTES = 1 << 16
+
+
+class _Broken(Exception):
+    """The connection is gone."""
+
+
+class _Connection:
+    """One open WebSocket over a blocking socket."""
+
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._socket = socket.create_connection((parts.hostname, parts.port), _OPEN_TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._protocol = ClientProtocol(parse_uri(url), max_size=None)
+        try:
+            request = self._protocol.connect()
+            request.headers.update(headers)
+            self._protocol.send_request(request)
+            self._flush()
+            while self._protocol.state is State.CONNECTING:
+                self._read()
+            if self._protocol.handshake_exc is not None:
+                raise self._protocol.handshake_exc
+        except BaseException:
+            self._socket.close()
+            raise
+        self._protocol.events_received()  # the response to the handshake
+
+    def send(self, data: bytes) -> None:
+        self._protocol.send_binary(data)
+        self._flush()
+
+    def receive(self, timeout_s: float) -> bytes | str:
+        """Returns the next message.
+
+        Raises:
+            TimeoutError: none came.
+            _Broken: the connection is gone.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._socket.settimeout(timeout_s)
+        parts: list[bytes] = []
+        is_text = False
+        while True:
+            for event in self._protocol.events_received():
+                if not isinstance(event, Frame) or event.opcode not in _DATA:
+                    continue
+                is_text = is_text or event.opcode is Opcode.TEXT
+                parts.append(bytes(event.data))
+                if event.fin:
+                    message = parts[0] if len(parts) == 1 else b"".join(parts)
+                    return message.decode() if is_text else message
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            self._socket.settimeout(remaining)
+            self._read()
+
+    def close(self) -> None:
+        """Says goodbye, without waiting for an answer."""
+        try:
+            if self._protocol.state is State.OPEN:
+                self._protocol.send_close()
+                self._flush()
+        except _Broken:
+            pass
+        self._socket.close()
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise _Broken(str(error)) from None
+        if data:
+            self._protocol.receive_data(data)
+        else:
+            self._protocol.receive_eof()
+        self._flush()  # answers to pings and closes
+        if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
+            raise _Broken(str(self._protocol.close_exc) if data else "the server closed it")
+
+    def _flush(self) -> None:
+        try:
+            for data in self._protocol.data_to_send():
+                if data:
+                    self._socket.sendall(data)
+        except OSError as error:
+            raise _Broken(str(error)) from None
+
+
+_DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 
 
 class WebSocketTransport:
@@ -30,7 +136,7 @@ class WebSocketTransport:
         self._url = base_url(address).replace("http", "ws", 1) + "/v1/ws"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_s = timeout_s
-        self._connection: ClientConnection | None = None
+        self._connection: _Connection | None = None
         self._frame: bytes = b""
         self._server_id = address
 
@@ -43,18 +149,18 @@ class WebSocketTransport:
         self._frame = encode(Batch(list(items)))
         try:
             self._open().send(self._frame)
-        except ConnectionClosed:
+        except _Broken:
             self._reopen()
 
     def receive(self) -> list[AnyReply]:
         try:
             answer = self._receive_frame()
-        except ConnectionClosed:
+        except _Broken:
             # Every item is idempotent by (episode, t): what was answered is answered alike.
             self._reopen()
             try:
                 answer = self._receive_frame()
-            except ConnectionClosed as error:
+            except _Broken as error:
                 raise self._unavailable(f"the connection breaks again and again: {error}") from None
         return decode_batch_reply(answer).replies
 
@@ -66,7 +172,7 @@ class WebSocketTransport:
 
     def _receive_frame(self) -> bytes | str:
         try:
-            return self._open().recv(self._timeout_s)
+            return self._open().receive(self._timeout_s)
         except TimeoutError:
             # The answer may still come, and must not be taken for the next frame's.
             self._drop()
@@ -88,18 +194,16 @@ class WebSocketTransport:
             )
         return f"its status is {status.phase}"
 
-    def _open(self) -> ClientConnection:
+    def _open(self) -> _Connection:
         if self._connection is None:
             try:
-                self._connection = connect(
-                    self._url,
-                    additional_headers=self._headers,
-                    compression=None,
-                    max_size=None,
-                    open_timeout=_OPEN_TIMEOUT_S,
-                    proxy=None,
-                )
-            except (OSError, InvalidHandshake, TimeoutError, WebSocketException) as error:
+                self._connection = _Connection(self._url, self._headers)
+            except InvalidStatus as error:
+                body = error.response.body or b""
+                raise self._unavailable(
+                    f"it answered {error.response.status_code}: {story_of(bytes(body))}"
+                ) from None
+            except (OSError, InvalidHandshake, _Broken) as error:
                 raise self._unavailable(f"no connection: {error}; is it running?") from None
         return self._connection
 
@@ -107,12 +211,12 @@ class WebSocketTransport:
         self._drop()
         try:
             self._open().send(self._frame)
-        except ConnectionClosed as error:
+        except _Broken as error:
             raise self._unavailable(f"the connection breaks again and again: {error}") from None
 
     def _drop(self) -> None:
         if self._connection is not None:
-            self._connection.close_socket()
+            self._connection.close()
             self._connection = None
 
     def _unavailable(self, story: str) -> ServerUnavailable:

@@ -27,6 +27,7 @@ from orchestrator.config.resolve import derive_seed
 from orchestrator.evaluation import Evaluations
 from orchestrator.metrics import MetricsWriter
 from orchestrator.processes import (
+    ONE_THREAD,
     EvaluationProcess,
     ServerAddress,
     ServerProcess,
@@ -170,11 +171,11 @@ class Run:
 
         for server_id, plan in self.experiment.servers.items():
             actor = ray.remote(ServerProcess).options(
-                name=None,
                 num_cpus=plan.resources.num_cpus,
                 num_gpus=plan.resources.num_gpus,
                 max_concurrency=4,
                 max_restarts=0,
+                runtime_env=self._environment(),
             )
             self._servers[server_id] = actor.remote(plan, self._log(server_id))
         starts = {actor.start.remote(): s for s, actor in self._servers.items()}
@@ -198,7 +199,10 @@ class Run:
         for i in range(simulation.num_processes):
             name = f"simulation-{i}"
             actor = ray.remote(SimulationProcess).options(
-                num_cpus=simulation.num_cpus, max_concurrency=3, max_restarts=0
+                num_cpus=simulation.num_cpus,
+                max_concurrency=3,
+                max_restarts=0,
+                runtime_env=self._environment(),
             )
             seed = derive_seed(self.config.seed, "simulation", str(i))
             self._simulations[name] = actor.remote(
@@ -206,12 +210,20 @@ class Run:
             )
         self._evaluator = (
             ray.remote(EvaluationProcess)
-            .options(num_cpus=simulation.num_cpus, max_restarts=0)
+            .options(
+                num_cpus=simulation.num_cpus, max_restarts=0, runtime_env=self._environment()
+            )
             .remote(simulation, self._addresses, self._log("evaluation"))
         )
         self._evaluations = Evaluations(
             self.config.evaluation, list(self._servers), self._evaluator, self._metrics
         )
+
+    @staticmethod
+    def _environment() -> dict[str, Any]:
+        """What every process finds in its environment; the user's own modules are importable."""
+        paths = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        return {"env_vars": {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}}
 
     def _log(self, name: str) -> Path:
         return (self._folder.logs / f"{name}.log").absolute()

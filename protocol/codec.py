@@ -26,13 +26,18 @@ _DTYPES = frozenset(
     + ["bool"]
 )
 _MAX_NDIM = 32
+# A value nested a thousand deep is no message either: msgspec gives up with a RecursionError.
+_NOT_A_MESSAGE = (msgspec.DecodeError, ValueError, RecursionError)
 T = TypeVar("T")
 
 
 @functools.lru_cache(maxsize=1024)
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    if dtype.name not in _DTYPES:
-        raise TypeError(f"arrays of dtype {dtype} cannot travel; known: {sorted(_DTYPES)}")
+    if dtype.name not in _DTYPES or len(shape) > _MAX_NDIM:
+        raise TypeError(
+            f"arrays of dtype {dtype} and {len(shape)} dimensions cannot travel; known are "
+            f"{sorted(_DTYPES)} of up to {_MAX_NDIM} dimensions"
+        )
     return dtype.name.encode() + struct.pack(f"<BB{len(shape)}I", 0, len(shape), *shape)
 
 
@@ -109,7 +114,7 @@ def decode_batch(frame: bytes | str) -> Batch:
     """
     try:
         return _json_batch.decode(frame) if isinstance(frame, str) else _msgpack_batch.decode(frame)
-    except (msgspec.DecodeError, ValueError) as error:
+    except _NOT_A_MESSAGE as error:
         raise MalformedMessage(f"the frame is not a batch of items: {error}") from None
 
 
@@ -121,7 +126,7 @@ def decode_batch_reply(frame: bytes | str) -> BatchReply:
     """
     try:
         return _json_reply.decode(frame) if isinstance(frame, str) else _msgpack_reply.decode(frame)
-    except (msgspec.DecodeError, ValueError) as error:
+    except _NOT_A_MESSAGE as error:
         raise MalformedMessage(f"the frame is not a batch of replies: {error}") from None
 
 
@@ -133,5 +138,5 @@ def decode_json(data: bytes, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
+    except _NOT_A_MESSAGE as error:
         raise MalformedMessage(f"not a {kind.__name__}: {error}") from None

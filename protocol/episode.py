@@ -106,7 +106,7 @@ class EpisodeLaw:
         """
         if t == self.t:
             return False
-        if t == self.t - 1:
+        if 0 <= t == self.t - 1:
             return True
         raise OutOfOrder(
             f"episode {self.episode_id} awaits t={self.t}, got t={t}; is a second client "

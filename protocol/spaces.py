@@ -165,7 +165,7 @@ def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> N
         raise Mismatch(str(space), "a ragged list", where) from None
     if array.dtype.kind not in "fiub":
         raise Mismatch(str(space), _kind(value), where)
-    if dtype.kind in "iub" and array.dtype.kind == "f":
+    if dtype.kind in "iub" and array.dtype.kind == "f" and array.size:
         raise Mismatch(f"dtype {dtype}", "fractional numbers", where)
     if dtype.kind in "iu" and array.size:
         info = np.iinfo(dtype)
@@ -264,7 +264,7 @@ def from_gymnasium(space: Any) -> Space:
         )
     if kind == "Discrete":
         return Discrete(n=int(space.n), start=int(space.start))
-    if kind == "MultiDiscrete" and np.ndim(space.nvec) == 1:
+    if kind == "MultiDiscrete" and np.ndim(space.nvec) == 1 and not np.any(space.start):
         return MultiDiscrete(nvec=tuple(int(n) for n in space.nvec))
     if kind == "MultiBinary" and np.ndim(space.n) == 0:
         return MultiBinary(n=int(space.n))
@@ -274,7 +274,7 @@ def from_gymnasium(space: Any) -> Space:
         return TupleSpace(tuple(from_gymnasium(sub) for sub in space.spaces))
     raise TypeError(
         f"the space {space} cannot travel: known are Box, Discrete, MultiDiscrete and "
-        "MultiBinary of one dimension, Dict and Tuple"
+        "MultiBinary of one dimension (counted from 0), Dict and Tuple"
     )
 
 

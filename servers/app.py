@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from protocol.codec import decode_batch, decode_json, encode, encode_json
 from protocol.errors import MessageTooLarge, ProtocolError, Unauthorized
@@ -44,7 +45,7 @@ from servers.feed import Feed
 logger = logging.getLogger(__name__)
 
 AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode
-_WS_POLICY_VIOLATION = 1008
+WEBSOCKET_PATH = "/v1/ws"
 _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
@@ -82,21 +83,17 @@ class Rim:
                 logger.exception("an item of episode %s failed", item.episode_id)
                 outcomes.append(self._refuse(item, _internal(error)))
         pending = [outcome for outcome in outcomes if isinstance(outcome, PendingStep)]
-        if not self.feed.is_open and any(step.is_gated for step in pending):
-            await self.feed.wait_open()
-        futures = [self.batcher.submit(step) for step in pending]
-        answers = iter(await asyncio.gather(*futures, return_exceptions=True) if futures else ())
-        return [
-            self._settle(item, next(answers) if isinstance(outcome, PendingStep) else outcome)
-            for item, outcome in zip(items, outcomes, strict=True)
-        ]
-
-    def _settle(self, item: AnyItem, outcome: object) -> AnyReply:
-        if isinstance(outcome, ProtocolError):
-            return self._refuse(item, outcome)
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome  # type: ignore[return-value]
+        if pending:
+            if not self.feed.is_open and any(step.is_gated for step in pending):
+                await self.feed.wait_open()
+            try:
+                await self.batcher.submit(pending)
+            except ProtocolError as error:
+                return [
+                    self._refuse(item, error) if isinstance(outcome, PendingStep) else outcome  # type: ignore[misc]
+                    for item, outcome in zip(items, outcomes, strict=True)
+                ]
+        return [o.answer if isinstance(o, PendingStep) else o for o in outcomes]  # type: ignore[misc]
 
     def _refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
         self.num_refused += 1
@@ -130,34 +127,39 @@ class Rim:
 
     # --- WebSocket ----------------------------------------------------------------------
 
-    async def converse(self, websocket: WebSocket) -> None:
-        """Answers frames until the client goes; binary is msgpack, text is JSON."""
+    async def converse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers frames until the client goes; binary is msgpack, text is JSON.
+
+        It speaks ASGI itself: a framework's wrappers would cost as much as the rest of a step.
+        """
+        await receive()  # websocket.connect
         try:
-            self.authorize(websocket.headers.get("authorization"))
+            self.authorize(Headers(scope=scope).get("authorization"))
         except Unauthorized as error:
-            await websocket.close(_WS_POLICY_VIOLATION, error.message[:120])
+            self.num_refused += 1
+            await _deny(send, error)
             return
-        await websocket.accept()
-        try:
-            while True:
-                event = await websocket.receive()
-                if event["type"] == "websocket.disconnect":
-                    return
-                frame = event.get("bytes")
-                if frame is None:
-                    frame = event["text"]
-                try:
-                    items = decode_batch(frame).items
-                    reply = BatchReply(await self.answer(items))
-                except ProtocolError as error:
-                    self.num_refused += 1
-                    reply = BatchReply([Refused("", code=error.code, message=error.message)])
+        await send({"type": "websocket.accept"})
+        while True:
+            event = await receive()
+            if event["type"] != "websocket.receive":
+                return
+            frame = event.get("bytes")
+            if frame is None:
+                frame = event["text"]
+            try:
+                reply = BatchReply(await self.answer(decode_batch(frame).items))
+            except ProtocolError as error:
+                self.num_refused += 1
+                reply = BatchReply([Refused("", code=error.code, message=error.message)])
+            try:
                 if isinstance(frame, str):
-                    await websocket.send_text(encode_json(reply).decode())
+                    text = encode_json(reply).decode()
+                    await send({"type": "websocket.send", "text": text})
                 else:
-                    await websocket.send_bytes(encode(reply))
-        except WebSocketDisconnect:
-            return
+                    await send({"type": "websocket.send", "bytes": encode(reply)})
+            except OSError:  # the client has gone; it asks again when it is back
+                return
 
     # --- HTTP ---------------------------------------------------------------------------
 
@@ -185,6 +187,14 @@ def _internal(error: Exception) -> ProtocolError:
     problem = ProtocolError(f"an error in the server itself, see its log: {error!r}")
     problem.code = 500
     return problem
+
+
+async def _deny(send: Send, error: Unauthorized) -> None:
+    """Answers a WebSocket handshake with 401 and the reason."""
+    body = encode_json(Refused("", code=error.code, message=error.message))
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "websocket.http.response.start", "status": error.code, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
 
 
 Endpoint = Callable[[Rim, Request], Awaitable[object]]
@@ -238,7 +248,7 @@ def _json(value: object, code: int = 200) -> Response:
     return Response(encode_json(value), code, headers, media_type="application/json")
 
 
-def make_app(rim: Rim) -> Starlette:
+def make_app(rim: Rim) -> ASGIApp:
     """Returns the ASGI application of one server."""
 
     def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
@@ -256,9 +266,8 @@ def make_app(rim: Rim) -> Starlette:
 
         return handle
 
-    return Starlette(
+    http = Starlette(
         routes=[
-            WebSocketRoute("/v1/ws", rim.converse),
             Route("/v1/spec", guarded(_get_spec)),
             Route("/v1/status", guarded(_get_status)),
             Route("/v1/health", guarded(_get_health)),
@@ -269,6 +278,14 @@ def make_app(rim: Rim) -> Starlette:
             Route("/v1/shutdown", guarded(_post_shutdown), methods=["POST"]),
         ]
     )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and scope["path"] == WEBSOCKET_PATH:
+            await rim.converse(scope, receive, send)
+        else:
+            await http(scope, receive, send)
+
+    return app
 
 
 async def expire_episodes(store: EpisodeStore) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 
 from protocol.errors import NotServing
-from protocol.messages import Actions
 from servers.episodes import PendingStep
 from servers.inference import Inference
 
@@ -18,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Batcher:
-    """Collects pending steps and answers them together.
+    """Collects frames of pending steps and computes them together.
 
     Args:
         inference: computes the actions.
@@ -28,34 +27,40 @@ class Batcher:
     def __init__(self, inference: Inference, server_id: str) -> None:
         self._inference = inference
         self._server_id = server_id
-        self._waiting: list[PendingStep] = []
+        self._frames: list[tuple[asyncio.Future[None], list[PendingStep]]] = []
 
-    def submit(self, step: PendingStep) -> asyncio.Future[Actions]:
-        """Returns the future answer of a step; a step that is waiting already keeps its own."""
-        if step.answer is None:
-            loop = asyncio.get_running_loop()
-            step.answer = loop.create_future()
-            if not self._waiting:
-                loop.call_soon(self._flush)
-            self._waiting.append(step)
-        return step.answer
+    def submit(self, steps: list[PendingStep]) -> asyncio.Future[None]:
+        """Returns a future that is done when every one of these steps has its answer.
+
+        Its exception is a `NotServing` if the modules failed; the steps can be submitted again.
+        """
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        if not self._frames:
+            loop.call_soon(self._flush)
+        self._frames.append((done, steps))
+        return done
 
     def _flush(self) -> None:
-        steps, self._waiting = self._waiting, []
+        frames, self._frames = self._frames, []
+        # A step is here twice where its client came back on another connection.
+        waiting = {id(s): s for _, steps in frames for s in steps if s.answer is None}
+        steps = list(waiting.values())
+        problem: NotServing | None = None
         try:
             weights_seq_no = self._inference.act(steps)
-            answers = [step.finish(weights_seq_no) for step in steps]
-        except Exception as error:
+            for step in steps:
+                step.finish(weights_seq_no)
+        except Exception as error:  # the rim: the module is the user's
             logger.exception("inference failed for %d steps", len(steps))
             problem = NotServing(
                 f"server {self._server_id!r} could not compute actions: "
                 f"{type(error).__name__}: {error}"
             )
-            for step in steps:
-                future, step.answer = step.answer, None  # the same t sent again tries again
-                if future is not None and not future.done():
-                    future.set_exception(problem)
-            return
-        for step, answer in zip(steps, answers, strict=True):
-            if step.answer is not None and not step.answer.done():
-                step.answer.set_result(answer)
+        for done, _ in frames:
+            if done.done():  # its connection is gone
+                continue
+            if problem is None:
+                done.set_result(None)
+            else:
+                done.set_exception(problem)

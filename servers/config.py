@@ -63,6 +63,9 @@ class ServerConfig:
     """Team name to its members, as names or patterns; for algorithms that learn jointly."""
     team_reward: Literal["sum", "mean"] = "sum"
     """How the members' rewards become the team's."""
+    use_global_state: bool = True
+    """Whether a team's mixer sees the simulation's global state, where it has one; false: the
+    members' observations side by side, which spares the simulation from computing its state."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm's own RLlib config, by attribute name."""
     model: dict[str, Any] = field(default_factory=dict)

@@ -160,7 +160,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             NUM_ENV_STEPS_SAMPLED_LIFETIME: self.num_env_steps_sampled_lifetime
         }
         if self._check_component(COMPONENT_RL_MODULE, components, not_components):
-            state[COMPONENT_RL_MODULE] = self.inference.live.get_state(
+            state[COMPONENT_RL_MODULE] = self.inference.modules.get_state(
                 components=self._get_subcomponents(COMPONENT_RL_MODULE, components),
                 not_components=self._get_subcomponents(COMPONENT_RL_MODULE, not_components),
                 **kwargs,
@@ -192,7 +192,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """RLlib's: the modules."""
-        return [(COMPONENT_RL_MODULE, self.inference.live)]
+        return [(COMPONENT_RL_MODULE, self.inference.modules)]
 
     def assert_healthy(self) -> None:
         """RLlib's: there is no environment that could be ill."""

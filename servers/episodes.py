@@ -6,7 +6,6 @@ as it was and the same `t` can be sent again, mended. Time is an argument everyw
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -55,7 +54,7 @@ class PendingStep:
     is_gated: bool
     should_explore: bool
     weights_seq_no: int = 0
-    answer: asyncio.Future[Actions] | None = None
+    answer: Actions | None = None
 
     def finish(self, weights_seq_no: int) -> Actions:
         """Makes the answer, once every request has its action in its record."""
@@ -63,7 +62,8 @@ class PendingStep:
         for request in self.requests:
             actions |= request.seat.act(request.record.action, self.acting, request.record)
         self.weights_seq_no = weights_seq_no
-        return self.episode.answer(self, actions)
+        self.answer = self.episode.answer(self, actions)
+        return self.answer
 
 
 @dataclass
@@ -157,6 +157,7 @@ class ServedEpisode:
         seen = self._observe(observations, message.state)
         if message.t == 0:
             self._begin(seen)
+            self._note_before_first_action(message.rewards, done)
         else:
             self._record_transition(
                 seen,
@@ -223,6 +224,8 @@ class ServedEpisode:
             self._record_transition(
                 {}, finals, message.rewards, terminated, truncated, message.state
             )
+        else:
+            self._note_before_first_action(message.rewards, terminated | truncated)
         self.law.handle(EpisodeEvent.END)
         return Ended(self.episode_id, self.law.t, dict(self.returns))
 
@@ -328,6 +331,18 @@ class ServedEpisode:
         if self.is_training:
             self.recorder.begin(seen)
 
+    def _note_before_first_action(self, rewards: Mapping[str, float], done: set[str]) -> None:
+        """Counts what other servers' agents brought about before ours acted for the first time.
+
+        No action of ours is to be credited with it, so it is in the returns and nowhere else.
+        """
+        for agent_id, reward in rewards.items():
+            self.returns[agent_id] = self.returns.get(agent_id, 0.0) + reward
+        for seat_id, seat in self._seats.items():
+            record = self._records[seat_id]
+            record.members_done |= done.intersection(seat.members)
+            record.is_done = len(record.members_done) == len(seat.members)
+
     def _record_transition(
         self,
         seen: dict[str, Any],
@@ -338,6 +353,8 @@ class ServedEpisode:
         state: Any,
     ) -> None:
         observations = dict(seen)
+        if finals and self._plan.state_size is not None and self._plan.groups:
+            state = self._conform_state(state)
         terminated: set[str] = set()
         truncated: set[str] = set()
         newly_done = terminated_agents | truncated_agents
@@ -534,9 +551,11 @@ class EpisodeStore:
     def _step(self, item: Step, now: float) -> Actions | PendingStep:
         episode = self._find(item.episode_id)
         episode.last_seen = now
+        is_new = item.t == episode.law.t
         before = episode.recorder.num_uncut_steps
         outcome = episode.step(item)
-        self._count(episode, before, len(item.observations))
+        if is_new:
+            self._count(episode, before, len(item.observations))
         return outcome
 
     def _end(self, item: EndEpisode, now: float) -> Ended | Aborted:

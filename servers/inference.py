@@ -17,7 +17,25 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
+from servers.algorithms.qmix.team import ACTING_KEYS
 from servers.episodes import PendingStep, SeatRequest
+from servers.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+
+Extras = dict[str, Any]
+
+
+class _Copy:
+    """One copy of the modules, with what is known of them beforehand."""
+
+    def __init__(self, modules: MultiRLModule) -> None:
+        self.modules = modules
+        self.numpy: dict[str, Forward | None] = {m: numpy_policy(x) for m, x in modules.items()}
+        self.is_stateful = {module_id: x.is_stateful() for module_id, x in modules.items()}
+        self.acts_in_numpy = {
+            module_id: hasattr(x, "act_in_numpy")
+            and all(parameter.device.type == "cpu" for parameter in x.parameters())
+            for module_id, x in modules.items()
+        }
 
 
 class Inference:
@@ -29,28 +47,35 @@ class Inference:
     """
 
     def __init__(self, build: Callable[[], MultiRLModule], *, seed: int) -> None:
-        self.live = build()
-        self._spare = build()
-        self._spare.set_state(self.live.get_state())
-        self.is_on_policy = True
-        """Whether the learner wants log-probabilities and distribution inputs recorded."""
+        self._live = _Copy(build())
+        self._spare = _Copy(build())
+        self._spare.modules.set_state(self._live.modules.get_state())
         self._swap = threading.Lock()
         self._rng = np.random.default_rng(seed)
+        self.is_on_policy = True
+        """Whether the learner wants log-probabilities and distribution inputs recorded."""
         self.weights_seq_no = 0
         self.num_env_steps_sampled = 0
         """Lifetime training env steps; exploration schedules run on it."""
 
     @property
+    def modules(self) -> MultiRLModule:
+        """The modules in use; not to be kept, since they change places."""
+        return self._live.modules
+
+    @property
     def is_stateful(self) -> bool:
         """Whether any module is recurrent."""
-        return any(module.is_stateful() for _, module in self.live.items())
+        return any(self._live.is_stateful.values())
 
     def load(self, state: Mapping[str, Any], weights_seq_no: int) -> None:
         """Puts new weights into use, for some or all modules; called by the learning thread."""
-        self._spare.set_state(self.live.get_state())  # modules that `state` leaves out
-        self._spare.set_state(dict(state))
+        spare = self._spare.modules
+        if state.keys() != self._live.is_stateful.keys():
+            spare.set_state(self._live.modules.get_state())  # modules that `state` leaves out
+        spare.set_state(dict(state))
         with self._swap:
-            self.live, self._spare = self._spare, self.live
+            self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
 
     def act(self, steps: Sequence[PendingStep]) -> int:
@@ -66,99 +91,131 @@ class Inference:
             for request in step.requests:
                 key = (request.seat.policy_id, step.should_explore)
                 by_policy.setdefault(key, []).append(request)
-        with self._swap, torch.inference_mode():
+        with self._swap:
             for (policy_id, should_explore), requests in by_policy.items():
-                self._forward(policy_id, requests, should_explore)
+                self._act(policy_id, requests, should_explore)
             return self.weights_seq_no
 
-    def _forward(self, policy_id: str, requests: list[SeatRequest], should_explore: bool) -> None:
-        module = self.live[policy_id]
+    def _act(self, policy_id: str, requests: list[SeatRequest], should_explore: bool) -> None:
+        if self._live.acts_in_numpy[policy_id]:
+            self._act_in_numpy(self._live.modules[policy_id], requests, should_explore)
+            return
+        forward = self._live.numpy[policy_id]
+        is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
+        if forward is not None and is_discrete and len(requests) <= MAX_BATCH:
+            logits = forward(_rows([request.observation for request in requests]))
+            actions, extras = self._categorical(logits, requests, should_explore)
+        else:
+            with torch.inference_mode():
+                actions, extras = self._forward(policy_id, requests, should_explore, is_discrete)
+        for i, request in enumerate(requests):
+            record = request.record
+            record.action = actions[i]
+            record.extra_outputs = {key: column[i] for key, column in extras.items()}
+            if record.next_module_state is not None:
+                record.extra_outputs[Columns.STATE_OUT] = record.next_module_state
+                record.module_state, record.next_module_state = record.next_module_state, None
+
+    def _act_in_numpy(self, module: Any, requests: list[SeatRequest], should_explore: bool) -> None:
+        """For modules that offer it (QMIX's): see `QMIXTorchRLModule.act_in_numpy`."""
+        observations = [request.observation for request in requests]
+        obs = {key: _rows([o[key] for o in observations]) for key in ACTING_KEYS}
+        state = None
+        if module.is_stateful():
+            states = [_state_of(request, module) for request in requests]
+            state = {key: _rows([s[key] for s in states]) for key in states[0]}
+        t = self.num_env_steps_sampled if should_explore else None
+        actions, state = module.act_in_numpy(obs, state, t)
+        for i, action in _logged(requests):
+            actions[i] = action
+        for i, request in enumerate(requests):
+            request.record.action = actions[i]
+            if state is not None:
+                request.record.module_state = {key: column[i] for key, column in state.items()}
+
+    def _forward(
+        self, policy_id: str, requests: list[SeatRequest], should_explore: bool, is_discrete: bool
+    ) -> tuple[Any, Extras]:
+        module = self._live.modules[policy_id]
         batch: dict[str, Any] = {Columns.OBS: _stack([r.observation for r in requests])}
-        is_stateful = module.is_stateful()
-        if is_stateful:
-            initial = None
-            states = []
-            for request in requests:
-                state = request.record.module_state
-                if state is None:
-                    initial = initial or tree.map_structure(np.asarray, module.get_initial_state())
-                    state = initial
-                states.append(state)
-            batch[Columns.STATE_IN] = _stack(states)
+        if self._live.is_stateful[policy_id]:
+            batch[Columns.STATE_IN] = _stack([_state_of(r, module) for r in requests])
         if should_explore:
             outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
         else:
             outputs = module.forward_inference(batch)
         state_out = outputs.pop(Columns.STATE_OUT, None)
-        actions, extras = self._choose(module, outputs, requests, should_explore)
         if state_out is not None:
             state_out = tree.map_structure(_to_numpy, state_out)
-        for i, request in enumerate(requests):
-            record = request.record
-            record.action = actions[i]
-            record.extra_outputs = {key: column[i] for key, column in extras.items()}
-            if state_out is not None:
-                record.module_state = tree.map_structure(lambda s, i=i: s[i], state_out)
-                record.extra_outputs[Columns.STATE_OUT] = record.module_state
-
-    def _choose(
-        self,
-        module: Any,
-        outputs: dict[str, Any],
-        requests: list[SeatRequest],
-        should_explore: bool,
-    ) -> tuple[Any, dict[str, np.ndarray]]:
-        logged = [
-            (i, r.logged_action) for i, r in enumerate(requests) if r.logged_action is not None
-        ]
+            for i, request in enumerate(requests):
+                request.record.next_module_state = tree.map_structure(
+                    lambda column, row=i: column[row], state_out
+                )
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
-            for i, action in logged:
+            for i, action in _logged(requests):
                 actions[i] = action
             return actions, {}
         inputs = outputs[Columns.ACTION_DIST_INPUTS]
-        if isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete):
-            logits = _to_numpy(inputs)
-            actions, logp = self._categorical(logits, logged, should_explore)
-        else:
-            kind = module.get_exploration_action_dist_cls()
-            dist = kind.from_logits(inputs)
-            chosen = (dist if should_explore else dist.to_deterministic()).sample()
-            actions = tree.map_structure(_to_numpy, chosen)
-            for i, action in logged:
-                actions[i] = action
-            logp = _to_numpy(dist.logp(torch.from_numpy(np.asarray(actions))))
-            logits = _to_numpy(inputs)
+        if is_discrete:
+            return self._categorical(_to_numpy(inputs), requests, should_explore)
+        return self._from_distribution(module, inputs, requests, should_explore)
+
+    def _from_distribution(
+        self, module: Any, inputs: torch.Tensor, requests: list[SeatRequest], should_explore: bool
+    ) -> tuple[Any, Extras]:
+        distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
+        chosen = (distribution if should_explore else distribution.to_deterministic()).sample()
+        actions = tree.map_structure(_to_numpy, chosen)
+        for i, action in _logged(requests):
+            actions[i] = action
         if not self.is_on_policy:
             return actions, {}
-        return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
+        logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
+        return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
 
     def _categorical(
-        self, logits: np.ndarray, logged: list[tuple[int, Any]], should_explore: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, logits: np.ndarray, requests: list[SeatRequest], should_explore: bool
+    ) -> tuple[np.ndarray, Extras]:
         # Gumbel-max in numpy: the same draw as torch's Categorical at a sixth of its cost.
         if should_explore:
-            actions = (logits + self._rng.gumbel(size=logits.shape)).argmax(axis=-1)
+            noise = self._rng.standard_exponential(logits.shape)
+            actions = (logits - np.log(noise)).argmax(axis=-1)
         else:
             actions = logits.argmax(axis=-1)
-        for i, action in logged:
+        for i, action in _logged(requests):
             actions[i] = action
-        peak = logits.max(axis=-1)
-        log_sum = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=-1))
-        logp = logits[np.arange(len(actions)), actions] - log_sum
-        return actions, logp.astype(np.float32)
+        if not self.is_on_policy:
+            return actions, {}
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        log_sum = np.log(np.exp(shifted).sum(axis=-1))
+        logp = (shifted[np.arange(len(actions)), actions] - log_sum).astype(np.float32)
+        return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
+
+
+def _logged(requests: list[SeatRequest]) -> list[tuple[int, Any]]:
+    """The rows whose actions were chosen elsewhere."""
+    return [(i, r.logged_action) for i, r in enumerate(requests) if r.logged_action is not None]
+
+
+def _state_of(request: SeatRequest, module: Any) -> Any:
+    state = request.record.module_state
+    return tree.map_structure(np.asarray, module.get_initial_state()) if state is None else state
+
+
+def _rows(values: list[np.ndarray]) -> np.ndarray:
+    return values[0][None] if len(values) == 1 else np.stack(values)
 
 
 def _stack(values: list[Any]) -> Any:
     """Stacks arrays, or dicts of arrays, into tensors with a batch dimension first."""
     first = values[0]
     if isinstance(first, np.ndarray):
-        # torch warns of read-only memory, which arrays fresh from the wire have.
         return torch.from_numpy(np.stack(values))
     if isinstance(first, dict):
         return {key: _stack([value[key] for value in values]) for key in first}
     return tree.map_structure(lambda *leaves: torch.from_numpy(np.stack(leaves)), *values)
 
 
-def _to_numpy(tensor: Any) -> np.ndarray:
+def _to_numpy(tensor: Any) -> Any:
     return tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor

@@ -16,7 +16,7 @@ import numpy as np
 from ray.rllib.utils.spaces.space_utils import unsquash_action
 
 from protocol.errors import ValueMismatch
-from servers.algorithms.qmix.team import TeamSpec, team_reward
+from servers.algorithms.qmix.team import TeamProblem, TeamSpec, team_reward
 from servers.config import AgentPlan, ServerPlan
 from servers.spaces import (
     ACTION_MASK_KEY,
@@ -39,6 +39,8 @@ class SeatRecord:
     """What RLlib wants recorded with that action (log-probability and the like)."""
     module_state: Any = None
     """Recurrent state after that action; None: the module's initial one."""
+    next_module_state: Any = None
+    """The one that the pass under way has given."""
     last_actions: dict[str, int] = field(default_factory=dict)
     """Members' last actions, for a team."""
     members_done: set[str] = field(default_factory=set)
@@ -149,9 +151,12 @@ class TeamSeat:
                     expected=f"observations of {list(self.members)}",
                     got=f"observations of {list(mine)}",
                 )
-        return self.team.observe(
-            mine, masks or None, state if self._has_state else None, record.last_actions
-        )
+        try:
+            return self.team.observe(
+                mine, masks or None, state if self._has_state else None, record.last_actions
+            )
+        except TeamProblem as error:
+            raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         mine = {m: rewards[m] for m in self.members if m in rewards}

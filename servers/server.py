@@ -120,6 +120,10 @@ class PolicyServer:
                 ws_max_size=plan.limits.max_message_bytes,
                 # Frames are small and on the step path: deflating them costs more than it saves.
                 ws_per_message_deflate=False,
+                # A simulation may think for minutes between two steps, and answers no ping then;
+                # who is gone for good is found by the expiry of its episodes.
+                ws_ping_interval=None,
+                proxy_headers=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

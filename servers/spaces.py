@@ -24,9 +24,13 @@ def to_gymnasium(space: plain.Space) -> gymnasium.Space:
         low, high = plain.bounds(space)
         dtype = np.dtype(space.dtype)
         if dtype.kind in "iub":
-            limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-            low = np.maximum(low, limits.min if limits else 0)
-            high = np.minimum(high, limits.max if limits else 1)
+            first, last = (
+                (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (0, 1)
+            )
+            # Chosen, not clipped: float64 cannot hold the ends of the 64-bit integers.
+            with np.errstate(invalid="ignore"):
+                low = np.where(low <= first, first, low.astype(dtype))
+                high = np.where(high >= last, last, high.astype(dtype))
         return gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
     if isinstance(space, plain.Discrete):
         return gymnasium.spaces.Discrete(space.n, start=space.start)

@@ -296,7 +296,7 @@ class _ServerResolver:
             algorithm=algorithm.name,
             agents=plans,
             groups=groups,
-            state_size=self._facts.state_size,
+            state_size=self._facts.state_size if config.use_global_state else None,
             team_reward=config.team_reward,
             settings=dict(config.settings),
             model=dict(config.model),

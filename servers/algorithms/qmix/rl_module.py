@@ -148,42 +148,28 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         return {Q_VALUES: self._unroll(self.agent, batch[Columns.OBS])[0]}
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return self._act(batch, epsilon=0.0)
+        return self._act(batch, None)
 
     def _forward_exploration(
         self, batch: dict[str, Any], t: int = 0, **kwargs: Any
     ) -> dict[str, Any]:
         """Epsilon-greedy; each member of each row draws for itself. `t` counts env steps."""
-        if t != self._epsilon_t:
-            self._epsilon_t, self._epsilon = t, float(self.epsilon_schedule.update(t))
-        return self._act(batch, self._epsilon)
+        return self._act(batch, t)
 
-    def _act(self, batch: dict[str, Any], epsilon: float) -> dict[str, Any]:
-        """Actions, and STATE_OUT if there is one."""
-        obs = batch[Columns.OBS]
-        shape = obs[OBS].shape
-        h = batch[Columns.STATE_IN][HIDDEN] if self.is_recurrent else None
-        if obs[OBS].is_cpu and (len(shape) == 3 or shape[1] == 1):
-            values, h = self._step_in_numpy(obs, h)
-        else:
-            values, h = self._step_in_torch(obs, h)
-        mask = obs[ACTION_MASK].cpu().numpy()
-        values = values.reshape(mask.shape)
-        actions = np.where(mask > 0, values, -np.inf).argmax(-1)
-        if epsilon > 0.0:
-            # torch's generator, so that RLlib's seed holds. Of independent uniforms the largest
-            # is a uniform draw of the available ones; +1 keeps a draw of 0 above the others.
-            draws = torch.rand(*mask.shape[:-1], mask.shape[-1] + 1).numpy()
-            any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
-            actions = np.where(draws[..., -1] < epsilon, any_action, actions)
-        out: dict[str, Any] = {Columns.ACTIONS: torch.from_numpy(actions)}
-        if h is not None:
-            out[Columns.STATE_OUT] = {HIDDEN: h}
-        return out
+    def act_in_numpy(
+        self, obs: dict[str, np.ndarray], state: dict[str, np.ndarray] | None, t: int | None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray] | None]:
+        """One step of B teams without a tensor, for the step path; the module is on the CPU.
 
-    def _step_in_numpy(
-        self, obs: dict[str, Tensor], h: Tensor | None
-    ) -> tuple[np.ndarray, Tensor | None]:
+        Args:
+            obs: ``OBS [B, n, obs_dim]``, ``LAST_ACTION [B, n]`` and ``ACTION_MASK
+                [B, n, n_actions]``; the other keys are not needed to act.
+            state: ``{"h": [B, n, hidden_dim]}`` for a GRU.
+            t: env steps so far, for epsilon; None acts greedily.
+
+        Returns:
+            Actions ``[B, n]`` int64, and the next state.
+        """
         if self._numpy_agent is None or not self._numpy_agent.is_of(self.agent):
             self._numpy_agent = NumpyAgent(
                 self.agent,
@@ -191,12 +177,55 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
                 self.num_actions * self.obs_last_action,
                 self.obs_agent_id,
             )
-        values, after = self._numpy_agent.step(
-            obs[OBS].numpy().reshape(-1, *obs[OBS].shape[-2:]),
-            obs[LAST_ACTION].numpy(),
-            None if h is None else h.detach().numpy(),
-        )
-        return values, None if after is None else torch.from_numpy(after)
+        h = None if state is None else state[HIDDEN]
+        values, after = self._numpy_agent.step(obs[OBS], obs[LAST_ACTION], h)
+        actions = self._choose(values, obs[ACTION_MASK], 0.0 if t is None else self._epsilon_at(t))
+        return actions, None if after is None else {HIDDEN: after}
+
+    def _epsilon_at(self, t: int) -> float:
+        if t != self._epsilon_t:
+            self._epsilon_t, self._epsilon = t, float(self.epsilon_schedule.update(t))
+        return self._epsilon
+
+    @staticmethod
+    def _choose(values: np.ndarray, mask: np.ndarray, epsilon: float) -> np.ndarray:
+        """Epsilon-greedy among the actions that `mask` allows, each member for itself."""
+        actions = np.where(mask > 0, values, -np.inf).argmax(-1)
+        if epsilon > 0.0:
+            # torch's generator, so that RLlib's seed holds. Of independent uniforms the largest
+            # is a uniform draw of the available ones; +1 keeps a draw of 0 above the others.
+            draws = torch.rand(*mask.shape[:-1], mask.shape[-1] + 1).numpy()
+            any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
+            actions = np.where(draws[..., -1] < epsilon, any_action, actions)
+        return actions
+
+    def _act(self, batch: dict[str, Any], t: int | None) -> dict[str, Any]:
+        """Actions, and STATE_OUT if there is one."""
+        obs = batch[Columns.OBS]
+        shape = obs[OBS].shape
+        h = batch[Columns.STATE_IN][HIDDEN] if self.is_recurrent else None
+        if obs[OBS].is_cpu and (len(shape) == 3 or shape[1] == 1):
+            rows = {
+                key: value.numpy().reshape(len(value), *value.shape[value.dim() - rank :])
+                for key, value, rank in (
+                    (OBS, obs[OBS], 2),
+                    (LAST_ACTION, obs[LAST_ACTION], 1),
+                    (ACTION_MASK, obs[ACTION_MASK], 2),
+                )
+            }
+            state = None if h is None else {HIDDEN: h.detach().numpy()}
+            chosen, after = self.act_in_numpy(rows, state, t)
+            actions = chosen.reshape(obs[ACTION_MASK].shape[:-1])
+            h = None if after is None else torch.from_numpy(after[HIDDEN])
+        else:
+            values, h = self._step_in_torch(obs, h)
+            mask = obs[ACTION_MASK].cpu().numpy()
+            epsilon = 0.0 if t is None else self._epsilon_at(t)
+            actions = self._choose(values.reshape(mask.shape), mask, epsilon)
+        out: dict[str, Any] = {Columns.ACTIONS: torch.from_numpy(actions)}
+        if h is not None:
+            out[Columns.STATE_OUT] = {HIDDEN: h}
+        return out
 
     def _step_in_torch(
         self, obs: dict[str, Tensor], h: Tensor | None

@@ -35,6 +35,8 @@ ACTION_MASK = "action_mask"
 ALIVE = "alive"
 LAST_ACTION = "last_action"
 TEAM_KEYS = (OBS, STATE, ACTION_MASK, ALIVE, LAST_ACTION)
+ACTING_KEYS = (OBS, ACTION_MASK, LAST_ACTION)
+"""What a member's decision rests on; the others are for the mixer."""
 
 NO_ACTION = -1
 """The value of ``last_action`` before a member's first action."""

@@ -1,0 +1,272 @@
+"""What is written is read back, and what is not one of the messages is refused as such."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from protocol.codec import (
+    ARRAY_EXTENSION,
+    decode_batch,
+    decode_batch_reply,
+    decode_json,
+    encode,
+    encode_json,
+)
+from protocol.errors import MalformedMessage
+from protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    Batch,
+    BatchReply,
+    Ended,
+    EndEpisode,
+    Refused,
+    ServerSpec,
+    Started,
+    StartEpisode,
+    Step,
+)
+
+DTYPES = ["float16", "float32", "float64", "bool"] + [
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+]
+ARRAYS = st.sampled_from(DTYPES).flatmap(
+    lambda name: hnp.arrays(
+        np.dtype(name), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+    )
+)
+NAMES = st.text(max_size=6)
+FLAGS = st.dictionaries(NAMES, st.booleans(), max_size=2)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def travelled(value: Any) -> Any:
+    """Returns what an observation becomes on the way to a server."""
+    frame = encode(Batch([Step("e", 0, {"a": value})]))
+    item = decode_batch(frame).items[0]
+    assert isinstance(item, Step)
+    return item.observations["a"]
+
+
+@given(ARRAYS)
+def test_an_array_comes_back_bit_for_bit(array: NDArray[Any]) -> None:
+    back = travelled(array)
+    assert (back.dtype, back.shape) == (array.dtype, array.shape)
+    assert back.tobytes() == array.tobytes()
+
+
+@given(ARRAYS)
+def test_byte_order_and_memory_layout_do_not_matter(array: NDArray[Any]) -> None:
+    big_endian = array.astype(array.dtype.newbyteorder(">"))
+    for version in (
+        big_endian,
+        np.asfortranarray(array),
+        np.repeat(array[..., None], 2, -1)[..., 0],
+    ):
+        back = travelled(version)
+        assert back.dtype == array.dtype
+        np.testing.assert_array_equal(back, array)
+
+
+def test_every_second_row_of_an_array() -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(6, 4)
+    np.testing.assert_array_equal(travelled(whole[::2, ::-1]), whole[::2, ::-1])
+
+
+def test_arrays_inside_dicts_and_lists() -> None:
+    back = travelled({"image": np.zeros((2, 2), np.uint8), "rest": [np.float32(1.5), np.ones(1)]})
+    assert back["image"].dtype == np.uint8
+    assert back["rest"][0] == 1.5
+    assert back["rest"][1].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.array(["text"]), np.array([object()]), np.array([1j]), np.array(1, "M8[s]"),
+     np.zeros((1,) * 33), object(), {1, 2}.__iter__()],
+)  # fmt: skip
+def test_what_cannot_travel_is_refused_by_its_sender(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot travel"):
+        travelled(value)
+
+
+ITEMS = st.one_of(
+    st.builds(StartEpisode, NAMES, st.sampled_from(["train", "eval"]), st.none() | st.booleans()),
+    st.builds(
+        Step,
+        NAMES,
+        st.integers(0, 2**40),
+        st.dictionaries(NAMES, st.lists(FINITE, max_size=3), max_size=2),
+        st.dictionaries(NAMES, FINITE, max_size=2),
+        FLAGS,
+        FLAGS,
+    ),
+    st.builds(EndEpisode, NAMES, st.integers(0, 9), st.booleans(), truncations=FLAGS),
+    st.builds(AbortEpisode, NAMES, NAMES),
+)
+REPLIES = st.one_of(
+    st.builds(Started, NAMES),
+    st.builds(Actions, NAMES, st.integers(0, 9), st.dictionaries(NAMES, st.integers(0, 9))),
+    st.builds(Ended, NAMES, st.integers(0, 9), st.dictionaries(NAMES, FINITE)),
+    st.builds(Aborted, NAMES),
+    st.builds(Refused, NAMES, st.integers(400, 503), NAMES, st.none() | NAMES, expected=NAMES),
+)
+
+
+@given(st.lists(ITEMS, max_size=3), st.lists(REPLIES, max_size=3))
+def test_messages_are_the_same_in_both_forms(items: list[Any], replies: list[Any]) -> None:
+    batch, reply = Batch(items), BatchReply(replies)
+    assert decode_batch(encode(batch)) == decode_batch(encode_json(batch).decode()) == batch
+    assert decode_batch_reply(encode(reply)) == reply
+    assert decode_batch_reply(encode_json(reply).decode()) == reply
+
+
+def test_json_arrays_are_nested_lists() -> None:
+    text = encode_json(
+        Batch([Step("e", 0, {"a": np.array([[1, 2], [3, 4]], np.float32)})])
+    ).decode()
+    assert '"a":[[1.0,2.0],[3.0,4.0]]' in text
+    assert '"type":"step"' in text
+
+
+def test_what_is_left_out_takes_no_bytes() -> None:
+    assert (
+        encode_json(Step("e", 0, {})) == b'{"type":"step","episode_id":"e","t":0,"observations":{}}'
+    )
+
+
+# --- refusals ---------------------------------------------------------------------------
+
+BEFORE = '{"items":[{"type":"step","episode_id":"e","t":0,"observations":{"a":['
+AFTER = "]}}]}"
+
+
+def framed(extension: bytes, code: int = ARRAY_EXTENSION) -> bytes:
+    """Returns a batch whose one observation is an extension value with these bytes."""
+    step = {"type": "step", "episode_id": "e", "t": 0,
+            "observations": {"a": msgspec.msgpack.Ext(code, extension)}}  # fmt: skip
+    return msgspec.msgpack.encode({"items": [step]})
+
+
+def header(dtype: bytes, *dims: int) -> bytes:
+    return dtype + struct.pack(f"<BB{len(dims)}I", 0, len(dims), *dims)
+
+
+@pytest.mark.parametrize(
+    ("extension", "story"),
+    [
+        (b"", "unknown dtype"),
+        (b"float32", "unknown dtype"),
+        (b"float32\0", "broken header"),
+        (header(b"float128", 1) + bytes(16), "unknown dtype 'float128'"),
+        (header(b"object", 1) + bytes(8), "unknown dtype 'object'"),
+        (header(b"\xff\xfe", 1), "unknown dtype"),
+        (b"float32\0\xff" + bytes(1020), "broken header"),
+        (b"float32\0\x02" + bytes(4), "cut short"),
+        (header(b"float32", 3) + bytes(11), "is 12 bytes, but 11 came"),
+        (header(b"float32", 3) + bytes(13), "is 12 bytes, but 13 came"),
+        (header(b"float32", 2**32 - 1, 2**32 - 1), "but 0 came"),
+        (header(b"float32", 0, 2**32 - 1, 2**32 - 1, 2**32 - 1), "too big"),
+    ],
+)
+def test_a_broken_array(extension: bytes, story: str) -> None:
+    with pytest.raises(MalformedMessage, match=story):
+        decode_batch(framed(extension))
+
+
+def test_an_unknown_extension() -> None:
+    with pytest.raises(MalformedMessage, match="unknown extension 7"):
+        decode_batch(framed(header(b"float32", 0), code=7))
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "nan", "1e999"])
+def test_json_has_no_nan(literal: str) -> None:
+    with pytest.raises(MalformedMessage, match="not a batch"):
+        decode_batch(BEFORE + literal + AFTER)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("", "truncated"),
+        ("[]", "Expected `object`"),
+        ("{}", "missing required field `items`"),
+        ('{"items":[{"type":"jump","episode_id":"e"}]}', r"\$.items\[0\].type"),
+        ('{"items":[{"episode_id":"e","t":0}]}', r"missing required field `type`"),
+        ('{"items":[{"type":"step","episode_id":"e","t":"0","observations":{}}]}', r"\.t`"),
+        ('{"items":[{"type":"step","episode_id":"e","t":0.5,"observations":{}}]}', r"\.t`"),
+        ('{"items":[{"type":"step","episode_id":"e","t":0,"observations":[]}]}', r"\.observa"),
+        ('{"items":[{"type":"end","episode_id":"e","t":0,"rewards":{"a":null}}]}', r"\.rewards"),
+        ('{"items":[{"type":"start","episode_id":"e","mode":"test"}]}', r"\.mode`"),
+        ("\ud800", "surrogates"),
+        ("[" * 100_000, "Expected `object`"),
+        (BEFORE + "[" * 50_000 + "]" * 50_000 + AFTER, "recursion"),
+        (BEFORE + "9" * 10_000 + AFTER, "out of range"),
+    ],
+)  # fmt: skip
+def test_the_refusal_names_the_path(text: str, path: str) -> None:
+    with pytest.raises(MalformedMessage, match=path):
+        decode_batch(text)
+
+
+def test_other_messages_are_refused_by_their_own_name() -> None:
+    with pytest.raises(MalformedMessage, match=r"not a ServerSpec: .*protocol_version"):
+        decode_json(b"{}", ServerSpec)
+    with pytest.raises(MalformedMessage, match="not a batch of replies"):
+        decode_batch_reply(b"\x80")
+
+
+def refuses_or_reads(frame: bytes | str) -> None:
+    for decode in (decode_batch, decode_batch_reply):
+        try:
+            decode(frame)
+        except MalformedMessage:
+            continue
+
+
+WHOLE = encode(
+    Batch([StartEpisode("e"), Step("e", 3, {"a": np.ones((2, 2), np.float32)}, {"a": 1.0})])
+)
+
+
+@pytest.mark.parametrize("length", range(len(WHOLE)))
+def test_a_frame_cut_short(length: int) -> None:
+    with pytest.raises(MalformedMessage):
+        decode_batch(WHOLE[:length])
+
+
+def test_a_frame_with_more_behind_it() -> None:
+    with pytest.raises(MalformedMessage):
+        decode_batch(WHOLE + b"\0")
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60))
+def test_any_bytes_are_read_or_refused(frame: bytes | str) -> None:
+    refuses_or_reads(frame)
+
+
+@settings(max_examples=400)
+@given(
+    st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=3)
+)
+def test_any_flipped_bytes_are_read_or_refused(flips: list[tuple[int, int]]) -> None:
+    frame = bytearray(WHOLE)
+    for at, value in flips:
+        frame[at] = value
+    refuses_or_reads(bytes(frame))
+
+
+@given(st.binary(max_size=40))
+def test_any_extension_is_read_or_refused(extension: bytes) -> None:
+    refuses_or_reads(framed(extension))
+    refuses_or_reads(framed(b"float32\0" + extension))

@@ -1,0 +1,37 @@
+"""The table of refusals is complete."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from protocol import errors
+from protocol.errors import ProtocolError, error_for_code
+
+CLASSES = ProtocolError.__subclasses__()
+
+
+def test_there_are_some() -> None:
+    assert len(CLASSES) >= 8
+
+
+def test_no_two_share_a_code() -> None:
+    assert len({cls.code for cls in CLASSES}) == len(CLASSES)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_each_is_found_by_its_code_and_drawn_in_the_tree(cls: type[ProtocolError]) -> None:
+    assert error_for_code(cls.code) is cls
+    assert errors.__doc__ is not None
+    assert re.search(rf"── {cls.__name__} +{cls.code} ", errors.__doc__)
+
+
+def test_an_unknown_code_is_a_protocol_error() -> None:
+    assert error_for_code(418) is ProtocolError
+
+
+def test_a_refusal_carries_its_story() -> None:
+    error = errors.ValueMismatch("wrong", agent_id="a", expected="Box(4,)", got="shape (5,)")
+    assert str(error) == error.message == "wrong"
+    assert (error.agent_id, error.expected, error.got) == ("a", "Box(4,)", "shape (5,)")

@@ -1,0 +1,158 @@
+"""An `EpisodeStore` without network and without an algorithm: actions are scripted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    Ended,
+    EndEpisode,
+    Started,
+    StartEpisode,
+    Step,
+)
+from protocol.spaces import Box, Discrete, Space
+from servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from servers.episodes import EpisodeStore, PendingStep
+from servers.feed import Chunk, Feed
+from servers.seats import make_seats
+
+SEES = Box((2,))
+ACTS = Discrete(3)
+
+
+def make_plan(
+    agents: str | dict[str, Space] = "ab",
+    groups: dict[str, tuple[str, ...]] | None = None,
+    team_reward: Any = "sum",
+    state_size: int | None = None,
+    **limits: Any,
+) -> ServerPlan:
+    """Returns the plan of a server for these agents; members of groups share the group's policy."""
+    sees = agents if isinstance(agents, dict) else dict.fromkeys(agents, SEES)
+    groups = groups or {}
+    group_of = {member: group for group, members in groups.items() for member in members}
+    return ServerPlan(
+        server_id="scripted",
+        algorithm="PPO",
+        agents={
+            agent: AgentPlan(group_of.get(agent, "default"), space, ACTS, group_of.get(agent))
+            for agent, space in sees.items()
+        },
+        groups=groups,
+        state_size=state_size,
+        team_reward=team_reward,
+        settings={},
+        model={},
+        while_learning="wait",
+        max_policy_lag=1,
+        host="127.0.0.1",
+        port=0,
+        token="",
+        seed=0,
+        resources=ResourcesConfig(),
+        limits=LimitsConfig(**limits),
+    )
+
+
+class KeptFeed(Feed):
+    """A feed that keeps every batch put into it."""
+
+    def __init__(self) -> None:
+        super().__init__(max_ahead=0)
+        self.batches: list[list[Chunk]] = []
+
+    def put(self, batch: list[Chunk]) -> None:
+        self.batches.append(batch)
+
+
+class ScriptedStore:
+    """A store, its clock, and a fake algorithm that acts ``t % 3``."""
+
+    def __init__(
+        self, plan: ServerPlan, batch_env_steps: int = 10**9, needs_whole_episodes: bool = False
+    ) -> None:
+        self.plan = plan
+        self.feed = KeptFeed()
+        self.now = 0.0
+        self.weights_seq_no = 0
+        seats = make_seats(plan)
+        policy_of = {seat_id: seat.policy_id for seat_id, seat in seats.items()}
+        self.store = EpisodeStore(
+            plan,
+            seats,
+            self.feed,
+            batch_env_steps=batch_env_steps,
+            needs_whole_episodes=needs_whole_episodes,
+            lookback=0,
+            policy_for=lambda seat_id, *args, **kwargs: policy_of[seat_id],
+        )
+
+    def start(self, episode_id: str = "e", **kwargs: Any) -> Started:
+        reply = self.store.accept(StartEpisode(episode_id, **kwargs), self.now)
+        assert isinstance(reply, Started)
+        return reply
+
+    def step(self, t: int, agents: str = "ab", episode_id: str = "e", **kwargs: Any) -> Actions:
+        """Sends the observations of these agents, and acts."""
+        observations = {agent: seen(agent, t) for agent in agents}
+        item = Step(episode_id, t, **{"observations": observations, **kwargs})
+        outcome = self.store.accept(item, self.now)
+        return self.act(outcome) if isinstance(outcome, PendingStep) else answered(outcome)
+
+    def act(self, pending: PendingStep) -> Actions:
+        """Does what inference does."""
+        for request in pending.requests:
+            n = len(request.seat.members)
+            is_team = request.seat.seat_id in self.plan.groups
+            action = pending.t % 3
+            request.record.action = np.full(n, action) if is_team else np.int64(action)
+        return pending.finish(self.weights_seq_no)
+
+    def end(self, t: int, episode_id: str = "e", **kwargs: Any) -> Ended:
+        reply = self.store.accept(EndEpisode(episode_id, t, **kwargs), self.now)
+        assert isinstance(reply, Ended)
+        return reply
+
+    def abort(self, episode_id: str = "e") -> Aborted | Ended:
+        reply = self.store.accept(AbortEpisode(episode_id, "enough"), self.now)
+        assert isinstance(reply, Aborted | Ended)
+        return reply
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """All that was delivered, then all that waits for its batch to be complete."""
+        return [chunk for batch in self.feed.batches for chunk in batch] + self.store._chunks
+
+    def recorded(self, seat_id: str, episode_id: str = "e") -> tuple[list[float], list[int], list]:
+        """Returns the times a seat observed, its actions and its rewards, over all chunks."""
+        times: list[float] = []
+        actions: list[int] = []
+        rewards: list[float] = []
+        for chunk in self.chunks:
+            single = chunk.episode.agent_episodes.get(seat_id)
+            if chunk.episode.id_ != episode_id or single is None:
+                continue
+            observed = [float(np.asarray(o)[1]) for o in single.get_observations()]
+            assert len(observed) == len(single) + 1
+            if times:
+                assert times.pop() == observed[0], "a chunk begins with what ended the last one"
+            times += observed
+            actions += [int(a) for a in single.get_actions()]
+            rewards += [float(r) for r in single.get_rewards()]
+        return times, actions, rewards
+
+
+def seen(agent: str, t: int) -> np.ndarray:
+    """What an agent observes at `t`: its own number, and `t`."""
+    return np.array([ord(agent[0]), t], np.float32)
+
+
+def answered(reply: object) -> Actions:
+    assert isinstance(reply, Actions)
+    return reply

@@ -1,0 +1,161 @@
+"""The gate between acting and learning, with real threads on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from servers.feed import Chunk, Feed, FeedClosed
+
+PATIENCE_S = 10.0
+
+
+def batch(name: str) -> list[Chunk]:
+    return cast(list[Chunk], [name])
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    return ThreadPoolExecutor(1).submit(call)
+
+
+def test_with_nothing_ahead_the_gate_is_shut_from_a_complete_batch_to_its_weights() -> None:
+    feed = Feed(max_ahead=0)
+    assert feed.is_open
+    feed.put(batch("one"))
+    assert not feed.is_open
+    assert feed.take() == ["one"]
+    assert not feed.is_open, "it is being learnt"
+    feed.finish_learning()
+    assert feed.is_open
+
+
+def test_one_batch_is_collected_while_one_is_learnt() -> None:
+    feed = Feed(max_ahead=1)
+    feed.put(batch("one"))
+    assert feed.is_open
+    feed.take()
+    assert feed.is_open
+    feed.put(batch("two"))
+    assert not feed.is_open
+    feed.finish_learning()
+    assert feed.is_open
+
+
+def test_asking_for_the_next_batch_is_an_answer_too() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.take()
+    waiting = in_thread(feed.take)
+    while not feed.is_open:  # opens when the thread has come to its second take
+        threading.Event().wait(0.001)
+    feed.put(batch("two"))
+    assert waiting.result(PATIENCE_S) == ["two"]
+
+
+def test_batches_come_in_order() -> None:
+    feed = Feed(max_ahead=5)
+    for name in "abc":
+        feed.put(batch(name))
+    assert [feed.take()[0] for _ in range(3)] == list("abc")
+
+
+def test_take_blocks_until_there_is_a_batch() -> None:
+    feed = Feed(max_ahead=0)
+    waiting = in_thread(feed.take)
+    assert not waiting.done()
+    feed.put(batch("one"))
+    assert waiting.result(PATIENCE_S) == ["one"]
+
+
+def test_close_ends_a_take_and_every_later_one() -> None:
+    feed = Feed(max_ahead=0)
+    waiting = in_thread(feed.take)
+    feed.close()
+    with pytest.raises(FeedClosed, match="stopping"):
+        waiting.result(PATIENCE_S)
+    feed.put(batch("late"))
+    with pytest.raises(FeedClosed):
+        feed.take()
+    assert feed.is_open
+
+
+def test_close_does_not_hand_out_what_was_complete() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.close()
+    assert feed.is_open
+    with pytest.raises(FeedClosed):
+        feed.take()
+
+
+def test_a_finished_trainer_throws_data_away_and_the_gate_stays_open() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.take()
+    feed.put(batch("two"))
+    feed.discard()
+    assert feed.is_open
+    feed.put(batch("three"))
+    assert feed.is_open
+
+
+@pytest.mark.parametrize("opens", ["finish_learning", "discard", "close"])
+def test_who_waits_at_the_gate_is_let_through(opens: str) -> None:
+    feed = Feed(max_ahead=0)
+
+    async def wait() -> None:
+        feed.bind(asyncio.get_running_loop())
+        await feed.wait_open()  # open: returns at once
+        feed.put(batch("one"))
+        feed.take()
+        waiting = asyncio.create_task(feed.wait_open())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        in_thread(getattr(feed, opens))
+        await asyncio.wait_for(waiting, PATIENCE_S)
+
+    asyncio.run(wait())
+
+
+def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
+    feed = Feed(max_ahead=0)
+    learnt: list[Any] = []
+
+    def learn() -> None:
+        try:
+            while True:
+                learnt.append(feed.take()[0])
+        except FeedClosed:
+            return
+
+    async def serve() -> None:
+        feed.bind(asyncio.get_running_loop())
+        for i in range(200):
+            await feed.wait_open()
+            assert len(learnt) == i, "all before are learnt"
+            feed.put(cast(list[Chunk], [i]))
+        await feed.wait_open()
+
+    learner = in_thread(learn)
+    asyncio.run(asyncio.wait_for(serve(), PATIENCE_S))
+    feed.close()
+    learner.result(PATIENCE_S)
+    assert learnt == list(range(200))
+
+
+def test_a_loop_that_is_gone_does_not_matter() -> None:
+    feed = Feed(max_ahead=0)
+
+    async def bind() -> None:
+        feed.bind(asyncio.get_running_loop())
+
+    asyncio.run(bind())
+    feed.put(batch("one"))
+    feed.take()
+    feed.finish_learning()
+    feed.close()
