@@ -7,7 +7,7 @@ that an episode of `n` steps costs `n` round trips, and `k` simulations cost no 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -55,7 +55,7 @@ class EnvLoop:
         simulations: played in lockstep, one message a server for all.
         client: where actions come from.
         mode: "train", or "eval": measured, never trained on.
-        should_explore: None: as the mode suggests.
+        should_explore: None: as the mode suggests; a dict: by server id.
         seeds: what to reset with, one for each episode; it ends the loop when it is used up.
             None: the simulations choose.
 
@@ -69,7 +69,7 @@ class EnvLoop:
         client: MultiplexingClient,
         *,
         mode: Mode = "train",
-        should_explore: bool | None = None,
+        should_explore: bool | Mapping[str, bool] | None = None,
         seeds: Iterator[int | None] | None = None,
     ) -> None:
         for simulation in simulations:

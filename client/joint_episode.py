@@ -57,7 +57,7 @@ class JointEpisode:
         server_ids: the servers that take part.
         wanting_state: those of them that are sent the global state.
         mode: "train" or "eval".
-        should_explore: None: as the mode suggests.
+        should_explore: None: as the mode suggests; a dict: by server id.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class JointEpisode:
         server_ids: tuple[str, ...],
         wanting_state: frozenset[str],
         mode: Mode,
-        should_explore: bool | None,
+        should_explore: bool | Mapping[str, bool] | None,
     ) -> None:
         self.episode_id = episode_id
         self.num_steps = 0
@@ -87,8 +87,17 @@ class JointEpisode:
         self.is_open = True
         for side in self._sides.values():
             side.law.handle(EpisodeEvent.START)
-        item = StartEpisode(self.episode_id, self._mode, self._should_explore)
-        return {server_id: [item] for server_id in self._sides}
+        explore = self._should_explore
+        return {
+            server_id: [
+                StartEpisode(
+                    self.episode_id,
+                    self._mode,
+                    explore.get(server_id) if isinstance(explore, Mapping) else explore,
+                )
+            ]
+            for server_id in self._sides
+        }
 
     def step(
         self,

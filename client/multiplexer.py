@@ -23,7 +23,10 @@ from protocol.messages import Mode, Refused, ServerSpec
 
 logger = logging.getLogger(__name__)
 
-_CARRIERS: dict[str, Callable[..., Transport]] = {"websocket": WebSocketTransport, "http": HttpTransport}
+_CARRIERS: dict[str, Callable[..., Transport]] = {
+    "websocket": WebSocketTransport,
+    "http": HttpTransport,
+}
 
 
 class Turn:
@@ -290,7 +293,7 @@ class MultiplexingClient:
         mode: Mode,
         *,
         episode_id: str | None = None,
-        should_explore: bool | None = None,
+        should_explore: bool | Mapping[str, bool] | None = None,
     ) -> JointEpisode:
         """Makes an episode that no server knows yet: its `start` is to be put into a `Turn`."""
         episode_id = episode_id or uuid.uuid4().hex

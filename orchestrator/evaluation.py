@@ -7,7 +7,7 @@ return alone says little; the difference says what the learner is worth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.config.schema import EvaluationConfig
@@ -22,7 +22,8 @@ class Evaluations:
 
     Args:
         config: how many episodes, how often.
-        server_ids: each is replaced by random agents in turn.
+        can_sample: by server, whether its policies are stochastic by themselves (PPO, A2C);
+            value-based ones (QMIX) are always greedy. Each is replaced by random agents in turn.
         actor: of an `EvaluationProcess`.
         metrics: where results go.
     """
@@ -30,12 +31,13 @@ class Evaluations:
     def __init__(
         self,
         config: EvaluationConfig,
-        server_ids: Sequence[str],
+        can_sample: Mapping[str, bool],
         actor: Any,
         metrics: MetricsWriter,
     ) -> None:
         self._config = config
-        self._conditions: list[str | None] = [None, *server_ids]
+        self._conditions: list[str | None] = [None, *can_sample]
+        self._should_explore = {s: config.should_explore and can_sample[s] for s in can_sample}
         self._actor = actor
         self._metrics = metrics
         self._running: list[tuple[Any, dict[str, Any]]] = []
@@ -65,7 +67,7 @@ class Evaluations:
         config = self._config
         num = config.final_num_episodes if is_final else config.num_episodes
         for replaced in self._conditions:
-            ref = self._actor.evaluate.remote(replaced, config.seed, num, config.should_explore)
+            ref = self._actor.evaluate.remote(replaced, config.seed, num, self._should_explore)
             record = {
                 "time_s": time_s,
                 "env_steps": env_steps,

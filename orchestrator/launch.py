@@ -210,13 +210,17 @@ class Run:
             )
         self._evaluator = (
             ray.remote(EvaluationProcess)
-            .options(
-                num_cpus=simulation.num_cpus, max_restarts=0, runtime_env=self._environment()
-            )
+            .options(num_cpus=simulation.num_cpus, max_restarts=0, runtime_env=self._environment())
             .remote(simulation, self._addresses, self._log("evaluation"))
         )
+        from servers.algorithms.registry import get_algorithm
+
+        can_sample = {
+            server_id: get_algorithm(plan.algorithm).is_on_policy
+            for server_id, plan in self.experiment.servers.items()
+        }
         self._evaluations = Evaluations(
-            self.config.evaluation, list(self._servers), self._evaluator, self._metrics
+            self.config.evaluation, can_sample, self._evaluator, self._metrics
         )
 
     @staticmethod

@@ -194,7 +194,11 @@ class EvaluationProcess:
         self._servers = dict(servers)
 
     def evaluate(
-        self, replaced: str | None, first_seed: int, num_episodes: int, should_explore: bool
+        self,
+        replaced: str | None,
+        first_seed: int,
+        num_episodes: int,
+        should_explore: Mapping[str, bool],
     ) -> dict[str, list[float]]:
         """Plays episodes that never train.
 
@@ -204,7 +208,7 @@ class EvaluationProcess:
             replaced: the server whose agents act at random, None for no one.
             first_seed: of the first episode's reset; the next ones count on.
             num_episodes: how many.
-            should_explore: draw actions as in training; False: greedy.
+            should_explore: by server, whether actions are drawn as in training, else greedy.
 
         Returns:
             Agent id to its raw return in each episode, ordered by the episodes' seeds.

@@ -62,9 +62,7 @@ class StopConditions:
             conditions.append(StopCondition(tally.time_s, config.time_s, 1.0))
         if config.iterations is not None and statuses and tally.time_s > 0:
             slowest = min(status.iteration for status in statuses.values())
-            conditions.append(
-                StopCondition(slowest, config.iterations, slowest / tally.time_s)
-            )
+            conditions.append(StopCondition(slowest, config.iterations, slowest / tally.time_s))
         return time_left_s(conditions)
 
     @staticmethod

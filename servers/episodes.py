@@ -383,7 +383,7 @@ class ServedEpisode:
         # Nothing above has changed anything: a refusal leaves the episode as it was.
         for agent_id, reward in rewards.items():
             self.returns[agent_id] = self.returns.get(agent_id, 0.0) + reward
-        if self.is_training:
+        if self.is_training and any(not record.is_done for record in self._records.values()):
             self._write(observations, rewards, terminated, truncated, ending)
         for record in ending:
             record.is_done = True

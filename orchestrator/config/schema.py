@@ -64,7 +64,8 @@ class EvaluationConfig:
     final_num_episodes: int = 100
     """Episodes of the evaluation at the end; 0: there is none."""
     should_explore: bool = False
-    """Whether actions are drawn as in training; false: greedy."""
+    """Whether stochastic policies (PPO, A2C) are sampled as in training; false: their likeliest
+    action. Value-based ones (QMIX) are greedy in any case."""
     seed: int = 10_000
     """Seed of the first episode; every evaluation plays the same ones."""
 

@@ -1,0 +1,78 @@
+# Everything that a checkout needs: Python 3.11 or newer with pip and venv, git and make.
+#
+#   make run                        set up .venv if need be, then run the tag experiment
+#   make run ARGS="seed=1"          the same, with arguments for `muxrl launch tag`
+#   make test                       lint, types, quick tests, faults, learning
+#
+# PYTHON names the interpreter that .venv is made with: make run PYTHON=python3.12
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format types quick faults learning benchmark docs constraints clean
+
+help: ## Shows this list.
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1 /' \
+		| while read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## Makes .venv, or brings it up to date.
+
+# The versions are pinned, torch's too: asked for in one command with the rest, pip takes exactly
+# that build and does not look for a newer one.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "muxrl needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu install the package python3-venv." >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt torch -e ".[servers,simulations,dev]"
+	@touch $@
+
+run: setup ## Launches the tag experiment; more arguments with ARGS="key=value ...".
+	$(BIN)/muxrl launch tag $(ARGS)
+
+test: lint types quick faults learning ## Checks everything, the quick things first.
+
+lint: setup ## Checks style and formatting.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## Formats the code.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup ## Checks types.
+	$(BIN)/mypy
+
+quick: setup ## Runs the tests that take seconds.
+	$(BIN)/pytest -q -m "not learning and not faults"
+
+faults: setup ## Runs the tests that start real processes and kill them.
+	$(BIN)/pytest -q -m faults
+
+learning: setup ## Runs the tests that train and look at the result.
+	$(BIN)/pytest -q -m learning
+
+benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
+	$(BIN)/python benchmarks/step_path.py $(ARGS)
+
+docs: setup ## Writes docs/config.md from the source.
+	$(BIN)/python -m orchestrator.config_reference
+
+# Keeps the header, and writes down what .venv holds. Local version labels such as "+cpu" say where
+# a build came from, not which version it is.
+constraints: setup ## Pins the versions that .venv holds now.
+	{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --disable-pip-version-check \
+		--exclude-editable --exclude muxrl | grep -E '^[A-Za-z0-9._-]+==' | sed -E 's/\+[a-z0-9.]+$$//'; \
+		} > constraints.txt.new
+	mv constraints.txt.new constraints.txt
+
+clean: ## Removes .venv, caches and build outputs; runs are kept.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

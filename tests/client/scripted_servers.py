@@ -1,0 +1,182 @@
+"""Transports that answer by a script and write down every call, in the order of all servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from client.adapters.simulation import StepResult
+from client.errors import ServerUnavailable
+from client.transport import AnyItem
+from protocol import PROTOCOL_VERSION
+from protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AgentInfo,
+    AnyReply,
+    Ended,
+    EndEpisode,
+    Refused,
+    ServerSpec,
+    Started,
+    StartEpisode,
+)
+from protocol.spaces import Box, Discrete
+
+Script = Callable[[AnyItem], AnyReply | None]
+
+
+def spec(server_id: str, agents: Iterable[str], state_size: int | None = None) -> ServerSpec:
+    return ServerSpec(
+        PROTOCOL_VERSION,
+        server_id,
+        "PPO",
+        {a: AgentInfo("default", Box((1,)), Discrete(9)) for a in agents},
+        state_size=state_size,
+    )
+
+
+class Server:
+    """A server in the same process: its actions are ``server_id:agent:t``.
+
+    Args:
+        log: shared by all servers of a test; every call is appended to it.
+        script: answers an item in the server's place, unless it returns None.
+    """
+
+    def __init__(
+        self,
+        server_id: str,
+        agents: Iterable[str],
+        log: list[tuple[str, str]],
+        script: Script = lambda item: None,
+        state_size: int | None = None,
+    ) -> None:
+        self.server_id = server_id
+        self.script = script
+        self.items: list[AnyItem] = []
+        self.frames: list[list[AnyItem]] = []
+        self.open: dict[str, dict[str, float]] = {}
+        self.steps: dict[str, int] = {}
+        self.is_lost = False
+        self.is_lost_on_receive = False
+        self.is_closed = False
+        self._spec = spec(server_id, agents, state_size)
+        self._log = log
+        self._replies: list[AnyReply] | None = None
+
+    def fetch_spec(self) -> ServerSpec:
+        return self._spec
+
+    def send(self, items: Sequence[AnyItem]) -> None:
+        self._log.append(("send", self.server_id))
+        assert self._replies is None, "the answer to the last frame was never received"
+        if self.is_lost:
+            raise ServerUnavailable(f"{self.server_id} is gone", server_id=self.server_id)
+        self.frames.append(list(items))
+        self._replies = [self._answer(item) for item in items]
+
+    def receive(self) -> list[AnyReply]:
+        self._log.append(("receive", self.server_id))
+        assert self._replies is not None, "nothing was sent"
+        replies, self._replies = self._replies, None
+        if self.is_lost_on_receive:
+            self.is_lost = True
+            raise ServerUnavailable(f"{self.server_id} is gone", server_id=self.server_id)
+        return replies
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def of(self, kind: type[Any], episode_id: str | None = None) -> list[Any]:
+        """Returns the items of one kind that came."""
+        return [
+            item
+            for item in self.items
+            if isinstance(item, kind) and episode_id in (None, item.episode_id)
+        ]
+
+    def _answer(self, item: AnyItem) -> AnyReply:
+        self.items.append(item)
+        scripted = self.script(item)
+        if scripted is not None:
+            return scripted
+        episode_id = item.episode_id
+        if isinstance(item, AbortEpisode):
+            self.open.pop(episode_id, None)
+            return Aborted(episode_id)
+        if isinstance(item, StartEpisode):
+            self.open[episode_id], self.steps[episode_id] = {}, 0
+            return Started(episode_id)
+        if episode_id not in self.open:
+            return Refused(episode_id, 410, "it was never started here")
+        returns = self.open[episode_id]
+        assert item.t == self.steps[episode_id]
+        for agent, reward in item.rewards.items():
+            returns[agent] = returns.get(agent, 0.0) + reward
+        if isinstance(item, EndEpisode):
+            return Ended(episode_id, item.t, self.open.pop(episode_id))
+        self.steps[episode_id] += 1
+        return Actions(
+            episode_id, item.t, {a: f"{self.server_id}:{a}:{item.t}" for a in item.observations}
+        )
+
+
+def refusing(kind: type[Any], server_id: str = "?", **fields: Any) -> Script:
+    """Returns a script that refuses the items of one kind with these fields, as a server would."""
+
+    def script(item: AnyItem) -> AnyReply | None:
+        if isinstance(item, kind) and all(getattr(item, k) == v for k, v in fields.items()):
+            return Refused(item.episode_id, 422, "no such luck", "a", "Box(1,)", "shape (2,)")
+        return None
+
+    return script
+
+
+class CountingSimulation:
+    """`num_steps` steps for all agents, each paid its own share of the seed; then terminated."""
+
+    def __init__(
+        self, agents: str = "ab", num_steps: int = 3, raises_at: int | None = None
+    ) -> None:
+        self.possible_agents = tuple(agents)
+        self.observation_spaces = {a: Box((1,)) for a in agents}
+        self.action_spaces = {a: Discrete(9) for a in agents}
+        self.state_size = 1
+        self.seeds: list[int | None] = []
+        self.actions: list[dict[str, Any]] = []
+        self._num_steps = num_steps
+        self._raises_at = raises_at
+        self._t = 0
+        self._played = 0
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        self.seeds.append(seed)
+        self._t = 0
+        return self._observations(), {}
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        if self._played == self._raises_at:
+            raise ZeroDivisionError("the physics exploded")
+        self.actions.append(actions)
+        self._t += 1
+        self._played += 1
+        is_over = self._t == self._num_steps
+        rewards = {a: 0.5 + i for i, a in enumerate(self.possible_agents)}
+        done = dict.fromkeys(self.possible_agents, True) if is_over else {}
+        seen = self._observations()
+        return StepResult(
+            {} if is_over else seen, rewards, done, {}, seen if done else {}, {}, is_over
+        )
+
+    def state(self) -> np.ndarray:
+        return np.array([self._t], np.float32)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _observations(self) -> dict[str, Any]:
+        return {a: np.array([self._t], np.float32) for a in self.possible_agents}

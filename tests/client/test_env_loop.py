@@ -1,0 +1,160 @@
+"""Simulations in lockstep: one message a server and tick, whatever their number."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from scripted_servers import CountingSimulation, Server, refusing
+
+from client import AssignmentError, MultiplexingClient, RefusedByServer, ServerUnavailable
+from client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
+from protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
+
+
+class World:
+    """Two servers and a client."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.left = Server("left", "a", self.log)
+        self.right = Server("right", "b", self.log, state_size=1)
+        self.client = MultiplexingClient([self.left, self.right])
+        self.results: list[EpisodeResult] = []
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("num_simulations", [1, 3])
+def test_one_message_a_server_and_tick(world: World, num_simulations: int) -> None:
+    simulations = [CountingSimulation(num_steps=3) for _ in range(num_simulations)]
+    seeds = iter(range(2 * num_simulations))
+    loop = EnvLoop(simulations, world.client, seeds=seeds)
+    loop.run(world.results.append)
+    # Two episodes of three steps each, one after the other: six steps and a last end.
+    assert [len(frame) for frame in world.left.frames] == [
+        2 * n for n in [num_simulations]
+    ] + [num_simulations] * 2 + [3 * num_simulations] + [num_simulations] * 3  # fmt: skip
+    assert world.log == [("send", "left"), ("send", "right"), ("receive", "left"),
+                         ("receive", "right")] * 7  # fmt: skip
+    assert (loop.num_episodes, loop.num_env_steps) == (2 * num_simulations, 6 * num_simulations)
+    assert world.left.open == world.right.open == {}
+    assert world.client.num_mismatches == 0
+
+
+def test_an_end_and_the_next_start_share_a_message(world: World) -> None:
+    EnvLoop([CountingSimulation(num_steps=1)], world.client, seeds=iter([0, 1])).run()
+    kinds = [[type(item) for item in frame] for frame in world.left.frames]
+    assert kinds == [[StartEpisode, Step], [EndEpisode, StartEpisode, Step], [EndEpisode]]
+
+
+def test_each_episode_has_its_seed(world: World) -> None:
+    simulations = [CountingSimulation(num_steps=n) for n in (1, 2)]
+    EnvLoop(simulations, world.client, seeds=iter([10, 20, 30])).run(world.results.append)
+    assert [s.seeds for s in simulations] == [[10, 30], [20]]
+    assert sorted((r.seed, r.num_steps) for r in world.results) == [(10, 1), (20, 2), (30, 1)]
+
+
+def test_returns_are_those_of_the_simulation_and_of_the_servers(world: World) -> None:
+    EnvLoop([CountingSimulation(num_steps=4)], world.client, seeds=iter([5])).run(
+        world.results.append
+    )
+    assert world.results == [EpisodeResult({"a": 2.0, "b": 6.0}, 4, 5)]
+    assert sum(i.rewards.get("a", 0) for i in world.left.items[1:]) == 2.0
+    assert sum(i.rewards.get("b", 0) for i in world.right.items[1:]) == 6.0
+
+
+def test_actions_reach_the_simulation(world: World) -> None:
+    simulation = CountingSimulation(num_steps=2)
+    EnvLoop([simulation], world.client, seeds=iter([0])).run()
+    assert simulation.actions == [{"a": f"left:a:{t}", "b": f"right:b:{t}"} for t in range(2)]
+
+
+def test_state_and_last_observations_come_along(world: World) -> None:
+    EnvLoop([CountingSimulation(num_steps=2)], world.client, seeds=iter([0])).run()
+    assert [float(i.state[0]) for i in world.right.items[1:]] == [0.0, 1.0, 2.0]
+    (end,) = world.right.of(EndEpisode)
+    assert end.terminations == {"b": True}
+    assert not end.is_truncated
+    assert end.final_observations["b"].tolist() == [2.0]
+
+
+def test_evaluation_says_so(world: World) -> None:
+    EnvLoop([CountingSimulation()], world.client, mode="eval", seeds=iter([0])).run()
+    (start,) = world.left.of(StartEpisode)
+    assert start.mode == "eval"
+
+
+def test_it_stops_when_told_and_closes_what_is_open(world: World) -> None:
+    calls = itertools.count()
+    loop = EnvLoop([CountingSimulation(num_steps=100)] * 2, world.client)
+    loop.run(should_stop=lambda: next(calls) == 4)
+    assert loop.num_env_steps == 8
+    assert world.left.open == world.right.open == {}
+    assert len(world.left.of(AbortEpisode)) == 2
+
+
+def test_the_client_forgets_episodes_that_are_over(world: World) -> None:
+    EnvLoop([CountingSimulation(num_steps=1)], world.client, seeds=iter(range(50))).run()
+    assert world.client._episodes == {}
+
+
+@pytest.mark.parametrize("raises_at", range(7))
+def test_a_simulation_that_raises(world: World, raises_at: int) -> None:
+    simulations = [CountingSimulation(), CountingSimulation(num_steps=100, raises_at=raises_at)]
+    loop = EnvLoop(simulations, world.client)
+    with pytest.raises(
+        SimulationFailed, match=r"step\(\): ZeroDivisionError: the physics"
+    ) as failure:
+        loop.run(world.results.append)
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+    for server in (world.left, world.right):
+        assert server.open == {}, "all are closed on every server"
+        assert len(server.of(EndEpisode)) == len(world.results) == (raises_at + 1) // 3
+    assert world.client._episodes == {}
+
+
+def test_a_simulation_that_raises_in_reset(world: World) -> None:
+    simulation = CountingSimulation(num_steps=1)
+    seeds = iter([0, 1])
+
+    def reset(seed: int | None) -> object:
+        if seed == 1:
+            raise KeyError("level 2")
+        return CountingSimulation.reset(simulation, seed)
+
+    simulation.reset = reset  # type: ignore[method-assign, assignment]
+    with pytest.raises(SimulationFailed, match=r"reset\(\): KeyError: 'level 2'"):
+        EnvLoop([simulation], world.client, seeds=seeds).run(world.results.append)
+    assert len(world.results) == len(world.left.of(EndEpisode)) == 1
+    assert world.left.open == world.right.open == {}
+
+
+@pytest.mark.parametrize("kind", [StartEpisode, Step, EndEpisode])
+def test_a_refusal_ends_the_loop_and_closes_everything(world: World, kind: type) -> None:
+    world.left.script = refusing(kind)
+    loop = EnvLoop([CountingSimulation(num_steps=2) for _ in range(2)], world.client)
+    with pytest.raises(RefusedByServer, match="no such luck"):
+        loop.run()
+    assert world.left.open == world.right.open == {}
+
+
+def test_a_lost_server_ends_the_loop(world: World) -> None:
+    calls = itertools.count()
+
+    def should_stop() -> bool:
+        world.right.is_lost = next(calls) == 2
+        return False
+
+    with pytest.raises(ServerUnavailable, match="right is gone"):
+        EnvLoop([CountingSimulation(num_steps=100)] * 2, world.client).run(should_stop=should_stop)
+    assert world.left.open == {}
+
+
+def test_an_agent_that_nobody_serves(world: World) -> None:
+    with pytest.raises(AssignmentError, match=r"\['x'\]"):
+        EnvLoop([CountingSimulation("abx")], world.client)
+    assert world.log == []

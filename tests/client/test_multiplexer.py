@@ -1,0 +1,399 @@
+"""One step split over the servers and merged again, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_servers import Server, refusing
+
+from client import (
+    AssignmentError,
+    EpisodeMisuse,
+    MultiplexingClient,
+    PolicyClient,
+    RefusedByServer,
+    ServerUnavailable,
+)
+from client.random_policy import RandomTransport
+from protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Ended,
+    EndEpisode,
+    Refused,
+    StartEpisode,
+    Step,
+)
+
+Log = list[tuple[str, str]]
+
+
+@pytest.fixture
+def log() -> Log:
+    return []
+
+
+@pytest.fixture
+def left(log: Log) -> Server:
+    return Server("left", "ab", log)
+
+
+@pytest.fixture
+def right(log: Log) -> Server:
+    return Server("right", "c", log)
+
+
+@pytest.fixture
+def client(left: Server, right: Server, log: Log) -> MultiplexingClient:
+    return MultiplexingClient([left, right])
+
+
+ALL = {"a": [1.0], "b": [2.0], "c": [3.0]}
+
+
+# --- who serves whom ------------------------------------------------------------------------
+
+
+def test_two_servers_claim_an_agent(log: Log) -> None:
+    servers = [Server("left", "ab", log), Server("right", "bc", log)]
+    with pytest.raises(
+        AssignmentError, match="agent 'b' belongs to two servers, 'left' and 'right'"
+    ):
+        MultiplexingClient(servers)
+
+
+def test_one_server_twice(log: Log) -> None:
+    servers = [Server("left", "a", log), Server("left", "a", log)]
+    with pytest.raises(AssignmentError, match="two addresses lead to server 'left'"):
+        MultiplexingClient(servers)
+    assert servers[0].is_closed
+
+
+def test_names_are_the_servers_own(left: Server, right: Server) -> None:
+    with pytest.raises(AssignmentError, match="named 'right' here calls itself 'left'"):
+        MultiplexingClient({"right": left, "left": right})
+    assert MultiplexingClient({"left": left, "right": right}).specs.keys() == {"left", "right"}
+
+
+def test_an_agent_without_a_server(client: MultiplexingClient, left: Server) -> None:
+    with pytest.raises(AssignmentError, match=r"agents \['x'\] belong to no server; 'left' serves"):
+        client.check_agents(["a", "x"])
+    episode_id = client.start_episode()
+    with pytest.raises(
+        AssignmentError, match=r"agent 'x' belongs to no server; assigned are: a \(l"
+    ):
+        client.get_action(episode_id, {"a": [1.0], "x": [1.0]})
+    assert left.of(Step) == []
+    with pytest.raises(AssignmentError, match="'x'"):
+        client.log_returns(episode_id, {"x": 1.0})
+    client.get_action(episode_id, {"a": [1.0]})  # nothing of it was sent
+    client.end_episode(episode_id)
+    assert client.num_mismatches == 0
+
+
+# --- split and merge ------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 3), min_size=1), st.data())
+def test_merging_what_was_split_is_the_same_again(server_of: dict[str, int], data: Any) -> None:
+    log: Log = []
+    servers = [Server(f"s{i}", [a for a, j in server_of.items() if j == i], log) for i in range(4)]
+    client = MultiplexingClient(servers)
+    episode_id = client.start_episode()
+    told = [0] * 4
+    for _ in range(3):
+        acting = data.draw(st.lists(st.sampled_from(sorted(server_of)), unique=True))
+        actions = client.get_action(episode_id, {agent: [0.0] for agent in acting})
+        assert list(actions) == acting
+        for agent, action in actions.items():
+            assert action == f"s{server_of[agent]}:{agent}:{told[server_of[agent]]}"
+        for i in {server_of[agent] for agent in acting}:
+            told[i] += 1
+    client.end_episode(episode_id)
+    assert [server.steps[episode_id] for server in servers] == told
+    assert client.num_mismatches == 0
+
+
+def test_each_server_sees_its_own_agents_and_their_rewards(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    episode_id = client.start_episode()
+    assert client.get_action(episode_id, ALL) == {
+        "a": "left:a:0",
+        "b": "left:b:0",
+        "c": "right:c:0",
+    }
+    flags = {"b": True, "c": False, "__all__": False}
+    client.log_returns(episode_id, {"a": 1.0, "c": 2.0}, terminations=flags)
+    client.get_action(episode_id, {"c": [1.0], "a": [1.0]})
+    assert left.of(Step)[1] == Step(episode_id, 1, {"a": [1.0]}, {"a": 1.0}, {"b": True})
+    assert right.of(Step)[1] == Step(episode_id, 1, {"c": [1.0]}, {"c": 2.0})
+
+
+def test_all_are_asked_before_any_answer_is_awaited(client: MultiplexingClient, log: Log) -> None:
+    episode_id = client.start_episode()
+    client.get_action(episode_id, ALL)
+    client.end_episode(episode_id)
+    turn = [("send", "left"), ("send", "right"), ("receive", "left"), ("receive", "right")]
+    assert log == turn * 3
+
+
+def test_a_server_without_acting_agents_is_not_called_and_its_rewards_are_kept(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    episode_id = client.start_episode()
+    client.get_action(episode_id, ALL)
+    for _ in range(3):
+        client.log_returns(episode_id, {"a": 1.0, "c": 10.0})
+        client.get_action(episode_id, {"a": [1.0]})
+    assert len(right.frames) == 2
+    client.log_returns(episode_id, {"c": 10.0}, truncations={"c": True},
+                       final_observations={"c": [9.0]})  # fmt: skip
+    client.end_episode(episode_id)
+    assert right.items[-1] == EndEpisode(
+        episode_id, 1, rewards={"c": 40.0}, truncations={"c": True}, final_observations={"c": [9.0]}
+    )
+    assert left.items[-1] == EndEpisode(episode_id, 4)
+    assert client.num_mismatches == 0
+
+
+def test_many_episodes_in_one_message_a_server(
+    client: MultiplexingClient, left: Server, log: Log
+) -> None:
+    one, two = client.start_episode(), client.start_episode()
+    log.clear()
+    actions = client.get_action([one, two], {one: ALL, two: {"a": [1.0]}})
+    assert actions == {
+        one: {"a": "left:a:0", "b": "left:b:0", "c": "right:c:0"},
+        two: {"a": "left:a:0"},
+    }
+    assert len(log) == 4
+    assert [item.episode_id for item in left.frames[-1]] == [one, two]
+
+
+def test_state_goes_to_those_who_ask_for_it(log: Log) -> None:
+    asking, other = Server("asking", "a", log, state_size=1), Server("other", "b", log)
+    client = MultiplexingClient([asking, other])
+    assert client.wants_state
+    episode_id = client.start_episode()
+    client.get_action(episode_id, {"a": [0.0], "b": [0.0]}, state=[7.0])
+    client.end_episode(episode_id, state=[8.0])
+    assert [item.state for item in asking.items[1:]] == [[7.0], [8.0]]
+    assert [item.state for item in other.items[1:]] == [None, None]
+
+
+def test_the_verbs_say_what_kind_of_episode_it_is(client: MultiplexingClient, left: Server) -> None:
+    client.start_episode("mine", training_enabled=False, should_explore=True)
+    client.log_action("mine", {"a": [1.0]}, {"a": 4})
+    client.end_episode("mine", {"a": [2.0]}, truncated=True)
+    assert left.items == [
+        StartEpisode("mine", "eval", True),
+        Step("mine", 0, {"a": [1.0]}, logged_actions={"a": 4}),
+        EndEpisode("mine", 1, True, final_observations={"a": [2.0]}),
+    ]
+
+
+def test_a_client_of_one_server(log: Log) -> None:
+    with PolicyClient(Server("only", "a", log)) as client:
+        episode_id = client.start_episode()
+        assert client.get_action(episode_id, {"a": [0.0]}) == {"a": "only:a:0"}
+
+
+# --- ends -----------------------------------------------------------------------------------
+
+
+def test_the_end_reaches_servers_that_were_never_asked(
+    client: MultiplexingClient, right: Server
+) -> None:
+    episode_id = client.start_episode()
+    client.get_action(episode_id, {"a": [1.0]})
+    client.log_returns(episode_id, {"c": 1.0})
+    client.end_episode(episode_id)
+    assert right.items[1:] == [EndEpisode(episode_id, 0, rewards={"c": 1.0})]
+    assert client.num_mismatches == 0
+
+
+@pytest.mark.parametrize(
+    "ended", [Ended("e", 7, {"a": 1.0}), Ended("e", 1, {"a": 1.5}), Ended("e", 1, {})]
+)
+def test_a_server_that_counts_otherwise_is_counted(
+    client: MultiplexingClient, left: Server, right: Server, ended: Ended, caplog: Any
+) -> None:
+    for server in (left, right):
+        server.script = lambda item: ended if isinstance(item, EndEpisode) else None
+    client.start_episode("e")
+    client.get_action("e", {"a": [0.0]})
+    client.log_returns("e", {"a": 1.0})
+    client.end_episode("e")
+    assert client.num_mismatches == 1, "it counts episodes"
+    assert "counts differ: server 'left'" in caplog.text
+
+
+def test_rounding_is_no_mismatch(client: MultiplexingClient, left: Server) -> None:
+    left.script = lambda item: Ended("e", 1, {"a": 0.3}) if isinstance(item, EndEpisode) else None
+    client.start_episode("e")
+    client.get_action("e", {"a": [0.0]})
+    client.log_returns("e", {"a": 0.1})
+    client.log_returns("e", {"a": 0.2})
+    client.end_episode("e")
+    assert client.num_mismatches == 0
+
+
+@pytest.mark.parametrize("verb", ["get_action", "log_returns", "end_episode", "abort_episode"])
+@pytest.mark.parametrize("how", ["never", "end_episode", "abort_episode"])
+def test_an_episode_that_is_not_open(client: MultiplexingClient, verb: str, how: str) -> None:
+    if how != "never":
+        client.start_episode("e")
+        getattr(client, how)("e")
+    with pytest.raises(EpisodeMisuse, match="episode e is not open"):
+        getattr(client, verb)(*(("e", {}) if verb != "abort_episode" else ("e",)))
+
+
+def test_an_id_is_open_once(client: MultiplexingClient) -> None:
+    client.start_episode("e")
+    with pytest.raises(EpisodeMisuse, match="open already"):
+        client.start_episode("e")
+
+
+def test_closing_aborts_what_is_open(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    with client:
+        client.start_episode("e")
+    for server in (left, right):
+        assert server.of(AbortEpisode) == [AbortEpisode("e", "the client closed")]
+        assert server.is_closed
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def test_a_start_is_all_or_nothing(client: MultiplexingClient, left: Server, right: Server) -> None:
+    right.script = refusing(StartEpisode)
+    with pytest.raises(RefusedByServer, match="no such luck") as refusal:
+        client.start_episode("e")
+    assert (refusal.value.server_id, refusal.value.code) == ("right", 422)
+    assert left.open == {}
+    with pytest.raises(EpisodeMisuse):
+        client.get_action("e", ALL)
+    right.script = lambda item: None
+    client.start_episode("e")
+
+
+def test_a_refused_step_closes_the_episode_everywhere_and_no_other(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = refusing(Step, episode_id="bad")
+    client.start_episode("bad")
+    client.start_episode("good")
+    with pytest.raises(RefusedByServer) as refusal:
+        client.get_action("bad", ALL)
+    error = refusal.value
+    assert (error.episode_id, error.agent_id, error.expected, error.got) == (
+        "bad", "a", "Box(1,)", "shape (2,)"
+    )  # fmt: skip
+    for server in (left, right):
+        assert server.open.keys() == {"good"}
+    client.get_action("good", ALL)
+    client.end_episode("good")
+    assert left.open == right.open == {}
+
+
+def test_a_refusal_in_a_message_of_many_episodes(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = refusing(Step, episode_id="bad")
+    for episode_id in ("bad", "good"):
+        client.start_episode(episode_id)
+    with pytest.raises(RefusedByServer):
+        client.get_action(["bad", "good"], {"bad": ALL, "good": ALL})
+    assert left.open.keys() == right.open.keys() == {"good"}
+    client.end_episode("good")
+
+
+def test_a_refused_end_is_aborted_where_it_was_refused(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = refusing(EndEpisode)
+    client.start_episode("e")
+    client.get_action("e", ALL)
+    with pytest.raises(RefusedByServer):
+        client.end_episode("e")
+    assert left.open == right.open == {}
+    assert right.of(AbortEpisode) == []
+
+
+def test_a_frame_that_is_refused_as_a_whole(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    client.start_episode("e")
+    client.start_episode("f")
+    left.receive = lambda: (setattr(left, "_replies", None), [Refused("", 400, "not a batch")])[1]  # type: ignore[method-assign]
+    with pytest.raises(ServerUnavailable, match=r"answered 2 items with 1 replies: not a batch"):
+        client.get_action(["e", "f"], {"e": ALL, "f": ALL})
+    assert right.open == {}, "the others' answers were taken, and the episodes closed there"
+
+
+# --- losses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["is_lost", "is_lost_on_receive"])
+@pytest.mark.parametrize("lost", ["left", "right"])
+def test_a_lost_server_aborts_on_the_others(
+    client: MultiplexingClient, left: Server, right: Server, when: str, lost: str
+) -> None:
+    gone, other = (left, right) if lost == "left" else (right, left)
+    client.start_episode("e")
+    client.get_action("e", ALL)
+    setattr(gone, when, True)
+    with pytest.raises(ServerUnavailable, match=f"{lost} is gone") as loss:
+        client.get_action("e", ALL)
+    assert loss.value.server_id == lost
+    assert other.open == {}
+    assert other.of(AbortEpisode) == [AbortEpisode("e", f"lost server {lost}")]
+    with pytest.raises(EpisodeMisuse):
+        client.get_action("e", ALL)
+
+
+def test_all_servers_lost(client: MultiplexingClient, left: Server, right: Server) -> None:
+    client.start_episode("e")
+    left.is_lost = right.is_lost = True
+    with pytest.raises(ServerUnavailable):
+        client.get_action("e", ALL)
+    client.close()
+
+
+def test_a_start_without_one_of_the_servers(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    right.is_lost = True
+    with pytest.raises(ServerUnavailable):
+        client.start_episode("e")
+    assert left.open == {}
+
+
+def test_a_server_that_closed_the_episode_itself(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    left.script = lambda item: Aborted("e") if isinstance(item, EndEpisode) else None
+    client.start_episode("e")
+    client.get_action("e", ALL)
+    client.end_episode("e")
+    assert right.open == {}
+
+
+# --- random actions -------------------------------------------------------------------------
+
+
+def test_one_server_can_be_replaced_by_random_actions(left: Server, right: Server) -> None:
+    client = MultiplexingClient([left, RandomTransport(right.fetch_spec(), seed=1)])
+    episode_id = client.start_episode(training_enabled=False)
+    drawn = {client.get_action(episode_id, ALL)["c"] for _ in range(100)}
+    assert drawn == set(range(9))
+    client.log_returns(episode_id, {"a": 1.0, "c": 1.0})
+    client.end_episode(episode_id)
+    assert client.num_mismatches == 0
+    assert right.frames == []

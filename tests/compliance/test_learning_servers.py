@@ -1,0 +1,152 @@
+"""Servers that learn: what evaluation must leave alone, and what a team must have."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
+
+from client import MultiplexingClient, RefusedByServer
+from servers.server import PolicyServer
+
+SOON_S = 1.0
+PATIENCE_S = 20.0
+SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.float32)}
+
+
+def flat(weights: Any) -> dict[str, bytes]:
+    """Returns every array of nested dicts, as bytes."""
+    found: dict[str, bytes] = {}
+    for key, value in weights.items():
+        if isinstance(value, dict):
+            found |= {f"{key}/{name}": data for name, data in flat(value).items()}
+        else:
+            found[key] = np.asarray(value).tobytes()
+    return found
+
+
+def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Returns what the learner has learnt, and what acts."""
+    learner = server.algo.learner_group._learner
+    acting = server.algo.env_runner
+    assert learner is not None
+    assert acting is not None
+    return flat(learner.module.get_state()), flat(acting.get_state()["rl_module"])
+
+
+def play(client: MultiplexingClient, num_steps: int, is_training: bool) -> None:
+    episode_id = client.start_episode(training_enabled=is_training)
+    for _ in range(num_steps):
+        actions = client.get_action(episode_id, SEEN)
+        client.log_returns(episode_id, {a: float(action) for a, action in actions.items()})
+    client.end_episode(episode_id)
+
+
+@pytest.mark.parametrize("while_learning", ["wait", "serve"])
+def test_evaluation_changes_no_weight_and_counts_no_step(
+    make_server: MakeServer, while_learning: str
+) -> None:
+    agents = {agent: SEES[agent] for agent in "ab"}
+    server = make_server(
+        make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL,
+                  while_learning=while_learning)
+    )  # fmt: skip
+    with MultiplexingClient([server.address]) as client:
+        before, version = weights(server), server.status().weights_seq_no
+        for _ in range(4):
+            play(client, 30, is_training=False)  # three batches, were it training
+        assert weights(server) == before
+        status = server.status()
+        assert (status.num_env_steps, status.num_agent_steps, status.num_episodes) == (0, 0, 0)
+        assert (status.iteration, status.weights_seq_no) == (0, version)
+        assert not status.is_waiting_for_learner
+
+        play(client, 45, is_training=True)
+        deadline = time.monotonic() + PATIENCE_S
+        while server.status().iteration < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        status = server.status()
+        assert (status.iteration, status.num_env_steps, status.num_episodes) == (1, 45, 1)
+        assert server.status().problem == ""
+        learnt = weights(server)
+        assert all(new != old for new, old in zip(learnt, before, strict=True))
+
+        play(client, 30, is_training=False)
+        assert weights(server) == learnt
+        assert server.status().num_env_steps == 45
+        assert client.num_mismatches == 0
+
+
+def test_agents_in_turns_over_many_batches(make_server: MakeServer) -> None:
+    """A turn game is cut in the middle of moves; RLlib's own recorder fails there."""
+    agents = {agent: SEES[agent] for agent in "ab"}
+    server = make_server(
+        make_plan("PPO", agents, server_id="turns", settings=PPO_SETTINGS, model=SMALL_MODEL)
+    )
+    with MultiplexingClient([server.address]) as client:
+        for length in (7, 90, 61):
+            episode_id = client.start_episode()
+            for t in range(length):
+                agent = "ab"[t % 2]
+                client.get_action(episode_id, {agent: SEEN[agent]})
+                client.log_returns(episode_id, {"a": 1.0, "b": -1.0})
+            client.end_episode(episode_id, SEEN, truncated=True)
+        assert client.num_mismatches == 0
+    deadline = time.monotonic() + PATIENCE_S
+    while server.status().iteration < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.status().problem == ""
+    assert server.status().iteration == 3
+    assert server.status().num_env_steps == 158
+
+
+@pytest.fixture(scope="module")
+def qmix(make_server: MakeServer) -> PolicyServer:
+    settings = {"batch_size_episodes": 2, "num_episodes_before_learning": 2,
+                "min_sample_timesteps_per_iteration": 1, "hidden_dim": 8,
+                "mixing_embed_dim": 4, "hypernet_embed": 4}  # fmt: skip
+    plan = make_plan("QMIX", {agent: SEES[agent] for agent in "ab"}, settings=settings,
+                     groups={"team": ("a", "b")}, while_learning="serve")  # fmt: skip
+    return make_server(plan)
+
+
+@pytest.mark.parametrize("carrier", ["websocket", "http"])
+def test_a_member_of_a_team_that_never_appeared_is_missed_by_name_at_once(
+    qmix: PolicyServer, carrier: Any
+) -> None:
+    with MultiplexingClient([qmix.address], carrier=carrier) as client:
+        other = client.start_episode()
+        client.get_action(other, SEEN)
+        episode_id = client.start_episode()
+        began = time.monotonic()
+        with pytest.raises(RefusedByServer) as refusal:
+            client.get_action(episode_id, {"a": SEEN["a"]})
+        assert time.monotonic() - began < SOON_S
+        error = refusal.value
+        assert (error.code, error.agent_id, error.server_id) == (422, "b", "qmix")
+        assert "group 'team'" in str(error)
+        assert "without its member 'b'" in str(error)
+        assert client.get_action(other, SEEN).keys() == {"a", "b"}
+        client.end_episode(other, SEEN, truncated=True)
+
+
+def test_a_team_whose_members_die_learns_on(qmix: PolicyServer) -> None:
+    before = qmix.status().weights_seq_no
+    with MultiplexingClient([qmix.address]) as client:
+        for _ in range(6):
+            episode_id = client.start_episode()
+            client.get_action(episode_id, SEEN)
+            client.log_returns(episode_id, {"a": 1.0, "b": 0.0}, terminations={"a": True})
+            for _ in range(3):
+                assert client.get_action(episode_id, {"b": SEEN["b"]}).keys() == {"b"}
+                client.log_returns(episode_id, {"a": 1.0, "b": 1.0})
+            client.end_episode(episode_id)
+        assert client.num_mismatches == 0
+    deadline = time.monotonic() + PATIENCE_S
+    while qmix.status().weights_seq_no == before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert qmix.status().problem == ""
+    assert qmix.status().weights_seq_no > before
