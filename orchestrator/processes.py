@@ -7,6 +7,7 @@ orchestrator's own process stays light.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from orchestrator.config.schema import SimulationConfig
 from orchestrator.process_log import log_to
 from protocol.messages import Status
 from servers.config import ServerPlan
+
+logger = logging.getLogger(__name__)
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -154,6 +157,9 @@ class SimulationProcess:
                 on_episode=lambda result: self._episodes.append(result.returns),
                 should_stop=self._should_stop.is_set,
             )
+        except Exception:
+            logger.exception("the simulation gave up")  # Ray tells the launcher, and not this log
+            raise
         finally:
             self._client.close()
             for simulation in self._simulations:

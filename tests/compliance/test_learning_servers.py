@@ -136,7 +136,7 @@ def test_a_member_of_a_team_that_never_appeared_is_missed_by_name_at_once(
 def test_a_team_whose_members_die_learns_on(qmix: PolicyServer) -> None:
     before = qmix.status().weights_seq_no
     with MultiplexingClient([qmix.address]) as client:
-        for _ in range(6):
+        for _ in range(60):  # a batch is 200 env steps
             episode_id = client.start_episode()
             client.get_action(episode_id, SEEN)
             client.log_returns(episode_id, {"a": 1.0, "b": 0.0}, terminations={"a": True})

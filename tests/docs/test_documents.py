@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 # <!-- path --> and the code block below it.
 SHOWN_FILE = re.compile(r"<!-- (\S+\.(?:py|yaml)) -->\n```\w+\n(.*?)```\n", re.DOTALL)

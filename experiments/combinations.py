@@ -1,0 +1,112 @@
+"""QMIX, PPO and A2C alone and in pairs, each in each position, on one cooperative simulation.
+
+    python -m experiments.combinations --out experiments/results/combinations
+
+Three agents answer cues; the reward is shared (`experiments.simulations.cue_game`). One server
+has all three agents, or one has agent_0 and the other the rest. The rule: after the budget, 50
+evaluation episodes, value-based greedy and policies sampled, mean return per agent; beside it the
+same with each server's agents random. Random 2.66, oracle 20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+from client.env_loop import EnvLoop, EpisodeResult
+from experiments.simulations.cue_game import oracle_return, random_return
+from orchestrator.config import load_config
+from orchestrator.in_process import serve
+
+ALGORITHMS = ("QMIX", "PPO", "A2C")
+_POSITIONS = (["agent_0"], ["agent_1", "agent_2"])
+_SETTINGS = {
+    "QMIX": (
+        "{agent: mlp, gamma: 0.9, optimizer_name: adam, lr: 0.002, "
+        "epsilon: [[0, 1.0], [4000, 0.05]]}"
+    ),
+    "PPO": (
+        "{train_batch_size_per_learner: 500, minibatch_size: 125, num_epochs: 6, lr: 0.003, "
+        "gamma: 0.9, entropy_coeff: 0.01}"
+    ),
+    "A2C": "{train_batch_size_per_learner: 200, lr: 0.003, gamma: 0.9, lambda_: 0.9}",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one combination reached."""
+
+    assignment: str
+    seed: int
+    env_steps: int
+    learned: float
+    replaced: dict[str, float]
+    """Server to the mean return with its agents random instead."""
+
+
+def combinations() -> list[tuple[str, ...]]:
+    """Every one alone, and every ordered pair."""
+    return [*((a,) for a in ALGORITHMS), *itertools.product(ALGORITHMS, repeat=2)]
+
+
+def run(algorithms: tuple[str, ...], env_steps: int = 8_000, seed: int = 0) -> Outcome:
+    """Trains one combination and evaluates it."""
+    positions = _POSITIONS if len(algorithms) == 2 else ([*_POSITIONS[0], *_POSITIONS[1]],)
+    overrides = [f"seed={seed}"]
+    for i, (algorithm, agents) in enumerate(zip(algorithms, positions, strict=True)):
+        key = f"servers.{algorithm.lower()}_{i}"
+        overrides += [
+            f"{key}.algorithm={algorithm}",
+            f"{key}.agents=[{','.join(agents)}]",
+            f"{key}.settings={_SETTINGS[algorithm]}",
+            # Neither waits for the other's updates: that is what is mixed here.
+            f"{key}.while_learning={'serve' if algorithm == 'QMIX' else 'wait'}",
+        ]
+        if algorithm == "QMIX":
+            overrides += [f"{key}.groups={{team_{i}: [{','.join(agents)}]}}",
+                          f"{key}.team_reward=mean"]  # fmt: skip
+    with serve(load_config("cues", overrides)) as served, served.client() as client:
+        loop = EnvLoop([served.simulation() for _ in range(4)], client)
+        loop.run(should_stop=lambda: loop.num_env_steps >= env_steps)
+        served.check()
+        for server in served.servers.values():
+            server.finish_training()
+        explore = {s: not s.startswith("qmix") for s in served.servers}
+        learned = served.evaluate(50, should_explore=explore)
+        replaced = {
+            s: _mean(served.evaluate(50, replaced=s, should_explore=explore))
+            for s in served.servers
+        }
+        assignment = served.experiment.assignment
+    return Outcome(assignment, seed, loop.num_env_steps, _mean(learned), replaced)
+
+
+def _mean(results: list[EpisodeResult]) -> float:
+    return fmean(fmean(result.returns.values()) for result in results)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env-steps", type=int, default=8_000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for seed in args.seeds:
+        for algorithms in combinations():
+            outcome = run(algorithms, args.env_steps, seed)
+            rows.append(asdict(outcome))
+            replaced = ", ".join(f"{s} random {v:.2f}" for s, v in outcome.replaced.items())
+            print(f"{outcome.assignment}: learned {outcome.learned:.2f}; {replaced}", flush=True)
+            (args.out / "outcomes.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"random {random_return():.2f}, oracle {oracle_return():.2f}")
+
+
+if __name__ == "__main__":
+    main()

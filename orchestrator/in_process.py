@@ -1,0 +1,104 @@
+"""An experiment's servers inside this process: for studies, notebooks and tests.
+
+The servers are the real ones, spoken to over loopback; only their processes are missing, so
+they share one interpreter lock. `orchestrator.launch` is for runs that matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from client import MultiplexingClient
+from client.adapters import Simulation, make_simulation
+from client.env_loop import EnvLoop, EpisodeResult
+from orchestrator.config import Experiment, ExperimentConfig, prepare
+from orchestrator.processes import ServerAddress, connect
+
+if TYPE_CHECKING:
+    from servers.server import PolicyServer
+
+
+@dataclass(frozen=True)
+class Served:
+    """Servers that are running, and their experiment."""
+
+    experiment: Experiment
+    servers: dict[str, PolicyServer]
+
+    @property
+    def addresses(self) -> dict[str, ServerAddress]:
+        """Where they listen."""
+        return {
+            s: ServerAddress(server.address, server.plan.token)
+            for s, server in self.servers.items()
+        }
+
+    def simulation(self) -> Simulation:
+        """Makes one more environment of the experiment's."""
+        config = self.experiment.config.simulation
+        return make_simulation(config.env, config.kwargs)
+
+    def client(self, replaced: str | None = None, seed: int = 0) -> MultiplexingClient:
+        """Connects; `replaced` names a server whose agents act at random instead."""
+        return connect(self.addresses, replaced, seed)
+
+    def evaluate(
+        self,
+        num_episodes: int,
+        *,
+        replaced: str | None = None,
+        first_seed: int = 10_000,
+        should_explore: bool | Mapping[str, bool] = False,
+    ) -> list[EpisodeResult]:
+        """Plays episodes that never train; see `orchestrator.evaluation`."""
+        results: list[EpisodeResult] = []
+        seeds = iter(range(first_seed, first_seed + num_episodes))
+        with self.client(replaced, first_seed) as client:
+            EnvLoop(
+                [self.simulation()], client, mode="eval", should_explore=should_explore, seeds=seeds
+            ).run(results.append)
+        return results
+
+    def check(self) -> None:
+        """Raises `RuntimeError` if a server's training has failed."""
+        for server_id, server in self.servers.items():
+            problem = server.status().problem
+            if problem:
+                raise RuntimeError(f"server {server_id!r}: {problem}")
+
+
+@contextlib.contextmanager
+def serve(config: ExperimentConfig) -> Iterator[Served]:
+    """Runs an experiment's servers while the ``with`` block lasts.
+
+    Args:
+        config: its simulation is asked for agents and spaces, but not started.
+
+    Raises:
+        ConfigError: something in it is wrong.
+        ServerProblem: a server cannot start.
+    """
+    import ray
+
+    from servers.server import PolicyServer
+
+    experiment = prepare(config, needs_stop=False)
+    is_mine = not ray.is_initialized()
+    if is_mine:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        ray.init(num_cpus=1, include_dashboard=False, **options)
+    servers: dict[str, PolicyServer] = {}
+    try:
+        for server_id, plan in experiment.servers.items():
+            servers[server_id] = PolicyServer(plan)
+            servers[server_id].start()
+        yield Served(experiment, servers)
+    finally:
+        for server in servers.values():
+            server.stop()
+        if is_mine:
+            ray.shutdown()
