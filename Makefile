@@ -1,7 +1,7 @@
 # Everything that a checkout needs: Python 3.11 or newer with pip and venv, git and make.
 #
-#   make run                        set up .venv if need be, then run the tag experiment
-#   make run ARGS="seed=1"          the same, with arguments for `muxrl launch tag`
+#   make run                        set up .venv if need be, then run the chase experiment
+#   make run ARGS="seed=1"          the same, with arguments for `muxrl launch chase`
 #   make test                       lint, types, quick tests, faults, learning
 #
 # PYTHON names the interpreter that .venv is made with: make run PYTHON=python3.12
@@ -34,8 +34,8 @@ $(STAMP): pyproject.toml constraints.txt
 		-c constraints.txt torch -e ".[servers,simulations,dev]"
 	@touch $@
 
-run: setup ## Launches the tag experiment; more arguments with ARGS="key=value ...".
-	$(BIN)/muxrl launch tag $(ARGS)
+run: setup ## Launches the chase experiment; more arguments with ARGS="key=value ...".
+	$(BIN)/muxrl launch chase $(ARGS)
 
 test: lint types quick faults learning ## Checks everything, the quick things first.
 

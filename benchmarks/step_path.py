@@ -113,7 +113,7 @@ def main() -> None:
     args = parser.parse_args()
     import ray
 
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ.setdefault("RAY_worker_niceness", "0")
     experiment = prepare(load_config(CONFIG, []), needs_stop=False)
     with tempfile.TemporaryDirectory(prefix="muxrl-") as folder:
         ray.init(

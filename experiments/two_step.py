@@ -36,9 +36,7 @@ class Outcome:
         return late[0] if len(set(late)) == 1 else None
 
 
-def run(
-    algorithm: str, seed: int, env_steps: int = 20_000, interval: int = 2_000
-) -> Outcome:
+def run(algorithm: str, seed: int, env_steps: int = 20_000, interval: int = 2_000) -> Outcome:
     """Trains one team through a server and evaluates it on the way."""
     config = load_config("two_step", [f"servers.team.algorithm={algorithm}", f"seed={seed}"])
     returns: dict[int, float] = {}

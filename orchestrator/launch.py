@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -87,7 +86,8 @@ def launch(experiment: Experiment, run_dir: Path | None, show_progress: bool) ->
             with _interrupts_ignored():
                 run.stop()
     if run.has_started:
-        print_report(write_report(folder), console)
+        with _interrupts_ignored():
+            print_report(write_report(folder), console)
     console.print(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     if problem:
         Console(stderr=True).print(f"muxrl: {problem}", soft_wrap=True, markup=False)
@@ -123,7 +123,7 @@ class Run:
         self._tally = Tally()
         self._stop_conditions = StopConditions(self.config.stop)
         self._ray_folder: str | None = None
-        self._note = ""
+        self._saved_at_s = 0.0
 
     # --- start --------------------------------------------------------------------------
 
@@ -149,6 +149,7 @@ class Run:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self.config.address:
             ray.init(address=self.config.address, **options)
+            _claim_sigterm()
             return
         # Its own folder, so that nothing of it is left when the run is over.
         self._ray_folder = tempfile.mkdtemp(prefix="muxrl-")
@@ -159,6 +160,7 @@ class Run:
                 _temp_dir=self._ray_folder,
                 **options,
             )
+        _claim_sigterm()
 
     def _num_cpus_wanted(self) -> int:
         """Logical CPUs for every process at once: on one machine nobody waits for a place."""
@@ -259,10 +261,20 @@ class Run:
                     self._evaluations.collect(self._check_evaluation)
                     self._evaluations.begin_if_due(self._tally.env_steps, self._tally.time_s)
                 self._metrics.joint(self._tally.record())
+                self._save_if_due()
                 if progress is not None:
                     progress.update(self._snapshot())
                 if self._stop_conditions.reached(self._tally, self._statuses()):
                     return
+
+    def _save_if_due(self) -> None:
+        interval_s = self.config.checkpoint.interval_s
+        if interval_s is None or self._tally.time_s - self._saved_at_s < interval_s:
+            return
+        self._saved_at_s = self._tally.time_s
+        for server_id, actor in self._servers.items():
+            folder = self._folder.checkpoints / server_id / f"{self._tally.env_steps}_env_steps"
+            actor.save_soon.remote(folder.absolute())
 
     def _watch_simulations(self, interval_s: float) -> None:
         """Sleeps for an interval, or until a simulation gives up."""
@@ -276,7 +288,7 @@ class Run:
             name = self._playing.pop(ref)
             try:
                 ray.get(ref)
-            except Exception as error:  # noqa: BLE001 - any end of a simulation is the run's end
+            except Exception as error:  # any end of a simulation is the run's end
                 raise self._simulation_failed(name, error) from error
             raise RunFailed(f"{name} ended by itself; its log: {self._log(name)}")
 
@@ -390,7 +402,7 @@ class Run:
             self._stop_conditions.time_left_s(tally, self._statuses()),
             self._stop_conditions.text,
             servers,
-            "evaluating" if is_evaluating else self._note,
+            "evaluating" if is_evaluating else "",
         )
 
     # --- end ----------------------------------------------------------------------------
@@ -456,7 +468,7 @@ class Run:
         saves = {}
         if self.config.checkpoint.at_end and self.has_started:
             for server_id, actor in alive.items():
-                path = (self._folder.checkpoints / server_id).absolute()
+                path = (self._folder.checkpoints / server_id / "last").absolute()
                 saves[server_id] = actor.save.remote(path)
         for server_id, ref in saves.items():
             try:
@@ -514,42 +526,53 @@ def _describe(experiment: Experiment, folder: RunDirectory) -> None:
     )
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _claim_sigterm() -> None:
+    """A polite kill ends a run as Ctrl-C does.
+
+    To be called again after `ray.init`, which puts a handler there that aborts the process.
+    """
+    with contextlib.suppress(ValueError):  # not the main thread: the caller's signals are his
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
 @contextlib.contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """A polite kill ends a run as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: the caller's signals are the caller's
-        yield
-        return
+    before = signal.getsignal(signal.SIGTERM)
+    _claim_sigterm()
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
     """Lets the way out be gone to its end; a second Ctrl-C would leave processes behind."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+    except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Swallows what Ray prints on starting; what goes wrong is raised."""
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        with contextlib.redirect_stderr(nowhere):
-            yield
-    sys.stdout.flush()
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield

@@ -64,6 +64,10 @@ class ServerProcess:
         self._server.finish_training()
         return self.report()
 
+    def save_soon(self, path: Path) -> None:
+        """Asks for an RLlib checkpoint after the training iteration under way."""
+        self._server.trainer.save_soon(path)
+
     def save(self, path: Path) -> str:
         """Writes an RLlib checkpoint of the finished trainer."""
         return str(self._server.trainer.save(path))

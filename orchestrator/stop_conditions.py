@@ -40,9 +40,12 @@ class StopConditions:
             return True
         if config.time_s is not None and tally.time_s >= config.time_s:
             return True
-        if config.iterations is not None and statuses:
-            if all(status.iteration >= config.iterations for status in statuses.values()):
-                return True
+        if (
+            config.iterations is not None
+            and statuses
+            and all(status.iteration >= config.iterations for status in statuses.values())
+        ):
+            return True
         if config.episode_return:
             return all(
                 self._has_return(statuses.get(server_id), value)

@@ -336,7 +336,7 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
             if server.status().problem:
                 break
         problem = server.status().problem
-        checkpoint = run_dir / "checkpoints" / plan.server_id if run_dir else None
+        checkpoint = run_dir / "checkpoints" / plan.server_id / "last" if run_dir else None
         server.stop(checkpoint)
     except ServerProblem as error:
         logger.error("%s", error)

@@ -55,6 +55,7 @@ class Trainer:
         self._num_torch_threads = num_torch_threads
         self._on_failure = on_failure
         self._records: list[Record] = []
+        self._save_to: Path | None = None
         self._started_at = time.monotonic()
         # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=False)
@@ -89,6 +90,10 @@ class Trainer:
         self.algo.save_to_path(path.absolute())
         return path
 
+    def save_soon(self, path: Path) -> None:
+        """Asks for a checkpoint after the iteration under way; never inside one."""
+        self._save_to = path
+
     def _run(self) -> None:
         torch.set_num_threads(self._num_torch_threads)
         try:
@@ -96,6 +101,9 @@ class Trainer:
                 result = self.algo.train()
                 self.iteration += 1
                 self._records.append(self._record(result))
+                if self._save_to is not None:
+                    path, self._save_to = self._save_to, None
+                    logger.info("checkpoint in %s", self.save(path))
             logger.info("training finished after %d iterations; serving on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ("protocol", "client", "servers", "orchestrator", "experiments")
+LAYERS = ("protocol", "client", "servers", "orchestrator", "experiments/simulations")
 FORBIDDEN = {
     "protocol": {"client", "servers", "orchestrator", "experiments"},
     "client": {"servers", "orchestrator", "experiments"},
     "servers": {"client", "orchestrator", "experiments"},
     "orchestrator": {"experiments"},
-    "experiments": {"client", "servers", "orchestrator"},
+    "experiments/simulations": {"client", "servers", "orchestrator"},
 }
 HEAVY = ("ray", "torch", "gymnasium", "omegaconf", "pettingzoo", "starlette", "matplotlib")
 

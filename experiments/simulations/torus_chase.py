@@ -66,8 +66,10 @@ class TorusChase(ParallelEnv[str, Any, Any]):
         self._cells = np.zeros((n, 2), np.int64)
         self._rng = np.random.default_rng()
         box = spaces.Box(-1.0, 1.0, (2 * (n - 1),), np.float32)
-        self.observation_spaces = {agent: box for agent in self.possible_agents}
-        self.action_spaces = {a: spaces.Discrete(len(MOVES)) for a in self.possible_agents}
+        self.observation_spaces = dict.fromkeys(self.possible_agents, box)
+        self.action_spaces: dict[str, spaces.Space[Any]] = {
+            a: spaces.Discrete(len(MOVES)) for a in self.possible_agents
+        }
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self.observation_spaces[agent]

@@ -1,0 +1,18 @@
+"""Every one-server and two-server combination of QMIX, PPO and A2C runs and learns."""
+
+import pytest
+
+from experiments.combinations import combinations, run
+from experiments.simulations.cue_game import random_return
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("algorithms", combinations(), ids="-".join)
+def test_each_server_is_worth_more_than_random_agents_in_its_place(
+    algorithms: tuple[str, ...],
+) -> None:
+    outcome = run(algorithms, env_steps=4_000)
+    assert outcome.learned > 2 * random_return(), outcome
+    for server_id, replaced in outcome.replaced.items():
+        assert outcome.learned > replaced + 1.0, (server_id, outcome)
