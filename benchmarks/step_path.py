@@ -13,7 +13,6 @@ with all servers, and the processor time of client and servers.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import statistics
 import tempfile
@@ -28,7 +27,8 @@ from client.adapters import make_simulation
 from client.env_loop import EnvLoop
 from client.multiplexer import Turn
 from orchestrator.config import load_config, prepare
-from orchestrator.processes import ONE_THREAD, ServerProcess
+from orchestrator.local_ray import ONE_THREAD, local_ray
+from orchestrator.processes import ServerProcess
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -113,28 +113,17 @@ def main() -> None:
     args = parser.parse_args()
     import ray
 
-    os.environ.setdefault("RAY_worker_niceness", "0")
     experiment = prepare(load_config(CONFIG, []), needs_stop=False)
-    with tempfile.TemporaryDirectory(prefix="muxrl-") as folder:
-        ray.init(
-            num_cpus=8,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=folder,
-        )
-        try:
-            actors = [
-                ray.remote(ServerProcess)
-                .options(num_cpus=0.5, max_concurrency=4, runtime_env={"env_vars": ONE_THREAD})
-                .remote(plan, Path(folder) / f"{server_id}.log")
-                for server_id, plan in experiment.servers.items()
-            ]
-            started = ray.get([actor.start.remote() for actor in actors])
-            run(args, [address for address, _ in started], [pid for _, pid in started])
-            ray.get([actor.stop.remote() for actor in actors])
-        finally:
-            ray.shutdown()
+    with tempfile.TemporaryDirectory() as folder, local_ray(num_cpus=8):
+        actors = [
+            ray.remote(ServerProcess)
+            .options(num_cpus=0.5, max_concurrency=4, runtime_env={"env_vars": ONE_THREAD})
+            .remote(plan, Path(folder) / f"{server_id}.log")
+            for server_id, plan in experiment.servers.items()
+        ]
+        started = ray.get([actor.start.remote() for actor in actors])
+        run(args, [address for address, _ in started], [pid for _, pid in started])
+        ray.get([actor.stop.remote() for actor in actors])
 
 
 def run(args: argparse.Namespace, addresses: list[str], pids: list[int]) -> None:

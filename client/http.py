@@ -76,7 +76,9 @@ class HttpTransport:
 
         try:
             return self._checked(post)
-        except _Lost:
+        except ServerUnavailable as error:
+            if not isinstance(error.__cause__, requests.ConnectionError):
+                raise
             return self._checked(post)
 
     def _checked(self, call) -> bytes:  # type: ignore[no-untyped-def]
@@ -88,10 +90,10 @@ class HttpTransport:
                 server_id=self.url,
             ) from None
         except requests.RequestException as error:
-            raise _Lost(
+            raise ServerUnavailable(
                 f"server at {self.url} cannot be reached ({_reason(error)}); is it running?",
                 server_id=self.url,
-            ) from None
+            ) from error
         if response.status_code != 200:
             raise ServerUnavailable(
                 f"server at {self.url} answered {response.status_code}: "
@@ -99,10 +101,6 @@ class HttpTransport:
                 server_id=self.url,
             )
         return response.content
-
-
-class _Lost(ServerUnavailable):
-    """The connection broke: worth one more try."""
 
 
 def _reason(error: Exception) -> str:

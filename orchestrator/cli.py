@@ -119,6 +119,9 @@ def _launch(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from orchestrator.config.problems import ConfigError, did_you_mean, listed
+    from orchestrator.local_ray import ONE_THREAD, local_ray
+
+    os.environ.update(ONE_THREAD)  # before numpy comes in
 
     config = _load(args)
     if args.server not in config.servers:
@@ -132,7 +135,8 @@ def _serve(args: argparse.Namespace) -> int:
     experiment = _prepare(args, needs_stop=False)
     from servers.server import serve_forever
 
-    return serve_forever(experiment.servers[args.server], args.run_dir)
+    with local_ray(num_cpus=1):
+        return serve_forever(experiment.servers[args.server], args.run_dir)
 
 
 def _check(args: argparse.Namespace) -> int:

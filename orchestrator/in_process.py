@@ -7,15 +7,15 @@ they share one interpreter lock. `orchestrator.launch` is for runs that matter.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from client import MultiplexingClient
 from client.adapters import Simulation, make_simulation
 from client.env_loop import EnvLoop, EpisodeResult
 from orchestrator.config import Experiment, ExperimentConfig, prepare
+from orchestrator.local_ray import local_ray
 from orchestrator.processes import ServerAddress, connect
 
 if TYPE_CHECKING:
@@ -82,23 +82,16 @@ def serve(config: ExperimentConfig) -> Iterator[Served]:
         ConfigError: something in it is wrong.
         ServerProblem: a server cannot start.
     """
-    import ray
-
     from servers.server import PolicyServer
 
     experiment = prepare(config, needs_stop=False)
-    is_mine = not ray.is_initialized()
-    if is_mine:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        ray.init(num_cpus=1, include_dashboard=False, **options)
     servers: dict[str, PolicyServer] = {}
-    try:
-        for server_id, plan in experiment.servers.items():
-            servers[server_id] = PolicyServer(plan)
-            servers[server_id].start()
-        yield Served(experiment, servers)
-    finally:
-        for server in servers.values():
-            server.stop()
-        if is_mine:
-            ray.shutdown()
+    with local_ray(num_cpus=1):
+        try:
+            for server_id, plan in experiment.servers.items():
+                servers[server_id] = PolicyServer(plan)
+                servers[server_id].start()
+            yield Served(experiment, servers)
+        finally:
+            for server in servers.values():
+                server.stop()

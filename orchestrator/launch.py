@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -24,9 +22,9 @@ from rich.console import Console
 from orchestrator.config import Experiment, to_yaml
 from orchestrator.config.resolve import derive_seed
 from orchestrator.evaluation import Evaluations
+from orchestrator.local_ray import ONE_THREAD, start_local_ray, stop_local_ray
 from orchestrator.metrics import MetricsWriter
 from orchestrator.processes import (
-    ONE_THREAD,
     EvaluationProcess,
     ServerAddress,
     ServerProcess,
@@ -140,27 +138,14 @@ class Run:
         self.has_started = True
 
     def _start_ray(self) -> None:
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # Ray's workers run at niceness 15 by default: any other process would starve the run.
-        os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self.config.address:
-            ray.init(address=self.config.address, **options)
-            _claim_sigterm()
-            return
-        # Its own folder, so that nothing of it is left when the run is over.
-        self._ray_folder = tempfile.mkdtemp(prefix="muxrl-")
-        with _quiet():
-            ray.init(
-                num_cpus=max(os.cpu_count() or 1, self._num_cpus_wanted()),
-                include_dashboard=False,
-                _temp_dir=self._ray_folder,
-                **options,
-            )
-        _claim_sigterm()
+            logging.getLogger("ray").setLevel(logging.ERROR)
+            ray.init(address=self.config.address, log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            num_cpus = max(os.cpu_count() or 1, self._num_cpus_wanted())
+            self._ray_folder = start_local_ray(num_cpus)
 
     def _num_cpus_wanted(self) -> int:
         """Logical CPUs for every process at once: on one machine nobody waits for a place."""
@@ -427,7 +412,6 @@ class Run:
         import ray
 
         if not ray.is_initialized():
-            self._remove_ray_folder()
             return
         with contextlib.suppress(Exception):
             self._stop_simulations()
@@ -435,8 +419,10 @@ class Run:
             self._stop_servers()
         except Exception:  # the way out must be gone to its end
             logger.exception("stopping the servers")
-        ray.shutdown()
-        self._remove_ray_folder()
+        if self._ray_folder is None:
+            ray.shutdown()
+        else:
+            stop_local_ray(self._ray_folder)
 
     def _stop_simulations(self) -> None:
         import ray
@@ -459,6 +445,10 @@ class Run:
 
         alive = dict(self._servers)
         self._servers = {}
+        if not self.has_started:  # nothing to save, and one still being built does not answer
+            for actor in alive.values():
+                ray.kill(actor)
+            return
         with contextlib.suppress(ray.exceptions.RayError):
             ray.wait(
                 [actor.finish_training.remote() for actor in alive.values()],
@@ -482,11 +472,6 @@ class Run:
         )
         for actor in alive.values():
             ray.kill(actor)
-
-    def _remove_ray_folder(self) -> None:
-        if self._ray_folder is not None:
-            shutil.rmtree(self._ray_folder, ignore_errors=True)
-            self._ray_folder = None
 
 
 def _cause(error: Exception) -> str:
@@ -565,14 +550,3 @@ def _interrupts_ignored() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Swallows what Ray prints on starting; what goes wrong is raised."""
-    with (
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        yield

@@ -23,11 +23,6 @@ from servers.config import ServerPlan
 logger = logging.getLogger(__name__)
 
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Environment of every process: with several of them on few cores, the thread pools of numpy and
-torch would only get into each other's way. A server's `num_torch_threads` asks for more."""
-
-
 @dataclass(frozen=True)
 class ServerReport:
     """What a server process says when asked."""

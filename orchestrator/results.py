@@ -87,7 +87,7 @@ class Report:
             counts += f" ({earlier} at each earlier point)"
         if random_episodes and random_episodes != episodes:
             counts += f", {random_episodes} with random in place"
-        actions = "policies' sampled, values' greedy" if self.should_explore else "greedy"
+        actions = "sampled (of value-based learners greedy)" if self.should_explore else "greedy"
         seeds = ", ".join(map(str, self.seeds))
         resampled = {
             (False, False): "over episodes",

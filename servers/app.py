@@ -234,6 +234,11 @@ async def _post_abort(rim: Rim, request: Request) -> object:
 
 
 async def _post_shutdown(rim: Rim, request: Request) -> object:
+    if not rim.token:
+        raise Unauthorized(
+            f"server {rim.spec.server_id!r} has no token, so nobody may stop it from outside; "
+            "set servers.NAME.token"
+        )
     rim.shutdown()
     return {"status": "stopping"}
 

@@ -372,12 +372,12 @@ class ServedEpisode:
             ending.append(record)
             if not record.has_begun:
                 continue
-            is_truncated = bool(truncated_agents.intersection(seat.members))
+            is_truncated = bool(now_done & truncated_agents)
             (truncated if is_truncated else terminated).add(seat_id)
             if seat_id not in observations:
                 final = seat.observe(finals, state, record) if finals else None
                 if final is None and is_truncated:
-                    final = self._last_known(seat)
+                    final = self._last_known(seat, min(now_done & truncated_agents))
                 if final is not None:
                     observations[seat_id] = final
         # Nothing above has changed anything: a refusal leaves the episode as it was.
@@ -390,9 +390,8 @@ class ServedEpisode:
         for seat_id, seat in self._seats.items():
             self._records[seat_id].members_done |= newly_done.intersection(seat.members)
 
-    def _last_known(self, seat: Seat) -> Any:
+    def _last_known(self, seat: Seat, agent_id: str) -> Any:
         if self._was_last_to_act(seat) and self.is_training:
-            agent_id = seat.members[0]
             raise ValueMismatch(
                 f"agent {agent_id!r} was truncated without its final observation, which its "
                 "value is bootstrapped from",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
-from ray.rllib.utils.spaces.space_utils import unsquash_action
+from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from protocol.errors import ValueMismatch
 from servers.algorithms.qmix.team import TeamProblem, TeamSpec, team_reward
@@ -94,8 +94,12 @@ class SoloSeat:
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         value = logged.get(self.seat_id)
-        if value is not None and isinstance(self.action_space, gymnasium.spaces.Discrete):
+        if value is None:
+            return None
+        if isinstance(self.action_space, gymnasium.spaces.Discrete):
             return int(value) - int(self.action_space.start)
+        if isinstance(self.action_space, gymnasium.spaces.Box):
+            return normalize_action(value, self.action_space)
         return value
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
 import uvicorn
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -320,6 +319,8 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
     Args:
         plan: the server.
         run_dir: where its last checkpoint goes; None: none is written.
+
+    Ray is running already: RLlib starts one of its own kind where there is none.
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -327,7 +328,6 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
         server = PolicyServer(plan, on_shutdown=stop.set)
         address = server.start()
@@ -341,8 +341,6 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
     except ServerProblem as error:
         logger.error("%s", error)
         return 1
-    finally:
-        ray.shutdown()
     if problem:
         logger.error("server %r: %s", plan.server_id, problem)
     return 1 if problem else 0

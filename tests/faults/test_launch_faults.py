@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from orchestrator.run_directory import RunDirectory
 pytestmark = pytest.mark.faults
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 80.0
+PATIENCE_S = 85.0
 """For a run to start to learn; on a busy machine that takes many seconds."""
 ENDS_S = 30.0
 """For a run to end."""
@@ -139,8 +140,11 @@ class Run:
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.communicate()
-        for process in self.started():
-            os.kill(process.pid, signal.SIGKILL)
+        for _ in range(3):  # what is killed may just have started another one
+            for process in self.started():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+            time.sleep(0.1)
 
 
 @pytest.fixture

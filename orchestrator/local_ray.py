@@ -1,0 +1,82 @@
+"""A Ray of one's own on this machine, that leaves nothing behind.
+
+Environment variables are set here, before numpy or torch is imported where that can be helped:
+with several processes on few cores, their thread pools would only get into each other's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Environment of every process; a server's `num_torch_threads` asks torch for more."""
+
+
+def start_local_ray(num_cpus: int) -> str:
+    """Starts Ray for this process and its children.
+
+    Args:
+        num_cpus: logical ones, for placement.
+
+    Returns:
+        Ray's folder, to be given to `stop_local_ray`.
+    """
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray's workers run at niceness 15 by default: any other process would starve the run.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+
+    # Its own folder, so that nothing of it is left when the run is over.
+    folder = tempfile.mkdtemp(prefix="muxrl-")
+    try:
+        with _quiet():
+            ray.init(
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=folder,
+            )
+    except BaseException:  # Ctrl-C in the middle of it, too
+        stop_local_ray(folder)
+        raise
+    return folder
+
+
+def stop_local_ray(folder: str) -> None:
+    """Ends Ray and removes its folder."""
+    import ray
+
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def local_ray(num_cpus: int) -> Iterator[None]:
+    """Ray while the ``with`` block lasts; one that is running already is used, and left alone."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    folder = start_local_ray(num_cpus)
+    try:
+        yield
+    finally:
+        stop_local_ray(folder)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Swallows what Ray prints on starting; what goes wrong is raised."""
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
