@@ -12,9 +12,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ClientError(Exception):
-    """Base of all that the client raises."""
+    """Base of all that the client raises; it can be pickled, as Ray does between processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own calls the class with `args` alone, without the keywords it demands.
+        return _restore, (type(self), self.args, self.__dict__)
 
 
 class AssignmentError(ClientError):
@@ -79,3 +85,9 @@ class ServerUnavailable(ClientError):
     def __init__(self, message: str, *, server_id: str) -> None:
         super().__init__(message)
         self.server_id = server_id
+
+
+def _restore(kind: type[ClientError], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import requests
@@ -74,26 +74,25 @@ class HttpTransport:
         def post() -> requests.Response:
             return self._session.post(self.url + path, body, headers=headers, timeout=self._timeout)
 
-        try:
-            return self._checked(post)
-        except ServerUnavailable as error:
-            if not isinstance(error.__cause__, requests.ConnectionError):
-                raise
-            return self._checked(post)
+        return self._checked(post, num_attempts=2)
 
-    def _checked(self, call) -> bytes:  # type: ignore[no-untyped-def]
-        try:
-            response = call()
-        except requests.Timeout as error:
-            raise ServerUnavailable(
-                f"server at {self.url} did not answer within {self._timeout[1]:g} s: {error}",
-                server_id=self.url,
-            ) from None
-        except requests.RequestException as error:
-            raise ServerUnavailable(
-                f"server at {self.url} cannot be reached ({_reason(error)}); is it running?",
-                server_id=self.url,
-            ) from error
+    def _checked(self, call: Callable[[], requests.Response], num_attempts: int = 1) -> bytes:
+        for attempt in range(1, num_attempts + 1):
+            try:
+                response = call()
+                break
+            except requests.Timeout as error:
+                raise ServerUnavailable(
+                    f"server at {self.url} did not answer within {self._timeout[1]:g} s: {error}",
+                    server_id=self.url,
+                ) from None
+            except requests.RequestException as error:
+                if attempt == num_attempts:
+                    raise ServerUnavailable(
+                        f"server at {self.url} cannot be reached ({_reason(error)}); "
+                        "is it running?",
+                        server_id=self.url,
+                    ) from None
         if response.status_code != 200:
             raise ServerUnavailable(
                 f"server at {self.url} answered {response.status_code}: "

@@ -132,6 +132,7 @@ class Run:
             RunFailed: one of them did not come up.
         """
         self._start_ray()
+        _claim_sigterm()
         self._start_servers()
         if not self.experiment.is_external:
             self._start_simulations()

@@ -29,7 +29,10 @@ ENDS_S = 30.0
 
 
 def small_server(algorithm: str, agent: str) -> dict[str, Any]:
-    settings: dict[str, Any] = {"train_batch_size_per_learner": 50}
+    settings: dict[str, Any] = {
+        "train_batch_size_per_learner": 50,
+        "min_sample_timesteps_per_iteration": 1,  # a record after every batch
+    }
     if algorithm == "PPO":
         settings |= {"minibatch_size": 25, "num_epochs": 1}
     return {
