@@ -58,7 +58,12 @@ class HttpTransport:
     def receive(self) -> list[AnyReply]:
         assert self._answer is not None, "send() comes before receive()"
         answer, self._answer = self._answer.result(), None
-        return decode_batch_reply(answer.decode()).replies
+        try:
+            return decode_batch_reply(answer.decode()).replies
+        except (MalformedMessage, UnicodeDecodeError) as error:
+            raise ServerUnavailable(
+                f"server at {self.url}: its answer cannot be read: {error}", server_id=self.url
+            ) from None
 
     def close(self) -> None:
         self._waiter.shutdown(wait=False, cancel_futures=True)

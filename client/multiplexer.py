@@ -168,6 +168,8 @@ class MultiplexingClient:
         self, episode_ids: Sequence[str], observations: Mapping[str, Any], states: Mapping[str, Any]
     ) -> dict[str, Any]:
         episodes = [self._find(episode_id) for episode_id in episode_ids]
+        for episode_id in episode_ids:  # before any of them has moved on
+            self.check_agents(observations[episode_id])
         turn = Turn()
         for e in episodes:
             turn.add(e, e.step(observations[e.episode_id], states.get(e.episode_id)))

@@ -22,7 +22,8 @@ from client.errors import ServerUnavailable
 from client.http import HttpTransport, story_of
 from client.transport import AnyItem, base_url
 from protocol.codec import decode_batch_reply, encode
-from protocol.messages import AnyReply, Batch, ServerSpec
+from protocol.errors import MalformedMessage, MessageTooLarge
+from protocol.messages import AnyReply, Batch, Refused, ServerSpec
 
 _OPEN_TIMEOUT_S = 5.0
 _READ_BYTES = 1 << 16
@@ -56,6 +57,8 @@ class _Connection:
         self._protocol.events_received()  # the response to the handshake
 
     def send(self, data: bytes) -> None:
+        if self._protocol.state is not State.OPEN:
+            raise _Broken("it is closing")
         self._protocol.send_binary(data)
         self._flush()
 
@@ -138,21 +141,32 @@ class WebSocketTransport:
         self._timeout_s = timeout_s
         self._connection: _Connection | None = None
         self._frame: bytes = b""
+        self._refusals: list[AnyReply] = []
+        self._max_bytes = 0
         self._server_id = address
 
     def fetch_spec(self) -> ServerSpec:
         spec = self._http.fetch_spec()
         self._server_id = spec.server_id
+        self._max_bytes = spec.max_message_bytes
         return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
         self._frame = encode(Batch(list(items)))
+        size = len(self._frame)
+        if self._max_bytes and size > self._max_bytes:
+            # The server would cut the connection, and its reason could be lost with it.
+            self._refusals = [self._too_large(item, size) for item in items]
+            return
         try:
             self._open().send(self._frame)
         except _Broken:
             self._reopen()
 
     def receive(self) -> list[AnyReply]:
+        if self._refusals:
+            refusals, self._refusals = self._refusals, []
+            return refusals
         try:
             answer = self._receive_frame()
         except _Broken:
@@ -161,14 +175,29 @@ class WebSocketTransport:
             try:
                 answer = self._receive_frame()
             except _Broken as error:
+                self._drop()
                 raise self._unavailable(f"the connection breaks again and again: {error}") from None
-        return decode_batch_reply(answer).replies
+        try:
+            return decode_batch_reply(answer).replies
+        except MalformedMessage as error:
+            raise self._unavailable(f"its answer cannot be read: {error}") from None
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._http.close()
+
+    def _too_large(self, item: AnyItem, size: int) -> Refused:
+        return Refused(
+            item.episode_id,
+            code=MessageTooLarge.code,
+            message=f"a message of {size} bytes is over the limit of server {self._server_id!r}, "
+            f"{self._max_bytes} bytes (limits.max_message_bytes); put fewer simulations "
+            "into one message",
+            expected=f"at most {self._max_bytes} bytes",
+            got=f"{size} bytes",
+        )
 
     def _receive_frame(self) -> bytes | str:
         try:

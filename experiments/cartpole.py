@@ -96,8 +96,9 @@ def in_one_process(seed: int, budget: int = BUDGET) -> Outcome:
     returns: list[float] = []
 
     # RLlib's own running mean is not of the last 100 episodes, whatever its window says.
-    def note(*, episode: Any, **_: Any) -> None:
-        returns.append(float(episode.get_return()))
+    def note(*, episode: Any, prev_episode_chunks: Any = (), **_: Any) -> None:
+        chunks = [*prev_episode_chunks, episode]  # an episode is cut where a batch is full
+        returns.append(float(sum(chunk.get_return() for chunk in chunks)))
 
     config.callbacks(on_episode_end=note)
     algorithm = config.build_algo()

@@ -146,7 +146,10 @@ class Run:
             ray.init(address=self.config.address, log_to_driver=False, logging_level=logging.ERROR)
         else:
             num_cpus = max(os.cpu_count() or 1, self._num_cpus_wanted())
-            self._ray_folder = start_local_ray(num_cpus)
+            try:
+                self._ray_folder = start_local_ray(num_cpus)
+            except Exception as error:
+                raise RunFailed(f"Ray did not start: {type(error).__name__}: {error}") from error
 
     def _num_cpus_wanted(self) -> int:
         """Logical CPUs for every process at once: on one machine nobody waits for a place."""

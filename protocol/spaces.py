@@ -110,7 +110,8 @@ def conform(space: Space, value: Any, where: str = "") -> Any:
         where: path so far, for the message.
 
     Raises:
-        Mismatch: wrong type, shape, dtype or keys; NaN; infinity; out of range.
+        Mismatch: wrong type, shape, dtype or keys; NaN; infinity; an integer out of range. The
+            bounds of a Box are not checked: simulations overstep them by rounding.
     """
     if isinstance(space, Box):
         return _conform_box(space, value, where)

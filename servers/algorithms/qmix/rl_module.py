@@ -170,6 +170,14 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         Returns:
             Actions ``[B, n]`` int64, and the next state.
         """
+        values, after = self._step_in_numpy(obs, None if state is None else state[HIDDEN])
+        actions = self._choose(values, obs[ACTION_MASK], 0.0 if t is None else self._epsilon_at(t))
+        return actions, None if after is None else {HIDDEN: after}
+
+    def _step_in_numpy(
+        self, obs: dict[str, np.ndarray], h: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values ``[B, n, n_actions]`` and the next h."""
         if self._numpy_agent is None or not self._numpy_agent.is_of(self.agent):
             self._numpy_agent = NumpyAgent(
                 self.agent,
@@ -177,10 +185,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
                 self.num_actions * self.obs_last_action,
                 self.obs_agent_id,
             )
-        h = None if state is None else state[HIDDEN]
-        values, after = self._numpy_agent.step(obs[OBS], obs[LAST_ACTION], h)
-        actions = self._choose(values, obs[ACTION_MASK], 0.0 if t is None else self._epsilon_at(t))
-        return actions, None if after is None else {HIDDEN: after}
+        return self._numpy_agent.step(obs[OBS], obs[LAST_ACTION], h)
 
     def _epsilon_at(self, t: int) -> float:
         if t != self._epsilon_t:
