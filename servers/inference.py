@@ -138,7 +138,9 @@ class Inference:
     ) -> tuple[Any, Extras]:
         module = self._live.modules[policy_id]
         batch: dict[str, Any] = {Columns.OBS: _stack([r.observation for r in requests])}
-        if self._live.is_stateful[policy_id]:
+        is_stateful = self._live.is_stateful[policy_id]
+        if is_stateful:  # RLlib's recurrent modules read sequences, here of one step
+            batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)
             batch[Columns.STATE_IN] = _stack([_state_of(r, module) for r in requests])
         if should_explore:
             outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
@@ -151,6 +153,8 @@ class Inference:
                 request.record.next_module_state = tree.map_structure(
                     lambda column, row=i: column[row], state_out
                 )
+        if is_stateful:
+            outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
             for i, action in _logged(requests):
@@ -212,8 +216,6 @@ def _stack(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, np.ndarray):
         return torch.from_numpy(np.stack(values))
-    if isinstance(first, dict):
-        return {key: _stack([value[key] for value in values]) for key in first}
     return tree.map_structure(lambda *leaves: torch.from_numpy(np.stack(leaves)), *values)
 
 
