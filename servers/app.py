@@ -39,7 +39,8 @@ from protocol.messages import (
     Step,
 )
 from servers.batcher import Batcher
-from servers.episodes import EpisodeStore, PendingStep
+from servers.episode_store import EpisodeStore
+from servers.episodes import PendingStep
 from servers.feed import Feed
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from servers.app import Rim, expire_episodes, make_app
 from servers.batcher import Batcher
 from servers.config import ServerPlan
 from servers.env_runner import ExternalEnvRunner
-from servers.episodes import EpisodeStore
+from servers.episode_store import EpisodeStore
 from servers.feed import Feed
 from servers.seats import Seat, make_seats
 from servers.trainer import Record, Trainer

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 
 from servers.env_runner import ExternalEnvRunner
-from servers.episodes import EpisodeCounts
+from servers.episode_store import EpisodeCounts
 from servers.feed import Feed, FeedClosed
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from protocol.messages import (
 )
 from protocol.spaces import Box, Discrete, Space
 from servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
-from servers.episodes import EpisodeStore, PendingStep
+from servers.episode_store import EpisodeStore
+from servers.episodes import PendingStep
 from servers.feed import Chunk, Feed
 from servers.seats import make_seats
 
