@@ -3,65 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
+from real_servers import (
+    MAX_BYTES,
+    PPO_SETTINGS,
+    SEES,
+    SMALL_MODEL,
+    TOKEN,
+    MakeServer,
+    Peer,
+    carrier_to,
+    make_plan,
+)
 
-from client.http import HttpTransport
-from client.random_policy import RandomTransport
-from client.transport import AnyItem, Transport
-from client.websocket import WebSocketTransport
-from protocol.messages import AnyReply
-from protocol.spaces import Box, Discrete, Space
-from servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from servers.config import LimitsConfig, ServerPlan
 from servers.server import PolicyServer
-
-TOKEN = "open-sesame"
-MAX_BYTES = 20_000
-SEES: dict[str, Space] = {"a": Box((2,)), "b": Box((2,)), "c": Box((2, 2), "uint8", 0, 9)}
-
-MakeServer = Callable[..., PolicyServer]
-
-
-def make_plan(algorithm: str, agents: dict[str, Space], **fields: Any) -> ServerPlan:
-    """Returns a plan; every kind of observation has its own policy."""
-    groups: dict[str, tuple[str, ...]] = fields.get("groups", {})
-    group_of = {member: group for group, members in groups.items() for member in members}
-    policy_of: dict[str, str] = {}
-    for agent, space in agents.items():
-        policy_of[agent] = group_of.get(agent, f"policy_{len(getattr(space, 'shape', ()))}")
-    defaults: dict[str, Any] = {
-        "server_id": algorithm.lower(),
-        "algorithm": algorithm,
-        "agents": {
-            agent: AgentPlan(policy_of[agent], space, Discrete(3), group_of.get(agent))
-            for agent, space in agents.items()
-        },
-        "groups": {},
-        "state_size": None,
-        "team_reward": "sum",
-        "settings": {},
-        "model": {},
-        "while_learning": "wait",
-        "max_policy_lag": 1,
-        "host": "127.0.0.1",
-        "port": 0,
-        "token": "",
-        "seed": 0,
-        "resources": ResourcesConfig(),
-        "limits": LimitsConfig(),
-    }
-    return ServerPlan(**(defaults | fields))
-
-
-PPO_SETTINGS: dict[str, Any] = {
-    "train_batch_size_per_learner": 40,
-    "minibatch_size": 20,
-    "num_epochs": 1,
-}
-SMALL_MODEL: dict[str, Any] = {"fcnet_hiddens": [8]}
 
 
 @pytest.fixture(scope="session")
@@ -104,29 +63,6 @@ def ppo(make_server: MakeServer) -> PolicyServer:
         make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL, token=TOKEN,
                   limits=limits)
     )  # fmt: skip
-
-
-class Peer:
-    """Speaks to a server in items."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.opened = 0
-
-    def say(self, *items: AnyItem) -> list[AnyReply]:
-        self.transport.send(items)
-        return self.transport.receive()
-
-    def ask(self, item: AnyItem) -> AnyReply:
-        (reply,) = self.say(item)
-        return reply
-
-
-def carrier_to(server: PolicyServer, name: str, **kwargs: Any) -> Transport:
-    if name == "random":
-        return RandomTransport(server.spec())
-    kind = {"websocket": WebSocketTransport, "http": HttpTransport}[name]
-    return kind(server.address, **{"token": TOKEN, "timeout_s": 20.0, **kwargs})
 
 
 @pytest.fixture(params=["websocket", "http", "random"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
-from conftest import MAX_BYTES, TOKEN, carrier_to
+from real_servers import MAX_BYTES, TOKEN, carrier_to
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 

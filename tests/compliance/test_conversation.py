@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Peer
+from real_servers import Peer, carrier_to
 
 from protocol.messages import (
     Aborted,
@@ -199,8 +199,6 @@ def peer_address(peer: Peer) -> str:
 
 
 def test_a_float64_array_comes_with_the_cure(ppo: PolicyServer) -> None:
-    from conftest import carrier_to
-
     peer, e = Peer(carrier_to(ppo, "websocket")), new_id()
     replies = peer.say(StartEpisode(e), Step(e, 0, {"a": np.zeros(2)}))
     refused = refusal(replies[1])

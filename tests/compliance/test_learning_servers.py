@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
+from real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
 
 from client import MultiplexingClient, RefusedByServer
 from servers.server import PolicyServer
