@@ -110,10 +110,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--simulations", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of step_path.yaml")
     args = parser.parse_args()
     import ray
 
-    experiment = prepare(load_config(CONFIG, []), needs_stop=False)
+    experiment = prepare(load_config(CONFIG, args.overrides), needs_stop=False)
     with tempfile.TemporaryDirectory() as folder, local_ray(num_cpus=8):
         actors = [
             ray.remote(ServerProcess)
