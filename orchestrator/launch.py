@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from orchestrator.processes import (
 from orchestrator.progress import Progress, ServerSnapshot, Snapshot
 from orchestrator.report import print_report, write_report
 from orchestrator.run_directory import RunDirectory
+from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
 from orchestrator.stop_conditions import StopConditions
 from orchestrator.tally import Tally
 
@@ -70,7 +69,7 @@ def launch(experiment: Experiment, run_dir: Path | None, show_progress: bool) ->
     _describe(experiment, folder)
     console.print(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     code, problem = EXIT_DONE, ""
-    with _sigterm_as_interrupt(), MetricsWriter(folder, experiment.config.tensorboard) as metrics:
+    with sigterm_as_interrupt(), MetricsWriter(folder, experiment.config.tensorboard) as metrics:
         run = Run(experiment, folder, metrics, console, show_progress)
         try:
             run.start()
@@ -81,10 +80,10 @@ def launch(experiment: Experiment, run_dir: Path | None, show_progress: bool) ->
         except RunFailed as error:
             code, problem = EXIT_FAILED, str(error)
         finally:
-            with _interrupts_ignored():
+            with interrupts_ignored():
                 run.stop()
     if run.has_started:
-        with _interrupts_ignored():
+        with interrupts_ignored():
             print_report(write_report(folder), console)
     console.print(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     if problem:
@@ -132,7 +131,7 @@ class Run:
             RunFailed: one of them did not come up.
         """
         self._start_ray()
-        _claim_sigterm()
+        claim_sigterm()
         self._start_servers()
         if not self.experiment.is_external:
             self._start_simulations()
@@ -513,44 +512,3 @@ def _describe(experiment: Experiment, folder: RunDirectory) -> None:
             "seed": experiment.config.seed,
         }
     )
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _claim_sigterm() -> None:
-    """A polite kill ends a run as Ctrl-C does.
-
-    To be called again after `ray.init`, which puts a handler there that aborts the process.
-    """
-    with contextlib.suppress(ValueError):  # not the main thread: the caller's signals are his
-        signal.signal(signal.SIGTERM, _interrupt)
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    _claim_sigterm()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Lets the way out be gone to its end; a second Ctrl-C would leave processes behind."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
