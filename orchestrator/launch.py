@@ -206,7 +206,7 @@ class Run:
         from servers.algorithms.registry import get_algorithm
 
         can_sample = {
-            server_id: get_algorithm(plan.algorithm).is_on_policy
+            server_id: get_algorithm(plan.algorithm).samples_actions
             for server_id, plan in self.experiment.servers.items()
         }
         self._evaluations = Evaluations(

@@ -68,13 +68,13 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self.inference = Inference(self._build_module, seed=config.seed or 0)
         self.policy_lag = PolicyLag()
 
-    def attach(self, feed: Feed, *, is_on_policy: bool) -> None:
+    def attach(self, feed: Feed, *, needs_log_probabilities: bool) -> None:
         """Joins the runner, which RLlib has built, to the server that feeds it.
 
         Not an argument of the constructor, because RLlib copies and pickles its config.
         """
         self._feed = feed
-        self.inference.is_on_policy = is_on_policy
+        self.inference.needs_log_probabilities = needs_log_probabilities
 
     def _build_module(self) -> Any:
         spec = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=True)

@@ -52,7 +52,7 @@ class Inference:
         self._spare.modules.set_state(self._live.modules.get_state())
         self._swap = threading.Lock()
         self._rng = np.random.default_rng(seed)
-        self.is_on_policy = True
+        self.needs_log_probabilities = True
         """Whether the learner wants log-probabilities and distribution inputs recorded."""
         self.weights_seq_no = 0
         self.num_env_steps_sampled = 0
@@ -173,7 +173,7 @@ class Inference:
         actions = tree.map_structure(_to_numpy, chosen)
         for i, action in _logged(requests):
             actions[i] = action
-        if not self.is_on_policy:
+        if not self.needs_log_probabilities:
             return actions, {}
         logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
@@ -189,7 +189,7 @@ class Inference:
             actions = logits.argmax(axis=-1)
         for i, action in _logged(requests):
             actions[i] = action
-        if not self.is_on_policy:
+        if not self.needs_log_probabilities:
             return actions, {}
         shifted = logits - logits.max(axis=-1, keepdims=True)
         log_sum = np.log(np.exp(shifted).sum(axis=-1))

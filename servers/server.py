@@ -80,7 +80,7 @@ class PolicyServer:
         assert isinstance(runner, ExternalEnvRunner)
         self._inference = runner.inference
         self._feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
-        runner.attach(self._feed, is_on_policy=entry.is_on_policy)
+        runner.attach(self._feed, needs_log_probabilities=entry.needs_log_probabilities)
         config = self.algo.config
         assert config is not None
         self._store = EpisodeStore(
@@ -253,10 +253,10 @@ class PolicyServer:
 def batch_env_steps(config: AlgorithmConfig, entry: AlgorithmEntry) -> int:
     """Returns how many recorded env steps make one batch for `sample()`.
 
-    On-policy algorithms get their whole train batch at once, so that all of it is from the
-    same weights; off-policy ones get the smallest fragment that they ask for.
+    Algorithms without a replay get their whole train batch at once, so that all of it is from
+    the same weights; those with one get the smallest fragment that they ask for.
     """
-    if entry.is_on_policy:
+    if entry.takes_whole_batches:
         return config.total_train_batch_size
     fragment = config.rollout_fragment_length
     return fragment if isinstance(fragment, int) else 1

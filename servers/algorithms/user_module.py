@@ -1,0 +1,75 @@
+"""RLModules of the user's own: imported by their path, and known to fit before they are built."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+
+from servers.algorithms.settings import AlgorithmProblem, did_you_mean
+
+EXAMPLE = "my_package.my_module:MyRLModule"
+
+
+def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> type[TorchRLModule]:
+    """Returns the class at "package.module:Class", once it is known to fit the algorithm.
+
+    Args:
+        path: as the user wrote it.
+        algorithm: named in the message.
+        config: its learner says which of RLlib's module interfaces it calls.
+
+    Raises:
+        AlgorithmProblem: it cannot be imported, is no torch RLModule, or lacks an interface.
+    """
+    cls = _import(path)
+    if not (isinstance(cls, type) and issubclass(cls, TorchRLModule)):
+        raise AlgorithmProblem(
+            f"rl_module {path!r} is {_kind_of(cls)}, and {algorithm} needs a subclass of RLlib's "
+            "TorchRLModule"
+        )
+    learner = config.get_default_learner_class()
+    assert isinstance(learner, type)  # a string only for TensorFlow
+    missing = [
+        api.__name__ for api in learner.rl_module_required_apis() if not issubclass(cls, api)
+    ]
+    if missing:
+        raise AlgorithmProblem(
+            f"rl_module {path!r} lacks {' and '.join(missing)}, which {algorithm}'s learner "
+            "calls; inherit from it (ray.rllib.core.rl_module.apis)"
+        )
+    if inspect.isabstract(cls):
+        raise AlgorithmProblem(
+            f"rl_module {path!r} leaves {', '.join(sorted(cls.__abstractmethods__))} abstract; "
+            "implement it"
+        )
+    return cls
+
+
+def _import(path: str) -> Any:
+    module_name, _, class_name = path.partition(":")
+    if not module_name or not class_name or not class_name.isidentifier():
+        raise AlgorithmProblem(f"rl_module must look like {EXAMPLE!r}, not {path!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the user's code runs here, and may raise anything
+        raise AlgorithmProblem(
+            f"rl_module {path!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(module, class_name):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise AlgorithmProblem(
+            f"rl_module {path!r}: module {module_name!r} has no {class_name!r}"
+            f"{did_you_mean(class_name, classes)}"
+        )
+    return getattr(module, class_name)
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, type):
+        bases = ", ".join(base.__name__ for base in value.__bases__)
+        return f"the class {value.__name__}({bases})"
+    return f"an object of {type(value).__name__}"
