@@ -61,11 +61,11 @@ class ServerProcess:
 
     def save_soon(self, path: Path) -> None:
         """Asks for an RLlib checkpoint after the training iteration under way."""
-        self._server.trainer.save_soon(path)
+        self._server.policies.save_soon(path)
 
-    def save(self, path: Path) -> str:
-        """Writes an RLlib checkpoint of the finished trainer."""
-        return str(self._server.trainer.save(path))
+    def save(self, path: Path) -> None:
+        """Writes a checkpoint of what has finished learning; of fixed policies there is none."""
+        self._server.policies.save(path)
 
     def stop(self) -> bool:
         """Ends serving and learning; says whether all threads ended in time."""

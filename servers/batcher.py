@@ -11,7 +11,7 @@ import logging
 
 from protocol.errors import NotServing
 from servers.episodes import PendingStep
-from servers.inference import Inference
+from servers.policies import Acting
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Batcher:
         server_id: for messages.
     """
 
-    def __init__(self, inference: Inference, server_id: str) -> None:
+    def __init__(self, inference: Acting, server_id: str) -> None:
         self._inference = inference
         self._server_id = server_id
         self._frames: list[tuple[asyncio.Future[None], list[PendingStep]]] = []

@@ -1,39 +1,32 @@
-"""One policy server: an RLlib algorithm that learns from, and acts in, simulations elsewhere.
+"""One policy server: policies that act in simulations elsewhere, and mostly learn from them.
 
 Three threads: the event loop (network, recording, inference), the learner (`Trainer`), and
-whoever owns the server. The first two meet at the `Feed` and where weights change places.
+whoever owns the server. The first two meet at the `Feed` and where weights change places. What
+acts and learns is one part (`servers.policies`); a server whose policies are fixed has no learner.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import uvicorn
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.policy.policy import PolicySpec
 
 from protocol import PROTOCOL_VERSION
 from protocol.messages import AgentInfo, ServerSpec, Status
-from servers.algorithms.registry import AlgorithmEntry, get_algorithm
+from servers.algorithms.registry import get_algorithm
 from servers.app import Rim, expire_episodes, make_app
 from servers.batcher import Batcher
 from servers.config import ServerPlan
-from servers.env_runner import ExternalEnvRunner
-from servers.episode_store import EpisodeStore
-from servers.feed import Feed
-from servers.seats import Seat, make_seats
-from servers.trainer import Record, Trainer
+from servers.learned_policies import LearnedPolicies
+from servers.policies import Policies, Record, ServerProblem
 
 logger = logging.getLogger(__name__)
 
@@ -41,16 +34,12 @@ _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 30.0
 
 
-class ServerProblem(RuntimeError):
-    """The server cannot start; the sentence says why."""
-
-
 class PolicyServer:
     """Serves one algorithm; see the module.
 
     Args:
         plan: everything it needs to know.
-        max_iterations: see `Trainer`.
+        max_iterations: training iterations after which it only acts; None: no limit.
         on_shutdown: called when a client with the token asks the server to stop.
 
     Raises:
@@ -73,40 +62,14 @@ class PolicyServer:
         self._socket = _listen(plan)
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])
         torch.set_num_threads(plan.resources.num_torch_threads)
-        entry = get_algorithm(plan.algorithm)
-        seats = make_seats(plan)
-        self.algo = build_algorithm(plan, entry, seats)
-        runner = self.algo.env_runner
-        assert isinstance(runner, ExternalEnvRunner)
-        self._inference = runner.inference
-        self._feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
-        runner.attach(self._feed, needs_log_probabilities=entry.needs_log_probabilities)
-        config = self.algo.config
-        assert config is not None
-        self._store = EpisodeStore(
-            plan,
-            seats,
-            self._feed,
-            batch_env_steps=batch_env_steps(config, entry),
-            needs_whole_episodes=config.batch_mode == "complete_episodes",
-            lookback=1 if self._inference.is_stateful else 0,
-            policy_for=config.policy_mapping_fn,
-        )
-        self.trainer = Trainer(
-            self.algo,
-            self._feed,
-            self._store.counts,
-            max_iterations=max_iterations,
-            num_torch_threads=plan.resources.num_torch_threads,
-            on_failure=self._fail,
-        )
+        self.policies = make_policies(plan, max_iterations, self._fail)
         self._rim = Rim(
             spec=self.spec(),
             address=self.address,
             token=plan.token,
-            store=self._store,
-            batcher=Batcher(self._inference, plan.server_id),
-            feed=self._feed,
+            store=self.policies.store,
+            batcher=Batcher(self.policies.acting, plan.server_id),
+            feed=self.policies.feed,
             status=self.status,
             shutdown=self._on_shutdown,
         )
@@ -147,7 +110,7 @@ class PolicyServer:
                 raise ServerProblem(f"server {self.plan.server_id!r} could not open {self.address}")
             time.sleep(0.005)
         self._is_serving = True
-        self.trainer.start()
+        self.policies.start()
         logger.info(
             "server %r serves %s on %s", self.plan.server_id, self.plan.algorithm, self.address
         )
@@ -162,21 +125,21 @@ class PolicyServer:
         if self._is_stopping:
             return True
         self._is_stopping = True
-        self._store.is_accepting = False
-        is_trainer_stopped = self.trainer.stop(_STOP_TIMEOUT_S)
-        if checkpoint is not None and is_trainer_stopped and not self._problem:
-            self.trainer.save(checkpoint)
+        self.policies.store.is_accepting = False
+        has_finished = self.finish_training()
+        if checkpoint is not None and has_finished and not self._problem:
+            self.policies.save(checkpoint)
         self._uvicorn.should_exit = True
         if self._thread.ident is not None:
             self._thread.join(_STOP_TIMEOUT_S)
         self._socket.close()
-        if is_trainer_stopped:
-            self.algo.stop()
-        return is_trainer_stopped and not self._thread.is_alive()
+        if has_finished:
+            self.policies.close()
+        return has_finished and not self._thread.is_alive()
 
     def finish_training(self) -> bool:
         """Ends learning and serves on with the last weights, for evaluation."""
-        return self.trainer.stop(_STOP_TIMEOUT_S)
+        return self.policies.finish(_STOP_TIMEOUT_S)
 
     def _serve(self) -> None:
         # For this thread, too: torch keeps the number by thread, and without it MKL's tanh of a
@@ -184,8 +147,8 @@ class PolicyServer:
         torch.set_num_threads(self.plan.resources.num_torch_threads)
 
         async def serve() -> None:
-            self._feed.bind(asyncio.get_running_loop())
-            expiry = asyncio.create_task(expire_episodes(self._store))
+            self.policies.feed.bind(asyncio.get_running_loop())
+            expiry = asyncio.create_task(expire_episodes(self.policies.store))
             try:
                 await self._uvicorn.serve(sockets=[self._socket])
             finally:
@@ -222,7 +185,8 @@ class PolicyServer:
 
     def status(self) -> Status:
         """Where serving and learning stand; cheap, and safe from any thread."""
-        counts = self._store.counts
+        policies = self.policies
+        counts = policies.store.counts
         if self._problem:
             phase = "training_failed"
         elif self._is_stopping:
@@ -232,14 +196,14 @@ class PolicyServer:
         return Status(
             server_id=self.plan.server_id,
             phase=phase,  # type: ignore[arg-type]
-            is_waiting_for_learner=not self._feed.is_open,
-            num_open_episodes=self._store.num_open,
+            is_waiting_for_learner=not policies.feed.is_open,
+            num_open_episodes=policies.store.num_open,
             num_env_steps=counts.num_env_steps,
             num_agent_steps=counts.num_agent_steps,
             num_episodes=counts.num_episodes,
             num_expired=counts.num_expired,
-            iteration=self.trainer.iteration,
-            weights_seq_no=self._inference.weights_seq_no,
+            iteration=policies.iteration,
+            weights_seq_no=policies.acting.weights_seq_no,
             num_refused=self._rim.num_refused,
             episode_return_mean=counts.episode_return_mean,
             problem=self._problem,
@@ -247,54 +211,24 @@ class PolicyServer:
 
     def drain_records(self) -> list[Record]:
         """Returns the training records since the last call."""
-        return self.trainer.drain_records()
+        return self.policies.drain_records()
 
 
-def batch_env_steps(config: AlgorithmConfig, entry: AlgorithmEntry) -> int:
-    """Returns how many recorded env steps make one batch for `sample()`.
+def make_policies(
+    plan: ServerPlan, max_iterations: int | None, on_failure: Callable[[str], None]
+) -> Policies:
+    """Builds what acts on a server, and learns if its algorithm does.
 
-    Algorithms without a replay get their whole train batch at once, so that all of it is from
-    the same weights; those with one get the smallest fragment that they ask for.
-    """
-    if entry.takes_whole_batches:
-        return config.total_train_batch_size
-    fragment = config.rollout_fragment_length
-    return fragment if isinstance(fragment, int) else 1
-
-
-def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Seat]) -> Algorithm:
-    """Builds the RLlib algorithm of a server, without any environment.
+    Args:
+        plan: the server.
+        max_iterations: see `PolicyServer`.
+        on_failure: called with a sentence from the learning thread when training raises.
 
     Raises:
-        ServerProblem: RLlib refuses the config; its reason is in the sentence.
+        ServerProblem: it cannot be built.
     """
-    policies = {}
-    mapping = {}
-    for seat_id, seat in seats.items():
-        policies[seat.policy_id] = PolicySpec(None, seat.observation_space, seat.action_space)
-        mapping[seat_id] = seat.policy_id
-
-    def policy_for(agent_id: str, *args: Any, **kwargs: Any) -> str:
-        return mapping[agent_id]
-
-    try:
-        config = entry.make_config(plan.settings, plan.model)
-        config.environment(env=None)
-        config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
-        config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
-        config.learners(
-            num_learners=0, num_gpus_per_learner=1 if plan.resources.num_gpus > 0 else 0
-        )
-        config.debugging(seed=plan.seed)
-        algo = config.build_algo()
-    except Exception as error:
-        raise ServerProblem(
-            f"server {plan.server_id!r} cannot build {plan.algorithm}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    # Tune makes a results folder in the user's home for every Trainable; ours writes nothing there.
-    shutil.rmtree(algo.logdir, ignore_errors=True)
-    return algo
+    entry = get_algorithm(plan.algorithm)
+    return LearnedPolicies(plan, entry, max_iterations=max_iterations, on_failure=on_failure)
 
 
 def _listen(plan: ServerPlan) -> socket.socket:

@@ -17,11 +17,11 @@ from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 from servers.env_runner import ExternalEnvRunner
 from servers.episode_store import EpisodeCounts
 from servers.feed import Feed, FeedClosed
+from servers.policies import Record
 
 logger = logging.getLogger(__name__)
 
 TOTAL_LOSS = "total_loss"
-Record = dict[str, Any]
 
 
 class Trainer:

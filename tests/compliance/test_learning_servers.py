@@ -10,6 +10,7 @@ import pytest
 from real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
 
 from client import MultiplexingClient, RefusedByServer
+from servers.learned_policies import LearnedPolicies
 from servers.server import PolicyServer
 
 SOON_S = 1.0
@@ -30,8 +31,9 @@ def flat(weights: Any) -> dict[str, bytes]:
 
 def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Returns what the learner has learnt, and what acts."""
-    learner = server.algo.learner_group._learner
-    acting = server.algo.env_runner
+    assert isinstance(server.policies, LearnedPolicies)
+    learner = server.policies.algo.learner_group._learner
+    acting = server.policies.algo.env_runner
     assert learner is not None
     assert acting is not None
     return flat(learner.module.get_state()), flat(acting.get_state()["rl_module"])

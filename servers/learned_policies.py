@@ -1,0 +1,139 @@
+"""Policies that RLlib trains: its algorithm, the feed that it reads, and the thread it runs in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.policy.policy import PolicySpec
+
+from servers.algorithms.registry import AlgorithmEntry
+from servers.config import ServerPlan
+from servers.env_runner import ExternalEnvRunner
+from servers.episode_store import EpisodeStore
+from servers.feed import Feed
+from servers.policies import Record, ServerProblem
+from servers.seats import Seat, make_seats
+from servers.trainer import Trainer
+
+
+class LearnedPolicies:
+    """See `servers.policies.Policies`.
+
+    Args:
+        plan: the server.
+        entry: its algorithm.
+        max_iterations: see `Trainer`.
+        on_failure: likewise.
+
+    Raises:
+        ServerProblem: the algorithm cannot be built.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        entry: AlgorithmEntry,
+        *,
+        max_iterations: int | None,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        seats = make_seats(plan)
+        self.algo = build_algorithm(plan, entry, seats)
+        runner = self.algo.env_runner
+        assert isinstance(runner, ExternalEnvRunner)
+        self.acting = runner.inference
+        self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
+        runner.attach(self.feed, needs_log_probabilities=entry.needs_log_probabilities)
+        config = self.algo.config
+        assert config is not None
+        self.store = EpisodeStore(
+            plan,
+            seats,
+            self.feed,
+            batch_env_steps=batch_env_steps(config, entry),
+            needs_whole_episodes=config.batch_mode == "complete_episodes",
+            lookback=1 if self.acting.is_stateful else 0,
+            policy_for=config.policy_mapping_fn,
+        )
+        self.trainer = Trainer(
+            self.algo,
+            self.feed,
+            self.store.counts,
+            max_iterations=max_iterations,
+            num_torch_threads=plan.resources.num_torch_threads,
+            on_failure=on_failure,
+        )
+
+    @property
+    def iteration(self) -> int:
+        return self.trainer.iteration
+
+    def start(self) -> None:
+        self.trainer.start()
+
+    def finish(self, timeout_s: float) -> bool:
+        return self.trainer.stop(timeout_s)
+
+    def close(self) -> None:
+        self.algo.stop()
+
+    def drain_records(self) -> list[Record]:
+        return self.trainer.drain_records()
+
+    def save(self, path: Path) -> Path | None:
+        return self.trainer.save(path)
+
+    def save_soon(self, path: Path) -> None:
+        self.trainer.save_soon(path)
+
+
+def batch_env_steps(config: AlgorithmConfig, entry: AlgorithmEntry) -> int:
+    """Returns how many recorded env steps make one batch for `sample()`.
+
+    Algorithms without a replay get their whole train batch at once, so that all of it is from
+    the same weights; those with one get the smallest fragment that they ask for.
+    """
+    if entry.takes_whole_batches:
+        return config.total_train_batch_size
+    fragment = config.rollout_fragment_length
+    return fragment if isinstance(fragment, int) else 1
+
+
+def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Seat]) -> Algorithm:
+    """Builds the RLlib algorithm of a server, without any environment.
+
+    Raises:
+        ServerProblem: RLlib refuses the config; its reason is in the sentence.
+    """
+    policies = {}
+    mapping = {}
+    for seat_id, seat in seats.items():
+        policies[seat.policy_id] = PolicySpec(None, seat.observation_space, seat.action_space)
+        mapping[seat_id] = seat.policy_id
+
+    def policy_for(agent_id: str, *args: Any, **kwargs: Any) -> str:
+        return mapping[agent_id]
+
+    try:
+        config = entry.make_config(plan.settings, plan.model)
+        config.environment(env=None)
+        config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
+        config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
+        config.learners(
+            num_learners=0, num_gpus_per_learner=1 if plan.resources.num_gpus > 0 else 0
+        )
+        config.debugging(seed=plan.seed)
+        algo = config.build_algo()
+    except Exception as error:
+        raise ServerProblem(
+            f"server {plan.server_id!r} cannot build {plan.algorithm}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    # Tune makes a results folder in the user's home for every Trainable; ours writes nothing there.
+    shutil.rmtree(algo.logdir, ignore_errors=True)
+    return algo

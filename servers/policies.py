@@ -1,0 +1,63 @@
+"""What acts on a server: the part behind the network, which may learn or not.
+
+`servers.learned_policies` has the one that RLlib trains, `servers.fixed_policies` those that stay
+as they are. `PolicyServer` is the same around both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from servers.episode_store import EpisodeStore
+from servers.episodes import PendingStep
+from servers.feed import Feed
+
+Record = dict[str, Any]
+"""Of one training iteration; see `orchestrator.metrics`."""
+
+
+class ServerProblem(RuntimeError):
+    """The server cannot start; the sentence says why."""
+
+
+class Acting(Protocol):
+    """Whoever chooses the actions."""
+
+    weights_seq_no: int
+    """Version of the weights in use; 0 for ever where nothing is learnt."""
+
+    def act(self, steps: Sequence[PendingStep]) -> int:
+        """Leaves an action in each request's `SeatRecord`; returns the version used."""
+
+
+class Policies(Protocol):
+    """The policies of one server, with the episodes that they play."""
+
+    acting: Acting
+    store: EpisodeStore
+    feed: Feed
+    """The gate in front of the acting."""
+
+    @property
+    def iteration(self) -> int:
+        """Training iterations so far."""
+
+    def start(self) -> None:
+        """Begins to learn."""
+
+    def finish(self, timeout_s: float) -> bool:
+        """Ends learning and acts on; says whether that was done in time."""
+
+    def close(self) -> None:
+        """Gives back what is held; nothing acts any more."""
+
+    def drain_records(self) -> list[Record]:
+        """Returns the training records since the last call."""
+
+    def save(self, path: Path) -> Path | None:
+        """Writes a checkpoint of what has finished learning; None: there is nothing to save."""
+
+    def save_soon(self, path: Path) -> None:
+        """Asks for a checkpoint after the training iteration under way."""
