@@ -19,7 +19,7 @@ from protocol.messages import (
     StartEpisode,
     Step,
 )
-from protocol.spaces import sample
+from protocol.spaces import sample_action
 
 
 class RandomTransport:
@@ -67,7 +67,4 @@ class RandomTransport:
         return Actions(item.episode_id, item.t, actions)
 
     def _action(self, agent_id: str, observation: object) -> object:
-        space = self._spec.agents[agent_id].action_space
-        if isinstance(observation, dict) and "action_mask" in observation:
-            return int(self._rng.choice(np.flatnonzero(observation["action_mask"])))
-        return sample(space, self._rng)
+        return sample_action(self._spec.agents[agent_id].action_space, observation, self._rng)

@@ -14,6 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+ACTION_MASK_KEY = "action_mask"
+"""Key of a Dict observation that says which Discrete actions are available, as in PettingZoo."""
+
 Bound = float | list[Any] | None
 """A number for every element, nested lists for one each, None (or null inside) for no bound."""
 
@@ -234,6 +237,37 @@ def sample(space: Space, rng: np.random.Generator) -> Any:
     if isinstance(space, DictSpace):
         return {key: sample(sub, rng) for key, sub in space.spaces.items()}
     return tuple(sample(sub, rng) for sub in space.spaces)
+
+
+def available_actions(space: Space, observation: Any) -> NDArray[np.int64] | None:
+    """Returns the actions that an observation's action mask allows, None if it has no mask.
+
+    Args:
+        space: of the actions; only those of a Discrete can be masked.
+        observation: a conforming one.
+
+    Raises:
+        ValueError: the mask allows none.
+    """
+    if not isinstance(space, Discrete) or not isinstance(observation, dict):
+        return None
+    mask = observation.get(ACTION_MASK_KEY)
+    if mask is None:
+        return None
+    allowed = np.flatnonzero(mask)
+    if not len(allowed):
+        raise ValueError("the action mask forbids every action")
+    return allowed + space.start
+
+
+def sample_action(space: Space, observation: Any, rng: np.random.Generator) -> Any:
+    """Draws a uniform random action of `space`, among the available ones if there is a mask.
+
+    Raises:
+        ValueError: as `available_actions`.
+    """
+    allowed = available_actions(space, observation)
+    return sample(space, rng) if allowed is None else int(rng.choice(allowed))
 
 
 def bounds(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

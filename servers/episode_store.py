@@ -62,6 +62,7 @@ class EpisodeStore:
         needs_whole_episodes: batches hold ended episodes only (QMIX), else whatever there is.
         lookback: see `Recorder`.
         policy_for: RLlib's agent-to-module mapping function.
+        recorder: what writes an episode down.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class EpisodeStore:
         needs_whole_episodes: bool,
         lookback: int,
         policy_for: Callable[..., str],
+        recorder: type[Recorder] = Recorder,
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
@@ -84,6 +86,7 @@ class EpisodeStore:
         self._needs_whole_episodes = needs_whole_episodes
         self._lookback = lookback
         self._policy_for = policy_for
+        self._make_recorder = recorder
         self._open: dict[str, ServedEpisode] = {}
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
@@ -151,7 +154,7 @@ class EpisodeStore:
                 expected=f"at most {limit} open episodes",
                 got=f"{len(self._open)} open",
             )
-        recorder = Recorder(episode_id, self._seats, self._policy_for, self._lookback)
+        recorder = self._make_recorder(episode_id, self._seats, self._policy_for, self._lookback)
         self._open[episode_id] = ServedEpisode(item, self.plan, self._seats, recorder, now)
         return Started(episode_id)
 

@@ -15,7 +15,7 @@ from gymnasium.spaces import utils as gym_utils
 
 from protocol import spaces as plain
 
-ACTION_MASK_KEY = "action_mask"
+ACTION_MASK_KEY = plain.ACTION_MASK_KEY
 
 
 def to_gymnasium(space: plain.Space) -> gymnasium.Space:
