@@ -53,6 +53,9 @@ class QMIXConfig(AlgorithmConfig):
         self.gamma = 0.99
         self.grad_clip = 10.0
         self.double_q = True
+        self.n_step = 1
+        self.td_lambda = 0.0
+        self.standardize_rewards = False
         self.optimizer_name: OptimizerName = "rmsprop"
         self.rmsprop_alpha = 0.99
         self.optimizer_epsilon = 1e-5
@@ -88,6 +91,9 @@ class QMIXConfig(AlgorithmConfig):
         mixing_embed_dim: int = NotProvided,
         hypernet_embed: int = NotProvided,
         double_q: bool = NotProvided,
+        n_step: int = NotProvided,
+        td_lambda: float = NotProvided,
+        standardize_rewards: bool = NotProvided,
         optimizer_name: OptimizerName = NotProvided,
         rmsprop_alpha: float = NotProvided,
         optimizer_epsilon: float = NotProvided,
@@ -114,6 +120,11 @@ class QMIXConfig(AlgorithmConfig):
             hypernet_embed: Units of the hidden layer of the networks that make its weights.
             double_q: Whether the online network chooses the action that the target network
                 values.
+            n_step: Rewards that a target adds up before it looks at a value.
+            td_lambda: Above 0, targets are lambda-returns over the rest of the episode; with
+                n_step = 1.
+            standardize_rewards: Whether rewards are divided by the standard deviation of all
+                rewards so far; see `RewardScale`.
             optimizer_name: ``"rmsprop"`` or ``"adam"``.
             rmsprop_alpha: RMSprop's smoothing constant.
             optimizer_epsilon: The optimizer's epsilon.
@@ -140,6 +151,9 @@ class QMIXConfig(AlgorithmConfig):
             "mixing_embed_dim": mixing_embed_dim,
             "hypernet_embed": hypernet_embed,
             "double_q": double_q,
+            "n_step": n_step,
+            "td_lambda": td_lambda,
+            "standardize_rewards": standardize_rewards,
             "optimizer_name": optimizer_name,
             "rmsprop_alpha": rmsprop_alpha,
             "optimizer_epsilon": optimizer_epsilon,
@@ -169,6 +183,7 @@ class QMIXConfig(AlgorithmConfig):
             "hidden_dim",
             "mixing_embed_dim",
             "hypernet_embed",
+            "n_step",
             "target_update_freq",
             "batch_size_episodes",
             "buffer_capacity_episodes",
@@ -179,6 +194,13 @@ class QMIXConfig(AlgorithmConfig):
                 self._value_error(f"{name}={value!r} must be a whole number of at least 1")
         if not 0.0 < self.tau <= 1.0:
             self._value_error(f"tau={self.tau} must lie in (0, 1]; 1 copies the network")
+        if not 0.0 <= self.td_lambda <= 1.0:
+            self._value_error(f"td_lambda={self.td_lambda} must lie in [0, 1]; 0 is one step")
+        if self.n_step > 1 and self.td_lambda > 0.0:
+            self._value_error(
+                f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
+                "lambda-return; leave one of them at its default"
+            )
         if self.updates_per_episode <= 0.0:
             self._value_error(f"updates_per_episode={self.updates_per_episode} must be above 0")
         if self.num_episodes_before_learning > self.buffer_capacity_episodes:

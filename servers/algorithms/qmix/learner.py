@@ -20,6 +20,7 @@ from ray.rllib.utils.metrics import NUM_TARGET_UPDATES
 from torch import Tensor
 
 from servers.algorithms.qmix.replay import EpisodeBatch
+from servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
 from servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
 from servers.algorithms.qmix.team import ACTION_MASK, ALIVE, STATE
 
@@ -37,7 +38,7 @@ _NUM_UPDATES_STATE = "num_updates_per_module"
 
 
 class QMIXTorchLearner(TorchLearner):
-    """Mixes the members' values and fits the result to one-step targets.
+    """Mixes the members' values and fits the result to what followed.
 
     Batches are `EpisodeBatch` es made by `to_sample_batch`, not episodes: there is no learner
     connector to run. Metrics of each module, over the last batch: ``loss``, ``td_error_abs``,
@@ -99,10 +100,11 @@ class QMIXTorchLearner(TorchLearner):
     ) -> Tensor:
         """``sum(mask * td^2) / sum(mask)``; Rashid et al. 2018, equation 6.
 
-        ``td = Q_tot(t) - (r(t) + gamma (1 - terminated(t)) Q_tot_target(t + 1))``. The values at
-        t + 1 are those of the members' greedy actions among the available ones, greedy by the
-        online network with double Q (van Hasselt et al. 2016), else by the target network. Time
-        limits bootstrap: the observation after the last action is in the batch.
+        ``td = Q_tot(t) - (r(t) + gamma (1 - terminated(t)) Q_tot_target(t + 1))``, or with
+        longer returns, see `bootstrapped_returns`. The values at t + 1 are those of the members'
+        greedy actions among the available ones, greedy by the online network with double Q
+        (van Hasselt et al. 2016), else by the target network. Time limits bootstrap: the
+        observation after the last action is in the batch.
         """
         module = self.module[module_id].unwrapped()
         values = fwd_out[Q_VALUES]
@@ -113,6 +115,9 @@ class QMIXTorchLearner(TorchLearner):
             batch,
             gamma=config.gamma,
             double_q=config.double_q,
+            n_step=config.n_step,
+            td_lambda=config.td_lambda,
+            is_mixed=config.mixer != "none",
         )
         mask = batch[Columns.LOSS_MASK].unsqueeze(-1)
         if config.mixer == "none":
@@ -209,14 +214,20 @@ def td_terms(
     *,
     gamma: float,
     double_q: bool,
+    n_step: int = 1,
+    td_lambda: float = 0.0,
+    is_mixed: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The two sides of the one-step temporal difference.
+    """The two sides of the temporal difference.
 
     Args:
         module: mixes, online and target.
         values: ``[B, T + 1, n, n_actions]`` of the online network.
         target_values: the same of the target network.
         batch: as `to_sample_batch` makes it.
+        gamma, n_step, td_lambda: see `bootstrapped_returns`.
+        double_q: whether the online network chooses the action whose value is bootstrapped.
+        is_mixed: False where every member has a target of its own; see `follow_absent`.
 
     Returns:
         The mixed values of the actions taken, and their targets without gradient, both
@@ -233,8 +244,17 @@ def td_terms(
         greedy = judge[:, 1:].masked_fill(unavailable, -torch.inf).argmax(-1, keepdim=True)
         best = target_values[:, 1:].gather(-1, greedy).squeeze(-1)
         following = module.mix_target(best, state[:, 1:], alive[:, 1:])
-        going_on = 1.0 - batch[Columns.TERMINATEDS].unsqueeze(-1)
-        target = batch[Columns.REWARDS].unsqueeze(-1) + gamma * going_on * following
+        rewards, terminated, mask = (
+            batch[key].unsqueeze(-1)
+            for key in (Columns.REWARDS, Columns.TERMINATEDS, Columns.LOSS_MASK)
+        )
+        if not is_mixed:
+            following = follow_absent(
+                following, alive[:, 1:], rewards, terminated, mask, gamma=gamma
+            )
+        target = bootstrapped_returns(
+            rewards, following, terminated, mask, gamma=gamma, n_step=n_step, td_lambda=td_lambda
+        )
     return q_taken, target
 
 

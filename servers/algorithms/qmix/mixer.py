@@ -67,8 +67,8 @@ class VDNMixer(nn.Module):
 class NoMixer(nn.Module):
     """Independent Q-learning (Tan 1993): every member learns the team's reward for itself.
 
-    The value after a member's death is 0, as at the end of an episode. A member that is merely
-    not asked at the next step would be taken for dead, so do not use it for turn-taking teams.
+    An absent member has no value of its own, and 0 stands for it here; the learner puts what the
+    team earns meanwhile in its place, see `follow_absent`.
     """
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -28,11 +29,13 @@ from ray.rllib.utils.schedules.scheduler import Scheduler
 
 from servers.algorithms.qmix.config import QMIXConfig
 from servers.algorithms.qmix.learner import to_sample_batch
-from servers.algorithms.qmix.replay import EpisodeReplay
+from servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
+from servers.algorithms.qmix.reward_scale import RewardScale
 
 EPSILON = "epsilon"
 NUM_EPISODES_STORED = "num_episodes_stored"
 _UPDATES_DUE_STATE = "updates_due"
+_REWARD_SCALES_STATE = "reward_scales"
 
 
 class QMIX(Algorithm):
@@ -40,8 +43,8 @@ class QMIX(Algorithm):
 
     Two teams that share a module also share its replay: an episode of each is an episode.
 
-    A checkpoint holds networks, targets, optimisers and counters (also the one that epsilon
-    follows), but not the replay: after a restore, learning goes on once
+    A checkpoint holds networks, targets, optimisers, the scale of rewards and counters (also the
+    one that epsilon follows), but not the replay: after a restore, learning goes on once
     ``num_episodes_before_learning`` new episodes are there.
     """
 
@@ -53,6 +56,7 @@ class QMIX(Algorithm):
         super().setup(config)
         self._replays: dict[str, EpisodeReplay] = {}
         self._updates_due: dict[str, float] = defaultdict(float)
+        self._reward_scales: dict[str, RewardScale] = defaultdict(RewardScale)
         self._epsilon_schedule = Scheduler(
             fixed_value_or_schedule=self.config.epsilon, framework="torch"
         )
@@ -85,11 +89,14 @@ class QMIX(Algorithm):
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         state = super().get_state(*args, **kwargs)
         state[_UPDATES_DUE_STATE] = dict(self._updates_due)
+        state[_REWARD_SCALES_STATE] = {m: s.get_state() for m, s in self._reward_scales.items()}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._updates_due.update(state.get(_UPDATES_DUE_STATE, {}))
+        for module_id, scale in state.get(_REWARD_SCALES_STATE, {}).items():
+            self._reward_scales[module_id].set_state(scale)
         # RLlib hands this count to the env runners before it has restored it itself, that is as
         # 0, and epsilon would start again from there.
         self.env_runner_group.sync_env_runner_states(
@@ -113,6 +120,8 @@ class QMIX(Algorithm):
             if replay is None:
                 replay = EpisodeReplay(config.buffer_capacity_episodes, config.seed)
                 self._replays[module_id] = replay
+            if config.standardize_rewards:
+                self._reward_scales[module_id].add(episode.get_rewards())
             # No debt is run up before learning begins, which would be paid in one long burst.
             if replay.add(episode) and len(replay) >= config.num_episodes_before_learning:
                 self._updates_due[module_id] += config.updates_per_episode
@@ -134,10 +143,7 @@ class QMIX(Algorithm):
         updated: set[str] = set()
         while due := self._due():
             with self.metrics.log_time((TIMERS, REPLAY_BUFFER_SAMPLE_TIMER)):
-                batches = {
-                    module_id: self._replays[module_id].sample(self.config.batch_size_episodes)
-                    for module_id in due
-                }
+                batches = {module_id: self._sample(module_id) for module_id in due}
                 batch = MultiAgentBatch(
                     {module_id: to_sample_batch(b) for module_id, b in batches.items()},
                     env_steps=max(b.num_steps for b in batches.values()),
@@ -155,6 +161,12 @@ class QMIX(Algorithm):
         if updated:
             self.metrics.aggregate(results, key=LEARNER_RESULTS)
         return updated
+
+    def _sample(self, module_id: str) -> EpisodeBatch:
+        batch = self._replays[module_id].sample(self.config.batch_size_episodes)
+        if not self.config.standardize_rewards:
+            return batch
+        return replace(batch, rewards=batch.rewards / self._reward_scales[module_id].std)
 
     def _due(self) -> list[str]:
         # A hair below 1, or ten times 0.1 would not make one.

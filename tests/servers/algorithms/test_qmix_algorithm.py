@@ -63,6 +63,18 @@ def test_several_updates_per_episode() -> None:
         assert learner_results(algo, 3)["num_updates"] == 5  # episodes 2 and 3
 
 
+def test_rewards_are_divided_by_the_deviation_of_all_of_them_so_far() -> None:
+    settings = {"num_episodes_before_learning": 20, "batch_size_episodes": 50}
+    with build(**settings) as raw, build(**settings, standardize_rewards=True) as scaled:
+        results = [learner_results(algo, 20) for algo in (raw, scaled)]
+        for algo, result in zip((raw, scaled), results, strict=True):
+            batch = algo._replays["m"].sample(50)
+            std = 1.0 if algo is raw else batch.rewards.std()
+            assert batch.rewards.std() > 1.5
+            expected = batch.rewards.sum(1).mean() / std
+            assert result["reward_sum_mean"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_env_runners_get_the_new_weights() -> None:
     with build(num_episodes_before_learning=1) as algo:
         algo.train()
@@ -74,7 +86,11 @@ def test_env_runners_get_the_new_weights() -> None:
 
 
 def test_a_checkpoint_carries_all_but_the_replay(tmp_path: Path) -> None:
-    settings = {"num_episodes_before_learning": 4, "updates_per_episode": 0.75}
+    settings = {
+        "num_episodes_before_learning": 4,
+        "updates_per_episode": 0.75,
+        "standardize_rewards": True,
+    }
     with build(**settings) as algo:
         for _ in range(8):
             algo.train()
@@ -82,16 +98,20 @@ def test_a_checkpoint_carries_all_but_the_replay(tmp_path: Path) -> None:
         algo.save_to_path(tmp_path)
         steps = algo.metrics.peek(("env_runners", "num_env_steps_sampled_lifetime"))
         expected = algo.learner_group._learner.get_state()
+        std = algo._reward_scales["m"].std
+        assert std != 1.0
     with build(**settings) as other:
         other.set_state(state)
         _assert_restored(other, expected, steps)
         assert other._updates_due == {"m": 0.75}
+        assert other._reward_scales["m"].std == std
         # Epsilon goes on from where it was.
         result = other.train()
         assert result["env_runners"]["num_env_steps_sampled_lifetime"] == steps + 2
         assert result["epsilon"] == pytest.approx(1 - 0.95 * (steps + 2) / 50_000)
     with build(**settings) as third:
         third.restore_from_path(tmp_path)
+        assert third._reward_scales["m"].std == std
         _assert_restored(third, expected, steps)
 
 

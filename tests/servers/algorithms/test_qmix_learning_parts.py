@@ -188,6 +188,7 @@ def hand_made(
         Columns.ACTIONS: torch.tensor([[[0, 1], [1, 0]]]),
         Columns.REWARDS: torch.tensor([[1.0, 2.0]]),
         Columns.TERMINATEDS: torch.tensor([[0.0, float(terminated)]]),
+        Columns.LOSS_MASK: torch.ones(1, 2),
     }
 
 
@@ -225,9 +226,61 @@ def test_td_targets_in_closed_form(batch: Any, double_q: bool, expected: list[fl
     assert target[..., 0].tolist() == [pytest.approx(expected)]
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # t=0 reaches t=1's target.
+        ({"n_step": 2}, [1 + GAMMA * (2 + GAMMA * 130), 2 + GAMMA * 130]),
+        ({"n_step": 9}, [1 + GAMMA * (2 + GAMMA * 130), 2 + GAMMA * 130]),
+        ({"td_lambda": 0.5}, [1 + GAMMA * (25 + 0.5 * (2 + GAMMA * 130)), 2 + GAMMA * 130]),
+    ],
+)
+def test_longer_targets_in_closed_form(settings: Any, expected: list[float]) -> None:
+    _, target = td_terms(
+        _SumModule(),  # type: ignore[arg-type]
+        ONLINE,
+        TARGET,
+        hand_made(terminated=False),
+        gamma=GAMMA,
+        double_q=True,
+        **settings,
+    )
+    assert target[..., 0].tolist() == [pytest.approx(expected)]
+
+
+class _NoMixModule:
+    """Leaves the members' values apart."""
+
+    def mix(self, q: Any, state: Any, alive: Any) -> Any:
+        return q * alive
+
+    mix_target = mix
+
+
+def test_without_a_mixer_an_absent_member_is_credited_with_what_the_team_earns_meanwhile() -> None:
+    batch = hand_made(terminated=False)
+    batch[Columns.OBS]["alive"][0, 1, 1] = 0.0  # b is not asked at t=1, but again at t=2
+    q_taken, target = td_terms(
+        _NoMixModule(),  # type: ignore[arg-type]
+        ONLINE,
+        TARGET,
+        batch,
+        gamma=GAMMA,
+        double_q=True,
+        is_mixed=False,
+    )
+    assert q_taken.tolist() == [[[1, 4], [6, 0]]]
+    # a: 20, then 50. b: 2 and then 80; what stands at t=1 is not b's and is not in the loss.
+    assert target[0, 0].tolist() == pytest.approx([1 + GAMMA * 20, 1 + GAMMA * (2 + GAMMA * 80)])
+    assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * 50)
+
+
+@pytest.mark.parametrize("returns", [{}, {"n_step": 3}, {"td_lambda": 0.6}], ids=str)
 @pytest.mark.parametrize("mixer", ["qmix", "vdn", "none"])
-def test_the_loss_is_the_masked_mean_square(team_of_two: TeamSpec, mixer: str) -> None:
-    learner = make_learner(team_of_two, mixer=mixer)
+def test_the_loss_is_the_masked_mean_square(
+    team_of_two: TeamSpec, mixer: str, returns: dict[str, Any]
+) -> None:
+    learner = make_learner(team_of_two, mixer=mixer, **returns)
     module = learner.module["team"]
     # A longer episode beside it must change nothing but the mean.
     short, long = play(team_of_two, 2, seed=0), play(team_of_two, 5, seed=1)
@@ -236,7 +289,16 @@ def test_the_loss_is_the_masked_mean_square(team_of_two: TeamSpec, mixer: str) -
         tensors = to_sample_batch(batch)
         values = module.forward_train(tensors)
         target = module.forward_target(tensors)[Q_VALUES]
-        q_taken, y = td_terms(module, values[Q_VALUES], target, tensors, gamma=GAMMA, double_q=True)
+        q_taken, y = td_terms(
+            module,
+            values[Q_VALUES],
+            target,
+            tensors,
+            gamma=GAMMA,
+            double_q=True,
+            is_mixed=mixer != "none",
+            **returns,
+        )
         loss = learner.compute_loss_for_module(
             module_id="team",
             config=learner.config.get_config_for_module("team"),
@@ -356,6 +418,9 @@ def _assert_same(one: Any, other: Any) -> None:
             {"buffer_capacity_episodes": 10, "num_episodes_before_learning": 11},
             "learning would not begin",
         ),
+        ({"n_step": 0}, "n_step=0 must be a whole number"),
+        ({"td_lambda": 1.5}, r"td_lambda=1.5 must lie in \[0, 1\]"),
+        ({"td_lambda": 0.6, "n_step": 3}, "n_step=3 and td_lambda=0.6: a target is an n-step or a"),
         ({"grad_clip_by": "value"}, "QMIX clips by 'global_norm' only"),
     ],
 )
