@@ -8,6 +8,7 @@ batches from the `Feed`; episodes are recorded elsewhere (`episodes.py`).
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ from ray.rllib.utils.metrics import (
 
 from servers.feed import Chunk, Feed
 from servers.inference import Inference
+from servers.replay_episodes import by_agent
 
 
 def _spaces_of(policy: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
@@ -67,13 +69,22 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self._feed: Feed | None = None
         self.inference = Inference(self._build_module, seed=config.seed or 0)
         self.policy_lag = PolicyLag()
+        self._fills_replay = False
 
-    def attach(self, feed: Feed, *, needs_log_probabilities: bool) -> None:
+    def attach(
+        self, feed: Feed, *, needs_log_probabilities: bool, fills_replay: bool = False
+    ) -> None:
         """Joins the runner, which RLlib has built, to the server that feeds it.
 
         Not an argument of the constructor, because RLlib copies and pickles its config.
+
+        Args:
+            feed: where batches come from.
+            needs_log_probabilities: whether the learner reads them.
+            fills_replay: whether RLlib's replay buffer for several agents takes the episodes.
         """
         self._feed = feed
+        self._fills_replay = fills_replay
         self.inference.needs_log_probabilities = needs_log_probabilities
 
     def _build_module(self) -> Any:
@@ -108,15 +119,16 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         assert self._feed is not None, "attach() comes before sample()"
         chunks = self._feed.take()
         self._measure_lag(chunks)
-        episodes = []
+        self._log(chunks)
+        episodes: list[MultiAgentEpisode] = []
         for chunk in chunks:
-            self._log(chunk)
             episode = chunk.episode
             for agent_id, single in list(episode.agent_episodes.items()):
                 if len(single) == 0:  # RLlib's learner connectors cannot take an empty one
                     del episode.agent_episodes[agent_id]
             if episode.agent_episodes:
-                episodes.append(episode.to_numpy())
+                episode.to_numpy()
+                episodes += by_agent(episode) if self._fills_replay else [episode]
         return episodes
 
     def _measure_lag(self, chunks: list[Chunk]) -> None:
@@ -124,21 +136,30 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         lags = self.inference.weights_seq_no - versions
         self.policy_lag = PolicyLag(float(lags.mean()), int(lags.max()))
 
-    def _log(self, chunk: Chunk) -> None:
-        episode, log = chunk.episode, self.metrics.log_value
-        steps = chunk.num_env_steps
+    def _log(self, chunks: list[Chunk]) -> None:
+        """Adds up before it logs: each of RLlib's log entries costs some 20 µs."""
+        log = self.metrics.log_value
+        steps = sum(chunk.num_env_steps for chunk in chunks)
         log(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")
         log(NUM_ENV_STEPS_SAMPLED_LIFETIME, steps, reduce="lifetime_sum", with_throughput=True)
         self.num_env_steps_sampled_lifetime += steps
         self.inference.num_env_steps_sampled = self.num_env_steps_sampled_lifetime
-        if episode.is_done:
-            log(NUM_EPISODES, 1, reduce="sum")
-            log(NUM_EPISODES_LIFETIME, 1, reduce="lifetime_sum")
-            log(EPISODE_RETURN_MEAN, episode.get_return(), window=100)
-        for agent_id, single in episode.agent_episodes.items():
-            count, module_id = len(single), single.module_id
-            log((NUM_AGENT_STEPS_SAMPLED, str(agent_id)), count, reduce="sum")
-            log((NUM_AGENT_STEPS_SAMPLED_LIFETIME, str(agent_id)), count, reduce="lifetime_sum")
+        ended = [chunk.episode for chunk in chunks if chunk.episode.is_done]
+        if ended:
+            log(NUM_EPISODES, len(ended), reduce="sum")
+            log(NUM_EPISODES_LIFETIME, len(ended), reduce="lifetime_sum")
+            for episode in ended:
+                log(EPISODE_RETURN_MEAN, episode.get_return(), window=100)
+        by_agent: Counter[str] = Counter()
+        by_module: Counter[str] = Counter()
+        for chunk in chunks:
+            for agent_id, single in chunk.episode.agent_episodes.items():
+                by_agent[str(agent_id)] += len(single)
+                by_module[single.module_id] += len(single)
+        for agent_id, count in by_agent.items():
+            log((NUM_AGENT_STEPS_SAMPLED, agent_id), count, reduce="sum")
+            log((NUM_AGENT_STEPS_SAMPLED_LIFETIME, agent_id), count, reduce="lifetime_sum")
+        for module_id, count in by_module.items():
             log((NUM_MODULE_STEPS_SAMPLED, module_id), count, reduce="sum")
             log((NUM_MODULE_STEPS_SAMPLED_LIFETIME, module_id), count, reduce="lifetime_sum")
 

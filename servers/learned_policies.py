@@ -48,7 +48,11 @@ class LearnedPolicies:
         assert isinstance(runner, ExternalEnvRunner)
         self.acting = runner.inference
         self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
-        runner.attach(self.feed, needs_log_probabilities=entry.needs_log_probabilities)
+        runner.attach(
+            self.feed,
+            needs_log_probabilities=entry.needs_log_probabilities,
+            fills_replay=entry.fills_replay_by_agent,
+        )
         config = self.algo.config
         assert config is not None
         self.store = EpisodeStore(
@@ -62,10 +66,10 @@ class LearnedPolicies:
         )
         self.trainer = Trainer(
             self.algo,
+            plan,
             self.feed,
             self.store.counts,
             max_iterations=max_iterations,
-            num_torch_threads=plan.resources.num_torch_threads,
             on_failure=on_failure,
         )
 

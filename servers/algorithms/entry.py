@@ -31,8 +31,8 @@ from servers.algorithms.user_module import load_module_class
 WhileLearning = Literal["wait", "serve"]
 LearnsFrom = Literal["newest", "recent", "replay"]
 
-ValueCheck = Callable[[str, Any], None]
-"""Refuses a setting's value: called with what it is, in words, and the value."""
+ReadValue = Callable[[str, Any, Any], Any]
+"""Reads a setting: from what it is in words, its value and its default to what RLlib is given."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class AlgorithmEntry:
         preset: settings that make the name out of the config class; a user cannot change them.
         defaults: settings whose default here is not RLlib's.
         not_settings: further settings of the config class that have no meaning here.
-        value_checks: by setting, for values that a look at the default's type cannot check.
+        readers: by setting, for values that a look at the default's type cannot check.
         model_defaults: network settings whose default here is not RLlib's.
         not_model_settings: network settings that the algorithm cannot do, with the reason.
     """
@@ -76,7 +76,7 @@ class AlgorithmEntry:
     preset: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     not_settings: frozenset[str] = frozenset()
-    value_checks: Mapping[str, ValueCheck] = field(default_factory=dict)
+    readers: Mapping[str, ReadValue] = field(default_factory=dict)
     model_defaults: Mapping[str, Any] = field(default_factory=dict)
     not_model_settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,6 +99,11 @@ class AlgorithmEntry:
     def needs_log_probabilities(self) -> bool:
         """Whether the learner wants what the policy thought of its actions recorded with them."""
         return self.learns_from != "replay"
+
+    @property
+    def fills_replay_by_agent(self) -> bool:
+        """Whether RLlib's replay buffer for several agents takes its episodes."""
+        return self.learns_from == "replay" and not self.needs_teams
 
     # --- settings -----------------------------------------------------------------------
 
@@ -150,13 +155,13 @@ class AlgorithmEntry:
             if name not in known:
                 raise AlgorithmProblem(self._refuse_setting(name, known, config))
             what = f"{self.name}'s setting {name!r}"
-            check_kind(what, value, known[name])
-            if name in self.value_checks:
-                self.value_checks[name](what, value)
-        for name, value in {**settings, **self.preset}.items():
-            # RLlib merges a dict with its default as we do, but only in its training() method.
-            is_merged = isinstance(value, Mapping) and isinstance(known.get(name), Mapping)
-            setattr(config, name, {**known[name], **value} if is_merged else value)
+            if name in self.readers:
+                value = self.readers[name](what, value, known[name])
+            else:
+                check_kind(what, value, known[name])
+            setattr(config, name, value)
+        for name, value in self.preset.items():
+            setattr(config, name, value)
         if self.needs_teams:
             self._refuse_networks_of_a_team(model, rl_module)
             return config

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import difflib
 
-from ray.rllib.algorithms.ppo.ppo import PPOConfig
+from gymnasium import spaces
+from ray.rllib.algorithms.dqn.dqn import DQNConfig
+from ray.rllib.algorithms.sac.sac import SACConfig
 
 from servers.algorithms.a2c import A2CConfig
 from servers.algorithms.entry import AlgorithmEntry
+from servers.algorithms.impala import APPOConfig, IMPALAConfig
+from servers.algorithms.ppo import PPOConfig
 from servers.algorithms.qmix.config import QMIXConfig
-from servers.algorithms.settings import AlgorithmProblem
+from servers.algorithms.replay_settings import read_replay_buffer, replay_buffer
+from servers.algorithms.settings import AlgorithmProblem, read_count
 
 __all__ = ["ALGORITHMS", "AlgorithmEntry", "AlgorithmProblem", "get_algorithm"]
 
@@ -41,6 +46,43 @@ _NOT_QMIX = frozenset(
         "train_batch_size_per_learner",
     }
 )
+# Of RLlib's old API, whose names are still among the arguments of `training()`.
+_OLD_OFF_POLICY = frozenset(
+    {
+        "adam_epsilon",
+        "before_learn_on_batch",
+        "burn_in_len",
+        "categorical_distribution_temperature",
+        "clip_actions",
+        "hiddens",
+        "noisy",
+        "optimization_config",
+        "policy_model_config",
+        "q_model_config",
+        "sigma0",
+        "store_buffer_in_checkpoints",
+    }
+)
+# The first line is of RLlib's old API, the others of the processes and threads that IMPALA has
+# there and not here.
+_OLD_OR_ASYNCHRONOUS = frozenset(
+    {
+        *("decay", "epsilon", "minibatch_buffer_size", "momentum", "opt_type", "replay_proportion"),
+        *("replay_buffer_num_slots", "num_multi_gpu_tower_stacks"),
+        *("broadcast_interval", "learner_queue_size", "learner_queue_timeout"),
+        *("num_gpu_loader_threads", "timeout_s_aggregator_manager", "timeout_s_sampler_manager"),
+        *("circular_buffer_num_batches", "simple_queue_size", "use_circular_buffer"),
+        *("minibatch_size", "num_epochs", "shuffle_batch_per_epoch", "vtrace", "lambda_"),
+        *("max_requests_in_flight_per_aggregator_worker", "num_aggregation_workers"),
+        *("target_update_frequency", "target_worker_clipping", "use_critic"),
+    }
+)
+# Once per minibatch, and a replay draws one.
+_NO_EPOCHS = frozenset({"minibatch_size", "num_epochs", "shuffle_batch_per_epoch"})
+_NO_LSTM = {
+    "use_lstm": "RLlib's replay for several agents draws single steps, which a recurrent network "
+    "cannot learn from; use PPO, A2C or QMIX"
+}
 
 
 def _team_entry(name: str, mixer: str | None, summary: str) -> AlgorithmEntry:
@@ -69,6 +111,53 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
         learns_from="newest",
         summary="synchronous advantage actor-critic (Mnih et al. 2016)",
         not_settings=_PPO_ONLY,
+    ),
+    AlgorithmEntry(
+        name="DQN",
+        config_class=DQNConfig,
+        learns_from="replay",
+        summary="deep Q-learning, with double Q, dueling, n-step, atoms (Mnih et al. 2015)",
+        samples_actions=False,
+        action_spaces=(spaces.Discrete,),
+        instead="PPO, A2C or SAC",
+        # One update for every four steps, as in the paper; RLlib's is one for every step.
+        defaults={"rollout_fragment_length": 4, "replay_buffer_config": replay_buffer(50_000)},
+        not_settings=_OLD_OFF_POLICY | _NO_EPOCHS,
+        readers={"replay_buffer_config": read_replay_buffer, "n_step": read_count},
+        model_defaults={"fcnet_activation": "relu"},
+        not_model_settings=_NO_LSTM,
+    ),
+    AlgorithmEntry(
+        name="SAC",
+        config_class=SACConfig,
+        learns_from="replay",
+        summary="soft actor-critic, continuous or discrete (Haarnoja et al. 2018)",
+        action_spaces=(spaces.Discrete, spaces.Box),
+        instead="PPO or A2C",
+        can_act_unbounded=False,
+        defaults={
+            "replay_buffer_config": replay_buffer(100_000),
+            "min_time_s_per_iteration": None,
+            "min_sample_timesteps_per_iteration": 1_000,
+        },
+        not_settings=_OLD_OFF_POLICY | _NO_EPOCHS | {"lr"},
+        readers={"replay_buffer_config": read_replay_buffer, "n_step": read_count},
+        model_defaults={"fcnet_activation": "relu", "fusionnet_hiddens": [64, 64]},
+        not_model_settings=_NO_LSTM,
+    ),
+    AlgorithmEntry(
+        name="IMPALA",
+        config_class=IMPALAConfig,
+        learns_from="recent",
+        summary="actor-critic corrected for lag by V-trace (Espeholt et al. 2018)",
+        not_settings=_OLD_OR_ASYNCHRONOUS,
+    ),
+    AlgorithmEntry(
+        name="APPO",
+        config_class=APPOConfig,
+        learns_from="recent",
+        summary="PPO's ratio against a target policy, with V-trace (Luo et al. 2020)",
+        not_settings=_OLD_OR_ASYNCHRONOUS,
     ),
     _team_entry("QMIX", None, "monotonic value mixing for teams (Rashid et al. 2018)"),
     _team_entry("VDN", "vdn", "sum of values for teams (Sunehag et al. 2017)"),

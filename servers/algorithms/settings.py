@@ -64,6 +64,17 @@ def check_kind(what: str, value: Any, default: Any) -> None:
         raise AlgorithmProblem(f"{what} must be a mapping of settings, not {value!r}")
 
 
+def read_count(what: str, value: Any, default: Any) -> int:
+    """Returns a whole number above 0.
+
+    Raises:
+        AlgorithmProblem: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise AlgorithmProblem(f"{what} must be a whole number from 1 on, not {value!r}")
+    return value
+
+
 def _is_float(value: Any) -> bool:
     try:
         float(value)

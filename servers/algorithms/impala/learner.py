@@ -1,0 +1,93 @@
+"""The learners of IMPALA and APPO: RLlib's losses, one update when a batch comes.
+
+Two things differ from RLlib's. There is no learner thread (see `impala`). And the values that
+V-trace bootstraps from survive: RLlib appends a step to every chunk, whose value is to stand in
+for all that was cut off, but its own correction is then computed with a discount of 0, so
+``vs = V + rho * (0 - V)`` there, which is 0 with rho = 1, and with it all bootstrapping at cuts and
+time limits is undone. A behaviour probability beyond all bounds makes that step's rho 0, and
+``vs = V``, as the paper has it for the last state (Espeholt et al. 2018, section 4.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
+from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
+from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+from torch import Tensor
+
+# exp(-40) is 0 beside any value, and exp(40) times a ratio still a float32.
+_BEYOND_ALL_BOUNDS = 40.0
+
+
+class _InPlace(IMPALATorchLearner):
+    """What both have in common."""
+
+    def build(self) -> None:
+        super().build()
+        self.shutdown()  # the learner thread, before it has seen anything
+
+    @property
+    def num_updates_per_batch(self) -> int:
+        """How often a batch is learnt."""
+        return 1
+
+    def update(
+        self,
+        training_data: TrainingData,
+        *,
+        timesteps: dict[str, Any],
+        return_state: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Learns a batch and returns metrics and, if asked for, the new weights."""
+        training_data.solve_refs()
+        batch = self._make_batch_if_necessary(training_data=training_data)
+        results: dict[str, Any] = {}
+        for i in range(self.num_updates_per_batch):
+            is_last = i == self.num_updates_per_batch - 1
+            results = Learner.update(
+                self,
+                training_data=TrainingData(batch=batch),
+                timesteps=timesteps,
+                _no_metrics_reduce=not is_last,
+                **kwargs,
+            )
+        if return_state:
+            state = self.get_state(
+                components=[
+                    f"{COMPONENT_RL_MODULE}/{module_id}"
+                    for module_id in self.module.keys()  # noqa: SIM118
+                    if self.should_module_be_updated(module_id)
+                ],
+                inference_only=True,
+            )
+            results["_rl_module_state_after_update"] = {
+                COMPONENT_RL_MODULE: state[COMPONENT_RL_MODULE],
+                WEIGHTS_SEQ_NO: state[WEIGHTS_SEQ_NO],
+            }
+        return results
+
+    def compute_loss_for_module(self, *, batch: dict[str, Any], **kwargs: Any) -> Tensor:
+        """RLlib's loss, with bootstrap values that count; see the module."""
+        logp, mask = batch[Columns.ACTION_LOGP], batch[Columns.LOSS_MASK]
+        batch = {**batch, Columns.ACTION_LOGP: logp.masked_fill(~mask.bool(), _BEYOND_ALL_BOUNDS)}
+        return super().compute_loss_for_module(batch=batch, **kwargs)
+
+
+class IMPALALearner(_InPlace):
+    """IMPALA's loss, with V-trace."""
+
+
+class APPOLearner(_InPlace, APPOTorchLearner):
+    """APPO's loss, with V-trace."""
+
+    @property
+    def num_updates_per_batch(self) -> int:
+        """How often a batch is learnt: K of the paper's circular buffer."""
+        return int(self.config.circular_buffer_iterations_per_batch)
