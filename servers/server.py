@@ -21,10 +21,11 @@ import uvicorn
 
 from protocol import PROTOCOL_VERSION
 from protocol.messages import AgentInfo, ServerSpec, Status
-from servers.algorithms.registry import get_algorithm
+from servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from servers.app import Rim, expire_episodes, make_app
 from servers.batcher import Batcher
 from servers.config import ServerPlan
+from servers.fixed_policies import find_fixed
 from servers.learned_policies import LearnedPolicies
 from servers.policies import Policies, Record, ServerProblem
 
@@ -176,7 +177,7 @@ class PolicyServer:
                 for agent_id, a in plan.agents.items()
             },
             groups={group: list(members) for group, members in plan.groups.items()},
-            state_size=plan.state_size if plan.groups else None,
+            state_size=plan.state_size if plan.reads_state else None,
             max_episodes=plan.limits.max_episodes,
             max_message_bytes=plan.limits.max_message_bytes,
             episode_timeout_s=plan.limits.episode_timeout_s,
@@ -227,8 +228,14 @@ def make_policies(
     Raises:
         ServerProblem: it cannot be built.
     """
-    entry = get_algorithm(plan.algorithm)
-    return LearnedPolicies(plan, entry, max_iterations=max_iterations, on_failure=on_failure)
+    fixed = find_fixed(plan.algorithm)
+    if fixed is None:
+        entry = get_algorithm(plan.algorithm)
+        return LearnedPolicies(plan, entry, max_iterations=max_iterations, on_failure=on_failure)
+    try:
+        return fixed.make(plan)
+    except AlgorithmProblem as problem:
+        raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
 
 
 def _listen(plan: ServerPlan) -> socket.socket:

@@ -14,6 +14,8 @@ import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 
+from servers.checkpoint import save_checkpoint
+from servers.config import ServerPlan
 from servers.env_runner import ExternalEnvRunner
 from servers.episode_store import EpisodeCounts
 from servers.feed import Feed, FeedClosed
@@ -29,21 +31,21 @@ class Trainer:
 
     Args:
         algo: built, its local env runner attached to `feed`.
+        plan: of the server.
         feed: closed by `stop`.
         counts: of the episodes served, for the records.
         max_iterations: training iterations after which the server only acts; None: no limit.
-        num_torch_threads: for the learning thread; torch keeps the number by thread.
         on_failure: called with a sentence from the learning thread when training raises.
     """
 
     def __init__(
         self,
         algo: Algorithm,
+        plan: ServerPlan,
         feed: Feed,
         counts: EpisodeCounts,
         *,
         max_iterations: int | None,
-        num_torch_threads: int,
         on_failure: Callable[[str], None],
     ) -> None:
         self.algo = algo
@@ -52,7 +54,7 @@ class Trainer:
         self._feed = feed
         self._counts = counts
         self._max_iterations = max_iterations
-        self._num_torch_threads = num_torch_threads
+        self._plan = plan
         self._on_failure = on_failure
         self._records: list[Record] = []
         self._save_to: Path | None = None
@@ -85,9 +87,13 @@ class Trainer:
         return records
 
     def save(self, path: Path) -> Path:
-        """Writes an RLlib checkpoint; only while the trainer is stopped or finished."""
-        path.mkdir(parents=True, exist_ok=True)
-        self.algo.save_to_path(path.absolute())
+        """Writes a checkpoint; only while the trainer is stopped or finished."""
+        counts = {
+            "env_steps": self.env_runner.inference.num_env_steps_sampled,
+            "iteration": self.iteration,
+            "weights_seq_no": self.env_runner.inference.weights_seq_no,
+        }
+        save_checkpoint(self.algo, self._plan, path, counts)
         return path
 
     def save_soon(self, path: Path) -> None:
@@ -95,7 +101,8 @@ class Trainer:
         self._save_to = path
 
     def _run(self) -> None:
-        torch.set_num_threads(self._num_torch_threads)
+        # For this thread, too: torch keeps the number by thread.
+        torch.set_num_threads(self._plan.resources.num_torch_threads)
         try:
             while self._max_iterations is None or self.iteration < self._max_iterations:
                 result = self.algo.train()

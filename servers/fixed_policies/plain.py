@@ -1,0 +1,119 @@
+"""Policies that are plain functions: observations as the simulation sent them, its own actions.
+
+Nothing is flattened, normalised or stacked on the way, as it is for networks. What such a policy
+remembers of an episode is its own affair: there is one for each agent and episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from protocol import spaces as plain
+from servers.config import AgentPlan, ServerPlan
+from servers.episodes import PendingStep, SeatRequest
+from servers.seats import Observations, Seat, SeatRecord
+from servers.spaces import to_gymnasium
+
+Policy = Callable[[Any], Any]
+"""From an agent's observation to its action; called once for each step that the agent acts in."""
+MakePolicy = Callable[[str, int], Policy]
+"""From an agent's id and a seed to its policy for one episode."""
+
+_BOUND_TOLERANCE = 1e-5
+"""By which an action may overstep a Box: float32 cannot hold every bound."""
+
+
+class PolicyFailed(RuntimeError):
+    """A policy raised, or gave something that is no action; the sentence names its agent."""
+
+
+class PlainSeat:
+    """An agent whose policy sees what was sent and answers as the simulation wants it."""
+
+    def __init__(self, agent_id: str, plan: AgentPlan) -> None:
+        self.seat_id = agent_id
+        self.policy_id = plan.policy_id
+        self.members: tuple[str, ...] = (agent_id,)
+        self.observation_space = to_gymnasium(plan.observation_space)
+        self.action_space = to_gymnasium(plan.action_space)
+
+    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+        return observations.get(self.seat_id)
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        return rewards.get(self.seat_id, 0.0)
+
+    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+        return {self.seat_id: action}
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        return logged.get(self.seat_id)
+
+
+def plain_seats(plan: ServerPlan) -> dict[str, Seat]:
+    """Returns a seat for each agent, by agent id."""
+    return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
+
+
+class PlainActing:
+    """Asks each agent's policy; see `servers.policies.Acting`.
+
+    Args:
+        plan: the server.
+        make: makes a policy at an agent's first step in an episode, from the plan, the agent's id
+            and a seed.
+    """
+
+    def __init__(self, plan: ServerPlan, make: MakePolicy) -> None:
+        self.weights_seq_no = 0
+        self._agents = plan.agents
+        self._make = make
+        # Evaluation has numbers of its own: with or without it, training draws the same ones.
+        self._training_seeds = np.random.default_rng((plan.seed, 0))
+        self._evaluation_seeds = np.random.default_rng((plan.seed, 1))
+
+    def act(self, steps: Sequence[PendingStep]) -> int:
+        for step in steps:
+            seeds = self._training_seeds if step.is_gated else self._evaluation_seeds
+            for request in step.requests:
+                self._act(request, step.t, seeds)
+        return 0
+
+    def _act(self, request: SeatRequest, t: int, seeds: np.random.Generator) -> None:
+        agent_id, record = request.seat.seat_id, request.record
+        if record.module_state is None:
+            record.module_state = self._make(agent_id, int(seeds.integers(2**31)))
+        try:
+            action = record.module_state(request.observation)
+        except Exception as error:  # the policy is the user's
+            raise PolicyFailed(
+                f"the policy of agent {agent_id!r} raised {type(error).__name__}: {error}, at t={t}"
+            ) from error
+        # It is asked although the action was taken elsewhere: it may have to see every step.
+        record.action = (
+            self._checked(agent_id, request.observation, action, t)
+            if request.logged_action is None
+            else request.logged_action
+        )
+
+    def _checked(self, agent_id: str, observation: Any, action: Any, t: int) -> Any:
+        space = self._agents[agent_id].action_space
+        try:
+            action = plain.conform(space, action)
+            allowed = plain.available_actions(space, observation)
+            if allowed is not None and action not in allowed:
+                raise ValueError(f"{action} is not available: the mask allows {allowed.tolist()}")
+            if isinstance(space, plain.Box):
+                low, high = plain.bounds(space)
+                if (action < low - _BOUND_TOLERANCE).any() or (
+                    action > high + _BOUND_TOLERANCE
+                ).any():
+                    raise ValueError(f"{action} is outside the bounds {low} to {high}")
+        except ValueError as error:
+            raise PolicyFailed(
+                f"the policy of agent {agent_id!r} gave no action of its space at t={t}: {error}"
+            ) from None
+        return action

@@ -1,0 +1,86 @@
+"""What acts on a server and does not learn: nothing is recorded, and nobody is waited for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from servers.config import ServerPlan
+from servers.episode_store import EpisodeStore
+from servers.feed import Chunk, Feed
+from servers.policies import Acting, Record
+from servers.recorder import Recorder
+from servers.seats import Seat
+
+
+class StepCounter(Recorder):
+    """Counts an episode's env steps and keeps none of them: there is no learner to want them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._num_steps = 0
+
+    @property
+    def num_uncut_steps(self) -> int:
+        return self._num_steps
+
+    def begin(self, observations: dict[str, Any]) -> None:
+        pass
+
+    def add(self, **transition: Any) -> None:
+        self._num_steps += 1
+
+    def last_observation(self, seat_id: str) -> Any:
+        return None
+
+    def cut(self) -> Chunk | None:
+        return None
+
+    def finish(self, *, is_aborted: bool = False) -> Chunk | None:
+        return None
+
+
+class FixedPolicies:
+    """See `servers.policies.Policies`.
+
+    Args:
+        plan: the server.
+        seats: who takes part, by seat id.
+        acting: chooses the actions.
+    """
+
+    iteration = 0
+
+    def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: Acting) -> None:
+        self.acting = acting
+        self.feed = Feed(max_ahead=0)
+        self.feed.discard()  # so its gate is open for good
+        self.store = EpisodeStore(
+            plan,
+            seats,
+            self.feed,
+            batch_env_steps=sys.maxsize,  # nothing is recorded that could make a batch
+            needs_whole_episodes=False,
+            lookback=0,
+            policy_for=lambda seat_id, *args, **kwargs: seats[seat_id].policy_id,
+            recorder=StepCounter,
+        )
+
+    def start(self) -> None:
+        """There is no thread to start."""
+
+    def finish(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def drain_records(self) -> list[Record]:
+        return []
+
+    def save(self, path: Path) -> Path | None:
+        return None
+
+    def save_soon(self, path: Path) -> None:
+        """There is nothing to save."""

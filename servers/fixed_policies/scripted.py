@@ -1,0 +1,103 @@
+"""Policies of the user's own, found by their import path.
+
+The contract: ``settings.policy`` names a callable that makes a policy for one agent in one episode,
+
+    make(agent_id, observation_space, action_space, seed, **kwargs) -> policy
+    policy(observation) -> action
+
+with Gymnasium's spaces, a seed that is new in every episode, and ``settings.kwargs``. The policy is
+called once for each step in which its agent acts, with the observation as the simulation sent it
+(a Dict observation with its ``action_mask``), and returns an action of the action space. What it
+remembers lives as long as the episode does. Many episodes may be open at a time, each with
+policies of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from servers.algorithms.settings import AlgorithmProblem, did_you_mean
+from servers.config import ServerPlan
+from servers.fixed_policies.plain import Policy
+from servers.spaces import to_gymnasium
+
+EXAMPLE = "my_package.my_module:make_policy"
+
+
+class Script:
+    """Makes the policies of one server's agents.
+
+    Args:
+        plan: the server; its settings name the callable.
+
+    Raises:
+        AlgorithmProblem: see `find_script`.
+    """
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self._path: str = plan.settings["policy"]
+        self._kwargs: dict[str, Any] = dict(plan.settings.get("kwargs", {}))
+        self._make = find_script(self._path)
+        self._spaces = {
+            agent_id: (to_gymnasium(agent.observation_space), to_gymnasium(agent.action_space))
+            for agent_id, agent in plan.agents.items()
+        }
+
+    def __call__(self, agent_id: str, seed: int) -> Policy:
+        """Makes an agent's policy for one episode.
+
+        Raises:
+            AlgorithmProblem: the callable raised, or returned nothing that can be called.
+        """
+        try:
+            policy = self._make(agent_id, *self._spaces[agent_id], seed, **self._kwargs)
+        except Exception as error:  # the user's code may raise anything
+            raise AlgorithmProblem(
+                f"policy {self._path!r} could not be made for agent {agent_id!r}: "
+                f"{type(error).__name__}: {error}; it is called with (agent_id, "
+                "observation_space, action_space, seed, **kwargs)"
+            ) from error
+        if not callable(policy):
+            raise AlgorithmProblem(
+                f"policy {self._path!r} made {_kind_of(policy)} for agent {agent_id!r}; expected "
+                "something to call with an observation, that returns an action"
+            )
+        return policy
+
+
+def find_script(path: str) -> Callable[..., Any]:
+    """Returns the callable at "package.module:callable".
+
+    Raises:
+        AlgorithmProblem: it cannot be imported, or is not callable.
+    """
+    if not isinstance(path, str) or not path:
+        raise AlgorithmProblem(
+            f"SCRIPTED needs the setting 'policy', an import path such as {EXAMPLE!r}"
+        )
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise AlgorithmProblem(f"SCRIPTED's setting 'policy' must look like {EXAMPLE!r}: {path!r}")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # the user's module may raise anything
+        raise AlgorithmProblem(
+            f"policy {path!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            callables = [n for n, value in vars(found).items() if callable(value)]
+            raise AlgorithmProblem(
+                f"policy {path!r}: {module_name!r} has no {name!r}{did_you_mean(part, callables)}"
+            )
+        found = getattr(found, part)
+    if not callable(found) or inspect.ismodule(found):
+        raise AlgorithmProblem(f"policy {path!r} is {_kind_of(found)}, nothing that can be called")
+    return found
+
+
+def _kind_of(value: Any) -> str:
+    return "None" if value is None else f"an object of {type(value).__name__}"
