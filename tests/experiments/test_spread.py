@@ -73,5 +73,5 @@ def test_the_original_unit_is_the_original_reward_added_up_by_hand() -> None:
 
 
 def test_another_weight_of_collisions_cannot_be_converted() -> None:
-    with pytest.raises(ValueError, match="local_ratio 0.2 cannot be converted"):
+    with pytest.raises(ValueError, match="cannot be converted"):
         original_return(-20.0, local_ratio=0.2)

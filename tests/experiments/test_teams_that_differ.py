@@ -1,0 +1,165 @@
+"""The games for teams whose members are unlike, late, or dead; and level-based foraging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pettingzoo.test import parallel_api_test
+
+from client.adapters.pettingzoo_parallel import PettingZooParallel
+from experiments.simulations import sentries, unlike_cues
+from experiments.simulations.foraging import ORACLE_RETURN, Foraging
+from experiments.simulations.sentries import Sentries
+from experiments.simulations.unlike_cues import UnlikeCues
+
+
+def play(env: Any, choose: Any, seed: int) -> dict[str, float]:
+    """Plays an episode as the client does, through its adapter."""
+    simulation = PettingZooParallel(env)
+    observations, _ = simulation.reset(seed)
+    returns = dict.fromkeys(simulation.possible_agents, 0.0)
+    while observations:
+        result = simulation.step({a: choose(a, seen) for a, seen in observations.items()})
+        for agent, reward in result.rewards.items():
+            returns[agent] += reward
+        observations = result.observations
+    return returns
+
+
+@pytest.mark.parametrize("env", [UnlikeCues(), Sentries(), Foraging()])
+def test_each_is_a_valid_parallel_env(env: Any) -> None:
+    parallel_api_test(env, num_cycles=300)
+
+
+def test_unlike_members_and_their_bounds() -> None:
+    env = UnlikeCues()
+    assert [space.shape for space in env.observation_spaces.values()] == [(2,), (3,), (5,)]
+    assert [int(space.n) for space in env.action_spaces.values()] == [2, 3, 5]
+    right = play(env, lambda _, seen: int(seen.argmax()), 0)
+    assert set(right.values()) == {unlike_cues.oracle_return()} == {20.0}
+    rng = np.random.default_rng(0)
+    measured = [
+        play(env, lambda _, seen: int(rng.integers(len(seen))), seed)["member_0"]
+        for seed in range(400)
+    ]
+    assert unlike_cues.random_return() == pytest.approx(3.7778, abs=1e-4)
+    error = np.std(measured) / np.sqrt(len(measured))
+    assert abs(np.mean(measured) - unlike_cues.random_return()) < 4 * error
+    capped = [
+        play(env, lambda _, seen: int(seen.argmax()) % 2, seed)["member_0"] for seed in range(400)
+    ]
+    error = np.std(capped) / np.sqrt(len(capped))
+    assert abs(np.mean(capped) - 9.5556) < 4 * error
+
+
+@pytest.mark.parametrize("arrival_interval", [0, 2])
+def test_sentries_and_their_bounds(arrival_interval: int) -> None:
+    env = Sentries(arrival_interval=arrival_interval)
+    best = play(env, lambda _, seen: int(seen[:3].argmax()), 0)
+    oracle = sentries.oracle_return(arrival_interval=arrival_interval)
+    assert sum(best.values()) == oracle == (30 if arrival_interval else 36)
+    rng = np.random.default_rng(0)
+    measured = [
+        sum(play(env, lambda *_: int(rng.integers(3)), seed).values()) for seed in range(500)
+    ]
+    error = np.std(measured) / np.sqrt(len(measured))
+    expected = sentries.random_return(arrival_interval=arrival_interval)
+    assert expected == pytest.approx(4.9997 if arrival_interval else 5.0, abs=1e-3)
+    assert abs(np.mean(measured) - expected) < 4 * error
+
+
+def test_a_sentry_arrives_in_time_dies_once_and_does_not_come_back() -> None:
+    simulation = PettingZooParallel(Sentries())
+    observations, _ = simulation.reset(1)
+    seen_at: dict[str, list[int]] = {a: [] for a in simulation.possible_agents}
+    died_at: dict[str, int] = {}
+    t = 0
+    while observations:
+        for agent in observations:
+            seen_at[agent].append(t)
+        # sentry_1 errs at its third step; the others never do.
+        actions = {a: int(seen[:3].argmax()) for a, seen in observations.items()}
+        if t == 4:
+            actions["sentry_1"] = (actions["sentry_1"] + 1) % 3
+        state = simulation.state()
+        assert state is not None
+        assert [bool(row[0]) for row in state.reshape(3, 4)] == [
+            a in observations for a in simulation.possible_agents
+        ]
+        result = simulation.step(actions)
+        died_at |= dict.fromkeys(result.terminations, t)
+        observations = result.observations
+        t += 1
+    assert died_at == {"sentry_1": 4}
+    assert seen_at["sentry_0"] == list(range(12))
+    assert seen_at["sentry_1"] == [2, 3, 4]
+    assert seen_at["sentry_2"] == list(range(4, 12))
+    assert list(result.truncations) == ["sentry_0", "sentry_2"]
+
+
+def test_sentries_that_could_not_all_arrive_are_refused() -> None:
+    with pytest.raises(ValueError, match="steps left after the last arrival"):
+        Sentries(num_steps=4)
+
+
+def seek(agent: str, seen: Any, rng: np.random.Generator) -> int:
+    """Walks to one side of the first apple, agents to opposite ones, and loads there.
+
+    Now and then it strays, or two that meet, or meet an apple, would stand there for ever.
+    """
+    row, column = seen[:2]
+    if row < 0:
+        row, column = seen[3:5]
+    place = seen[6:8]
+    is_first = agent == "agent_0"
+    goal = (row, column - 1) if is_first else (row, column + 1)
+    others = seen[9:11]
+    if tuple(place) == goal:
+        return 5
+    moves = {1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}
+    apples = {(int(r), int(c)) for r, c in (seen[0:2], seen[3:5])}
+    free = {
+        action: (place[0] + d[0], place[1] + d[1])
+        for action, d in moves.items()
+        if (place[0] + d[0], place[1] + d[1]) not in {*apples, tuple(others)}
+        and 0 <= place[0] + d[0] < 8
+        and 0 <= place[1] + d[1] < 8
+    }
+    if rng.random() < 0.2 or not free:
+        return int(rng.integers(1, 5))
+    return min(free, key=lambda a: abs(free[a][0] - goal[0]) + abs(free[a][1] - goal[1]))
+
+
+def test_foraging_pays_one_for_everything_and_is_terminated_then() -> None:
+    env, num_solved, rng = Foraging(), 0, np.random.default_rng(0)
+    assert env.observation_spaces["agent_0"].shape == (12,)
+    for seed in range(20):
+        simulation = PettingZooParallel(env)
+        observations, _ = simulation.reset(seed)
+        total, steps = 0.0, 0
+        while observations:
+            actions = {agent: seek(agent, seen, rng) for agent, seen in observations.items()}
+            result = simulation.step(actions)
+            total += sum(result.rewards.values())
+            observations, steps = result.observations, steps + 1
+        if result.terminations:
+            num_solved += 1
+            assert total == pytest.approx(ORACLE_RETURN)
+            assert steps <= 50
+        else:
+            assert (list(result.truncations), steps) == (["agent_0", "agent_1"], 50)
+            assert total < 1
+    assert num_solved >= 10  # a scripted pair can do it: the task is sound
+
+
+def test_levels_are_those_of_the_third_version() -> None:
+    env = Foraging()
+    levels = set()
+    for seed in range(30):
+        seen, _ = env.reset(seed=seed)
+        mine, other = seen["agent_0"][[8, 11]]
+        levels |= {int(mine), int(other)}
+        assert seen["agent_0"][2] == seen["agent_0"][5] == mine + other  # each takes both
+    assert levels == {1, 2}
