@@ -150,16 +150,16 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             log(NUM_EPISODES_LIFETIME, len(ended), reduce="lifetime_sum")
             for episode in ended:
                 log(EPISODE_RETURN_MEAN, episode.get_return(), window=100)
-        by_agent: Counter[str] = Counter()
-        by_module: Counter[str] = Counter()
+        agent_steps: Counter[str] = Counter()
+        module_steps: Counter[str] = Counter()
         for chunk in chunks:
             for agent_id, single in chunk.episode.agent_episodes.items():
-                by_agent[str(agent_id)] += len(single)
-                by_module[single.module_id] += len(single)
-        for agent_id, count in by_agent.items():
+                agent_steps[str(agent_id)] += len(single)
+                module_steps[single.module_id] += len(single)
+        for agent_id, count in agent_steps.items():
             log((NUM_AGENT_STEPS_SAMPLED, agent_id), count, reduce="sum")
             log((NUM_AGENT_STEPS_SAMPLED_LIFETIME, agent_id), count, reduce="lifetime_sum")
-        for module_id, count in by_module.items():
+        for module_id, count in module_steps.items():
             log((NUM_MODULE_STEPS_SAMPLED, module_id), count, reduce="sum")
             log((NUM_MODULE_STEPS_SAMPLED_LIFETIME, module_id), count, reduce="lifetime_sum")
 

@@ -19,6 +19,8 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
+from servers.algorithms.on_policy import LeanUpdate
+
 
 class RawAdvantageEstimation(GeneralAdvantageEstimation):
     """RLlib's GAE without the standardisation at its end.
@@ -44,7 +46,7 @@ class RawAdvantageEstimation(GeneralAdvantageEstimation):
         return batch
 
 
-class A2CTorchLearner(PPOTorchLearner):
+class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
     """``-log pi(a|s) A + c_v (V(s) - R)^2 - c_e H(pi)``, averaged over the batch.
 
     Needs neither ``action_logp`` nor ``action_dist_inputs`` of the env runners. Padding and the
@@ -52,9 +54,10 @@ class A2CTorchLearner(PPOTorchLearner):
     """
 
     def build(self) -> None:
+        self.should_standardize_advantages = self.config.standardize_advantages
         super().build()
         connectors = self._learner_connector
-        if connectors is None or self.config.standardize_advantages:
+        if self.is_lean or connectors is None or self.should_standardize_advantages:
             return
         for connector in connectors.connectors:
             if type(connector) is GeneralAdvantageEstimation:
