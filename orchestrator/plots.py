@@ -26,7 +26,7 @@ from orchestrator.statistics import Estimate
 
 # Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
 # too pale for a line. A seventh server begins again, dashed.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1)), (0, (6, 2, 1, 2)))
 _RANDOM_DASHES = (0, (3, 1.5))
 _RETURN_LABEL = "return per episode"
@@ -140,8 +140,8 @@ def _style(report: Report, server: ServerResult) -> dict[str, Any]:
     """The colour and dashes that stand for a server in all panels."""
     index = report.servers.index(server)
     return {
-        "color": _COLOURS[index % len(_COLOURS)],
-        "linestyle": _DASHES[index // len(_COLOURS) % len(_DASHES)],
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": _DASHES[index // len(COLOURS) % len(_DASHES)],
     }
 
 

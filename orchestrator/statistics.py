@@ -88,6 +88,49 @@ def interquartile_mean(values: ArrayLike) -> float:
     return float(ordered[trimmed : len(ordered) - trimmed].mean())
 
 
+def interquartile_mean_interval(
+    strata: Sequence[ArrayLike],
+    *,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """The interquartile mean over runs and tasks, with its stratified bootstrap interval.
+
+    As Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice"
+    (arXiv 2108.13264), and their library rliable: one score for each run and task, all of them in
+    one trimmed mean, runs drawn again inside their own task, plain percentiles. It speaks of
+    training on any seed, since runs are what is drawn. It is *not* widened as the intervals above,
+    so that figures are the field's own; with few runs it is too narrow, with three of them it
+    reaches from the worst to the best and covers about 75 %.
+
+    Args:
+        strata: one array ``[num_runs]`` for each task, on one scale.
+        seed: of the resampling.
+        num_resamples: as in `mean_interval`.
+
+    Returns:
+        The interquartile mean as the estimate's mean; NaN at both ends if every task has one run.
+
+    Raises:
+        ValueError: as `mean_interval`.
+    """
+    arrays = [_checked(stratum) for stratum in strata]
+    if not arrays:
+        raise ValueError("a mean needs at least one stratum")
+    estimate = interquartile_mean(np.concatenate(arrays))
+    if all(len(array) == 1 for array in arrays):
+        return Estimate(estimate, math.nan, math.nan)
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate(
+        [a[rng.integers(len(a), size=(num_resamples, len(a)))] for a in arrays], axis=1
+    )
+    drawn.sort(axis=1)
+    trimmed = drawn.shape[1] // 4
+    resampled = drawn[:, trimmed : drawn.shape[1] - trimmed].mean(axis=1)
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Estimate(estimate, float(low), float(high))
+
+
 @dataclass(frozen=True)
 class _Bootstrap:
     """A mean, how resampled means stray from it (already unbiased), and on what basis."""
