@@ -233,9 +233,12 @@ def make_policies(
         entry = get_algorithm(plan.algorithm)
         return LearnedPolicies(plan, entry, max_iterations=max_iterations, on_failure=on_failure)
     try:
-        return fixed.make(plan)
+        algorithm = fixed(plan.settings, plan.model)
     except AlgorithmProblem as problem:
         raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
+    for sentence in algorithm.find_problems(plan):
+        raise ServerProblem(f"server {plan.server_id!r}: {sentence}")
+    return algorithm.make(plan)
 
 
 def _listen(plan: ServerPlan) -> socket.socket:

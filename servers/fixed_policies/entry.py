@@ -1,6 +1,6 @@
 """What is known of one fixed algorithm before it acts: its settings, and what is wrong with them.
 
-Everything that acts is imported when a server is made, so that the names cost nothing.
+Everything that acts is imported when it is needed, so that the names cost nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from servers.algorithms.settings import AlgorithmProblem, check_kind, did_you_mean
 from servers.checkpoint import Checkpoint
@@ -19,45 +19,46 @@ if TYPE_CHECKING:
 
 
 class FixedAlgorithm(ABC):
-    """One algorithm that does not learn.
+    """One algorithm that does not learn, with a user's settings.
 
     Attributes:
         name: as users write it.
         summary: one line for lists.
+        defaults: every setting a user may give, with its default.
+        settings: what was given, the defaults added, paths absolute.
+        needs_teams: whether its agents must be grouped into teams.
+        is_central, follows_masks: see `ServerPlan`.
+
+    Args:
+        settings: what was given.
+        model: network settings, which nothing that does not learn has.
+
+    Raises:
+        AlgorithmProblem: an unknown name, or a value that is not one.
     """
 
-    name: str
-    summary: str
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    default_while_learning: ClassVar[Literal["serve"]] = "serve"
 
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Every setting a user may give, with its default."""
-
-    def read(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a user's settings, the defaults added.
-
-        Raises:
-            AlgorithmProblem: an unknown name, a value that is not one, or network settings, which
-                nothing that does not learn has.
-        """
-        known = self.settings()
+    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
         for name, value in settings.items():
-            if name not in known:
+            if name not in self.defaults:
                 raise AlgorithmProblem(
                     f"{self.name} has no setting {name!r}"
-                    + (did_you_mean(name, known) if known else "; it has none at all")
+                    + (did_you_mean(name, self.defaults) if self.defaults else "; it has none")
                 )
-            check_kind(f"{self.name}'s setting {name!r}", value, known[name])
+            check_kind(f"{self.name}'s setting {name!r}", value, self.defaults[name])
         if model:
             raise AlgorithmProblem(
-                f"{self.name} does not learn and makes no network: leave out model "
+                f"{self.name} does not learn and makes no network of its own: leave out model "
                 f"({', '.join(model)})"
             )
-        return {**known, **settings}
-
-    def needs_teams(self, settings: Mapping[str, Any]) -> bool:
-        """Whether its agents must be grouped into teams; `settings` are what `read` returned."""
-        return False
+        self.settings: dict[str, Any] = {**self.defaults, **settings}
+        self.needs_teams = False
+        self.is_central = False
+        self.follows_masks = False
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         """Yields a sentence for each reason why it cannot act for these agents."""
@@ -65,11 +66,7 @@ class FixedAlgorithm(ABC):
 
     @abstractmethod
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        """Returns what acts on a server.
-
-        Raises:
-            AlgorithmProblem: it cannot, see `find_problems`.
-        """
+        """Returns what acts on a server; only for a plan without problems."""
 
 
 class RandomAlgorithm(FixedAlgorithm):
@@ -77,9 +74,6 @@ class RandomAlgorithm(FixedAlgorithm):
 
     name = "RANDOM"
     summary = "uniform over the available actions"
-
-    def settings(self) -> dict[str, Any]:
-        return {}
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
         from servers.fixed_policies.plain import PlainActing, plain_seats
@@ -94,33 +88,32 @@ class ScriptedAlgorithm(FixedAlgorithm):
 
     name = "SCRIPTED"
     summary = "a Python function of your own"
+    defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
-    def settings(self) -> dict[str, Any]:
-        return {"policy": "", "kwargs": {}}
-
-    def read(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
         from servers.fixed_policies.scripted import find_script
 
-        complete = super().read(settings, model)
-        find_script(complete["policy"])
-        return complete
+        super().__init__(settings, model)
+        find_script(self.settings["policy"])
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         from servers.fixed_policies.scripted import Script
 
-        script = Script(plan)
+        script = Script(plan, self.settings)
         for agent_id in plan.agents:
             try:
                 script(agent_id, 0)
             except AlgorithmProblem as error:
                 yield str(error)
+                return  # the others' would be the same
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
         from servers.fixed_policies.plain import PlainActing, plain_seats
         from servers.fixed_policies.policies import FixedPolicies
         from servers.fixed_policies.scripted import Script
 
-        return FixedPolicies(plan, plain_seats(plan), PlainActing(plan, Script(plan)))
+        acting = PlainActing(plan, Script(plan, self.settings))
+        return FixedPolicies(plan, plain_seats(plan), acting)
 
 
 class FrozenAlgorithm(FixedAlgorithm):
@@ -128,49 +121,45 @@ class FrozenAlgorithm(FixedAlgorithm):
 
     name = "FROZEN"
     summary = "the policies of a checkpoint, as they were saved"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "checkpoint": "",
+        "policies": {},
+        "should_explore": False,
+    }
 
-    def settings(self) -> dict[str, Any]:
-        return {"checkpoint": "", "policies": {}, "should_explore": False}
+    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+        from servers.fixed_policies.frozen import FrozenModules
 
-    def read(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-        complete = super().read(settings, model)
-        if not isinstance(complete["checkpoint"], str) or not complete["checkpoint"]:
+        super().__init__(settings, model)
+        path = self.settings["checkpoint"]
+        if not isinstance(path, str) or not path:
             raise AlgorithmProblem(
                 f"{self.name} needs the setting 'checkpoint', the folder of one, such as "
                 "runs/NAME/checkpoints/SERVER/last"
             )
+        checkpoint = Checkpoint.open(Path(path))
         # Absolute, since a server's process may run in another folder than the command did.
-        path = Checkpoint.open(Path(complete["checkpoint"])).path
-        return {**complete, "checkpoint": str(path)}
-
-    def needs_teams(self, settings: Mapping[str, Any]) -> bool:
-        from servers.fixed_policies.frozen import is_of_teams
-
-        return is_of_teams(settings)
+        self.settings["checkpoint"] = str(checkpoint.path)
+        self._modules = FrozenModules(checkpoint, self.settings["policies"])
+        self.needs_teams = self._modules.are_of_teams
+        self.is_central = self._modules.are_central
+        self.follows_masks = self._modules.follow_masks
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
-        from servers.fixed_policies.frozen import find_mismatches, frozen_seats, load_policies
-
-        try:
-            modules = load_policies(plan)
-            seats = frozen_seats(plan, modules)
-        except ValueError as error:  # of the seats, too: spaces that no team can have
-            yield str(error)
-            return
-        yield from find_mismatches(seats, modules)
+        return self._modules.find_problems(plan)
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        from servers.fixed_policies.frozen import FrozenActing, frozen_seats, load_policies
+        from servers.fixed_policies.frozen import FrozenActing
         from servers.fixed_policies.policies import FixedPolicies
+        from servers.seats import make_seats
 
-        for problem in self.find_problems(plan):
-            raise AlgorithmProblem(problem)
-        return FixedPolicies(plan, frozen_seats(plan, load_policies(plan)), FrozenActing(plan))
-
-
-FIXED: tuple[FixedAlgorithm, ...] = (RandomAlgorithm(), ScriptedAlgorithm(), FrozenAlgorithm())
+        acting = FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
+        return FixedPolicies(plan, make_seats(plan), acting)
 
 
-def find_fixed(name: str) -> FixedAlgorithm | None:
+FIXED: tuple[type[FixedAlgorithm], ...] = (RandomAlgorithm, ScriptedAlgorithm, FrozenAlgorithm)
+
+
+def find_fixed(name: str) -> type[FixedAlgorithm] | None:
     """Returns the fixed algorithm of that name, in upper or lower case; None: it is another."""
-    return next((entry for entry in FIXED if entry.name.lower() == name.lower()), None)
+    return next((fixed for fixed in FIXED if fixed.name.lower() == name.lower()), None)

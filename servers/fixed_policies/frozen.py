@@ -7,14 +7,12 @@ trained it, and a checkpoint of plain RLlib will do.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
-from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from servers.algorithms.qmix.team import ACTION_MASK, STATE, TEAM_KEYS
 from servers.algorithms.settings import AlgorithmProblem
@@ -22,7 +20,121 @@ from servers.checkpoint import Checkpoint
 from servers.config import ServerPlan
 from servers.episodes import PendingStep
 from servers.inference import Inference
-from servers.seats import Seat, make_seats
+from servers.seats import make_seats
+
+
+class FrozenModules:
+    """The modules of a checkpoint, and what they are for.
+
+    Args:
+        checkpoint: where they are.
+        names: what a server's policies are called in the checkpoint, where that differs.
+
+    Raises:
+        AlgorithmProblem: the checkpoint cannot be loaded, or has no policy of such a name.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, names: Mapping[str, str]) -> None:
+        self._names = dict(names)
+        self._path = checkpoint.path
+        self._saved = checkpoint.load_modules()
+        self.env_steps = checkpoint.env_steps
+        for policy_id, name in self._names.items():
+            if name not in self._saved:
+                raise AlgorithmProblem(self._no_policy(policy_id, name))
+
+    @property
+    def are_of_teams(self) -> bool:
+        """Whether they act for teams."""
+        return any(keys == set(TEAM_KEYS) for keys in self._keys())
+
+    @property
+    def are_central(self) -> bool:
+        """Whether they are of agents alone whose critic saw a state."""
+        return any(STATE in keys for keys in self._keys_alone())
+
+    @property
+    def follow_masks(self) -> bool:
+        """Whether they are of agents alone, and are given action masks apart."""
+        return any(ACTION_MASK in keys for keys in self._keys_alone())
+
+    def _keys(self) -> list[set[str]]:
+        found = [module.observation_space for module in self._saved.values()]
+        return [set(s.spaces) if isinstance(s, gymnasium.spaces.Dict) else set() for s in found]
+
+    def _keys_alone(self) -> list[set[str]]:
+        return [keys for keys in self._keys() if keys != set(TEAM_KEYS)]
+
+    def build(self, plan: ServerPlan) -> MultiRLModule:
+        """Builds a module for each of a server's policies.
+
+        Raises:
+            AlgorithmProblem: the checkpoint lacks one.
+        """
+        names = self._names_of(plan)
+        modules = MultiRLModuleSpec(
+            rl_module_specs={
+                policy_id: RLModuleSpec.from_module(self._saved[name])
+                for policy_id, name in names.items()
+            }
+        ).build()
+        modules.set_state({p: self._saved[name].get_state() for p, name in names.items()})
+        for _, module in modules.items():
+            module.eval()
+        return modules
+
+    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+        """Yields a sentence for each reason why they cannot act for a server's agents."""
+        ours = {agent.policy_id for agent in plan.agents.values()}
+        unknown = [policy_id for policy_id in self._names if policy_id not in ours]
+        if unknown:
+            yield (
+                f"FROZEN's setting 'policies' names the policy {unknown[0]!r}, which the server "
+                f"does not have: it has {', '.join(sorted(ours))}"
+            )
+            return
+        try:
+            names, seats = self._names_of(plan), make_seats(plan)
+        except ValueError as error:
+            yield str(error)
+            return
+        told: set[str] = set()
+        for seat_id, seat in seats.items():
+            if seat.policy_id in told:
+                continue
+            module = self._saved[names[seat.policy_id]]
+            seen, expected = _observed(seat.observation_space), _observed(module.observation_space)
+            if seen != expected:
+                verb = "observes"
+            elif seat.action_space != module.action_space:
+                verb, seen, expected = "acts in", seat.action_space, module.action_space
+            else:
+                continue
+            told.add(seat.policy_id)
+            cause = "are the groups as they were" if self.are_of_teams else "is it the same task"
+            yield (
+                f"policy {names[seat.policy_id]!r} of checkpoint {str(self._path)!r} {verb} "
+                f"{_shown(expected)}, but {seat_id!r} {verb} {_shown(seen)}; {cause}?"
+            )
+
+    def _names_of(self, plan: ServerPlan) -> dict[str, str]:
+        """Returns what each of a server's policies is called in the checkpoint."""
+        names: dict[str, str] = {}
+        for policy_id in dict.fromkeys(agent.policy_id for agent in plan.agents.values()):
+            name = self._names.get(policy_id, policy_id)
+            if name not in self._saved and len(self._saved) == 1:
+                name = next(iter(self._saved))  # there is no doubt which one is meant
+            if name not in self._saved:
+                raise AlgorithmProblem(self._no_policy(policy_id, name))
+            names[policy_id] = name
+        return names
+
+    def _no_policy(self, policy_id: str, name: str) -> str:
+        return (
+            f"checkpoint {str(self._path)!r} has no policy {name!r}, it has "
+            f"{', '.join(self._saved)}; say which is which with the setting 'policies', as "
+            f"{{{policy_id}: {next(iter(self._saved), '...')}}}"
+        )
 
 
 class FrozenActing:
@@ -33,114 +145,23 @@ class FrozenActing:
 
     Args:
         plan: the server.
-
-    Raises:
-        AlgorithmProblem: the checkpoint cannot be loaded, or lacks a policy.
+        modules: fit for it.
+        should_explore: whether actions are drawn as in training, at the point where it ended;
+            else the likeliest one, or the one of the highest value, is taken.
     """
 
-    def __init__(self, plan: ServerPlan) -> None:
+    def __init__(self, plan: ServerPlan, modules: FrozenModules, *, should_explore: bool) -> None:
         self.weights_seq_no = 0
-        self._should_explore: bool = plan.settings["should_explore"]
-        self._inference = Inference(lambda: load_policies(plan), seed=plan.seed)
+        self._should_explore = should_explore
+        self._inference = Inference(lambda: modules.build(plan), seed=plan.seed)
         self._inference.needs_log_probabilities = False
-        self._inference.num_env_steps_sampled = _checkpoint_of(plan).env_steps
+        self._inference.num_env_steps_sampled = modules.env_steps
 
     def act(self, steps: Sequence[PendingStep]) -> int:
         for step in steps:
             step.should_explore = self._should_explore
         self._inference.act(steps)
         return self.weights_seq_no
-
-
-def load_policies(plan: ServerPlan) -> MultiRLModule:
-    """Builds a module for each of a server's policies, from those of its checkpoint.
-
-    Raises:
-        AlgorithmProblem: the checkpoint cannot be loaded, or lacks a policy.
-    """
-    checkpoint = _checkpoint_of(plan)
-    saved = checkpoint.load_modules()
-    names = _names_in(checkpoint, saved, plan)
-    modules = MultiRLModuleSpec(
-        rl_module_specs={p: RLModuleSpec.from_module(saved[name]) for p, name in names.items()}
-    ).build()
-    modules.set_state({policy_id: saved[name].get_state() for policy_id, name in names.items()})
-    for _, module in modules.items():
-        module.eval()
-    return modules
-
-
-def _checkpoint_of(plan: ServerPlan) -> Checkpoint:
-    return Checkpoint.open(Path(plan.settings["checkpoint"]))
-
-
-def _names_in(
-    checkpoint: Checkpoint, saved: Mapping[str, RLModule], plan: ServerPlan
-) -> dict[str, str]:
-    """Returns what each of the server's policies is called in the checkpoint."""
-    given: Mapping[str, str] = plan.settings["policies"]
-    ours = list(dict.fromkeys(agent.policy_id for agent in plan.agents.values()))
-    for policy_id in given:
-        if policy_id not in ours:
-            raise AlgorithmProblem(
-                f"settings.policies names the policy {policy_id!r}, which the server does not "
-                f"have: it has {', '.join(ours)}"
-            )
-    names: dict[str, str] = {}
-    for policy_id in ours:
-        name = given.get(policy_id, policy_id)
-        if policy_id not in given and name not in saved and len(saved) == 1:
-            name = next(iter(saved))  # there is no doubt which one is meant
-        if name not in saved:
-            raise AlgorithmProblem(
-                f"checkpoint {str(checkpoint.path)!r} has no policy {name!r}, it has "
-                f"{', '.join(saved)}; say which is which with settings.policies, as "
-                f"{{{policy_id}: {next(iter(saved))}}}"
-            )
-        names[policy_id] = name
-    return names
-
-
-def is_of_teams(settings: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint's policies act for teams.
-
-    Raises:
-        AlgorithmProblem: it cannot be loaded.
-    """
-    modules = Checkpoint.open(Path(settings["checkpoint"])).load_modules()
-    return any(_keys(module.observation_space) == set(TEAM_KEYS) for module in modules.values())
-
-
-def frozen_seats(plan: ServerPlan, modules: MultiRLModule) -> dict[str, Seat]:
-    """Returns the seats whose observations these modules read."""
-    keys = [_keys(module.observation_space) for _, module in modules.items()]
-    alone = [k for k in keys if k != set(TEAM_KEYS)]
-    return make_seats(
-        dataclasses.replace(
-            plan,
-            is_central=any(STATE in k for k in alone),
-            follows_masks=any(ACTION_MASK in k for k in alone),
-        )
-    )
-
-
-def find_mismatches(seats: Mapping[str, Seat], modules: MultiRLModule) -> Iterator[str]:
-    """Yields a sentence for each seat whose spaces are not those its policy was trained with."""
-    for seat_id, seat in seats.items():
-        module = modules[seat.policy_id]
-        for kind, ours, theirs in (
-            ("observes", _observed(seat.observation_space), _observed(module.observation_space)),
-            ("acts in", seat.action_space, module.action_space),
-        ):
-            if ours != theirs:
-                yield (
-                    f"policy {seat.policy_id!r} of the checkpoint {kind} {_shown(theirs)}, but "
-                    f"{seat_id!r} {kind} {_shown(ours)} here; was it trained in another simulation?"
-                )
-
-
-def _keys(space: gymnasium.Space) -> set[str]:
-    return set(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else set()
 
 
 def _observed(space: gymnasium.Space) -> Any:
@@ -156,4 +177,4 @@ def _observed(space: gymnasium.Space) -> Any:
 def _shown(space: Any) -> str:
     if isinstance(space, dict):
         return "{" + ", ".join(f"{key}: {_shown(sub)}" for key, sub in space.items()) + "}"
-    return f"the shape {space}" if isinstance(space, tuple) else str(space)
+    return f"shape {space}" if isinstance(space, tuple) else str(space)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from servers.algorithms.settings import AlgorithmProblem, did_you_mean
@@ -31,15 +31,16 @@ class Script:
     """Makes the policies of one server's agents.
 
     Args:
-        plan: the server; its settings name the callable.
+        plan: the server.
+        settings: name the callable.
 
     Raises:
         AlgorithmProblem: see `find_script`.
     """
 
-    def __init__(self, plan: ServerPlan) -> None:
-        self._path: str = plan.settings["policy"]
-        self._kwargs: dict[str, Any] = dict(plan.settings.get("kwargs", {}))
+    def __init__(self, plan: ServerPlan, settings: Mapping[str, Any]) -> None:
+        self._path: str = settings["policy"]
+        self._kwargs: dict[str, Any] = dict(settings["kwargs"])
         self._make = find_script(self._path)
         self._spaces = {
             agent_id: (to_gymnasium(agent.observation_space), to_gymnasium(agent.action_space))
