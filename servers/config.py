@@ -63,9 +63,13 @@ class ServerConfig:
     """Team name to its members, as names or patterns; for algorithms that learn jointly."""
     team_reward: Literal["sum", "mean"] = "sum"
     """How the members' rewards become the team's."""
+    late_members: Literal["refuse", "allow"] = "refuse"
+    """What happens where a team acts for the first time in an episode without all of its members:
+    "refuse" names the one that is missing; "allow" is for members that take turns or join late."""
     use_global_state: bool = True
-    """Whether a team's mixer sees the simulation's global state, where it has one; false: the
-    members' observations side by side, which spares the simulation from computing its state."""
+    """Whether a team's mixer sees the global state, where the simulation has one or its agents
+    observe it (key "state"); false: the members' observations side by side, which spares the
+    simulation from computing its state."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm's own RLlib config, by attribute name."""
     model: dict[str, Any] = field(default_factory=dict)
@@ -113,3 +117,16 @@ class ServerPlan:
     seed: int
     resources: ResourcesConfig
     limits: LimitsConfig
+    is_central: bool = False
+    """Whether agents are recorded one by one with the state that their critic sees (MAPPO)."""
+    follows_masks: bool = False
+    """Whether the networks of agents alone are given action masks apart, and follow them."""
+    late_members: Literal["refuse", "allow"] = "refuse"
+    """Whether a team may act for the first time in an episode without all of its members."""
+    use_global_state: bool = True
+    """Whether a state that a team's members observe, if the simulation sends none, is its state."""
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether the simulation is asked for its global state."""
+        return self.state_size is not None and (bool(self.groups) or self.is_central)

@@ -132,6 +132,7 @@ class ServedEpisode:
         else:
             self._record_transition(
                 seen,
+                observations,
                 finals,
                 message.rewards,
                 self._flagged(message.terminations),
@@ -193,7 +194,7 @@ class ServedEpisode:
             terminated |= rest
         if message.t > 0:
             self._record_transition(
-                {}, finals, message.rewards, terminated, truncated, message.state
+                {}, {}, finals, message.rewards, terminated, truncated, message.state
             )
         else:
             self._note_before_first_action(message.rewards, terminated | truncated)
@@ -277,7 +278,7 @@ class ServedEpisode:
 
     def _observe(self, observations: Mapping[str, Any], state: Any) -> dict[str, Any]:
         seen = {}
-        if self._plan.state_size is not None and self._plan.groups:
+        if self._plan.reads_state:
             state = self._conform_state(state)
         for seat_id, seat in self._seats.items():
             record = self._records[seat_id]
@@ -317,6 +318,7 @@ class ServedEpisode:
     def _record_transition(
         self,
         seen: dict[str, Any],
+        present: Mapping[str, Any],
         finals: Mapping[str, Any],
         rewards: Mapping[str, float],
         terminated_agents: set[str],
@@ -324,11 +326,13 @@ class ServedEpisode:
         state: Any,
     ) -> None:
         observations = dict(seen)
-        if finals and self._plan.state_size is not None and self._plan.groups:
+        if finals and self._plan.reads_state:
             state = self._conform_state(state)
         terminated: set[str] = set()
         truncated: set[str] = set()
         newly_done = terminated_agents | truncated_agents
+        # One that ends sees what it saw last beside what the others see now.
+        last_seen = {**present, **finals} if finals else {}
         ending: list[SeatRecord] = []
         for seat_id, seat in self._seats.items():
             record = self._records[seat_id]
@@ -346,7 +350,7 @@ class ServedEpisode:
             is_truncated = bool(now_done & truncated_agents)
             (truncated if is_truncated else terminated).add(seat_id)
             if seat_id not in observations:
-                final = seat.observe(finals, state, record) if finals else None
+                final = seat.observe(last_seen, state, record) if finals else None
                 if final is None and is_truncated:
                     final = self._last_known(seat, min(now_done & truncated_agents))
                 if final is not None:

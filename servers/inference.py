@@ -31,6 +31,9 @@ class _Copy:
         self.modules = modules
         self.numpy: dict[str, Forward | None] = {m: numpy_policy(x) for m, x in modules.items()}
         self.is_stateful = {module_id: x.is_stateful() for module_id, x in modules.items()}
+        self.acting_keys: dict[str, tuple[str, ...] | None] = {
+            module_id: getattr(x, "acting_keys", None) for module_id, x in modules.items()
+        }
         self.acts_in_numpy = {
             module_id: hasattr(x, "act_in_numpy")
             and all(parameter.device.type == "cpu" for parameter in x.parameters())
@@ -103,7 +106,13 @@ class Inference:
         forward = self._live.numpy[policy_id]
         is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
         if forward is not None and is_discrete and len(requests) <= MAX_BATCH:
-            logits = forward(_rows([request.observation for request in requests]))
+            observations = [request.observation for request in requests]
+            keys = self._live.acting_keys[policy_id]
+            logits = forward(
+                _rows(observations)
+                if keys is None
+                else {key: _rows([o[key] for o in observations]) for key in keys}
+            )
             actions, extras = self._categorical(logits, requests, should_explore)
         else:
             with torch.inference_mode():
@@ -137,7 +146,11 @@ class Inference:
         self, policy_id: str, requests: list[SeatRequest], should_explore: bool, is_discrete: bool
     ) -> tuple[Any, Extras]:
         module = self._live.modules[policy_id]
-        batch: dict[str, Any] = {Columns.OBS: _stack([r.observation for r in requests])}
+        observations = [r.observation for r in requests]
+        keys = self._live.acting_keys[policy_id]
+        if keys is not None:  # a critic's part of them is not needed here
+            observations = [{key: o[key] for key in keys} for o in observations]
+        batch: dict[str, Any] = {Columns.OBS: _stack(observations)}
         is_stateful = self._live.is_stateful[policy_id]
         if is_stateful:  # RLlib's recurrent modules read sequences, here of one step
             batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)

@@ -9,8 +9,10 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
+from servers.algorithms.action_masks import has_action_mask
 from servers.algorithms.registry import AlgorithmEntry
 from servers.config import ServerPlan
 from servers.env_runner import ExternalEnvRunner
@@ -125,6 +127,10 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
 
     try:
         config = entry.make_config(plan.settings, plan.model)
+        if entry.masked_module is not None and any(
+            has_action_mask(seat.observation_space) for seat in seats.values()
+        ):
+            config.rl_module(rl_module_spec=RLModuleSpec(module_class=entry.masked_module))
         config.environment(env=None)
         config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
         config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)

@@ -16,10 +16,24 @@ from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchMLPHead
 from torch import nn
 
+from servers.algorithms.action_masks import (
+    ACTION_MASK,
+    UNAVAILABLE,
+    MaskablePPOTorchRLModule,
+)
+from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+
 MAX_BATCH = 64
 """Rows up to which numpy wins; torch's kernels are faster beyond."""
 
-Forward = Callable[[np.ndarray], np.ndarray]
+Forward = Callable[[Any], np.ndarray]
+"""Stacked observations, an array or a dict of them, to distribution inputs."""
+
+_KNOWN_FORWARDS = (
+    DefaultPPOTorchRLModule._forward,
+    MaskablePPOTorchRLModule._forward,
+    MAPPOTorchRLModule._forward,
+)
 
 _ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], Any]] = {
     nn.Tanh: lambda x: np.tanh(x, out=x),
@@ -30,6 +44,9 @@ _ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], Any]] = {
 
 def numpy_policy(module: Any) -> Forward | None:
     """Returns observations ``[B, obs]`` to action distribution inputs ``[B, k]``, float32 both.
+
+    Where the module's observations are Dicts (action masks, MAPPO), the function takes a dict of
+    the stacked parts that the module acts on, its ``acting_keys``.
 
     The arrays inside are views of the module's parameters, so weights that are loaded in place
     need no notice.
@@ -42,20 +59,39 @@ def numpy_policy(module: Any) -> Forward | None:
         override of its forward pass, a recurrent or convolutional encoder, a GPU.
     """
     is_known = (
-        isinstance(module, DefaultPPOTorchRLModule)
-        and type(module)._forward is DefaultPPOTorchRLModule._forward
+        getattr(type(module), "_forward", None) in _KNOWN_FORWARDS
         and not module.is_stateful()
         and all(parameter.device.type == "cpu" for parameter in module.parameters())
     )
     if not is_known:
         return None
     encoder = getattr(module.encoder, "actor_encoder", None) or getattr(
-        module.encoder, "encoder", None
+        module.encoder, "encoder", module.encoder
     )
     if not isinstance(encoder, TorchMLPEncoder) or type(module.pi) is not TorchMLPHead:
         return None
+    keys: tuple[str, ...] | None = getattr(module, "acting_keys", None)
+    if keys is None:
+        return _numpy_mlp(encoder, module.pi)
+    inputs = tuple(key for key in keys if key != ACTION_MASK)
+    mlp = _numpy_mlp(encoder, module.pi)
+    if mlp is None:
+        return None
+
+    def forward(obs: dict[str, np.ndarray]) -> np.ndarray:
+        parts = [obs[key] for key in inputs]
+        logits = mlp(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1))
+        if ACTION_MASK in keys:
+            logits[obs[ACTION_MASK] <= 0] = UNAVAILABLE
+        return logits
+
+    return forward
+
+
+def _numpy_mlp(encoder: TorchMLPEncoder, head: TorchMLPHead) -> Forward | None:
+    """Returns the two networks as one function of ``[B, obs]``, None if a layer is unknown."""
     layers: list[tuple[np.ndarray, np.ndarray | None] | Callable[[np.ndarray], Any]] = []
-    for network in (encoder.net.mlp, module.pi.net.mlp):
+    for network in (encoder.net.mlp, head.net.mlp):
         for layer in network:
             if isinstance(layer, nn.Linear):
                 bias = None if layer.bias is None else layer.bias.detach().numpy()

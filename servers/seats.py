@@ -7,6 +7,7 @@ of them there. A seat is one such recorded agent: an agent alone (`SoloSeat`) or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,14 +17,19 @@ import numpy as np
 from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from protocol.errors import ValueMismatch
+from servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from servers.algorithms.qmix.team import TeamProblem, TeamSpec, team_reward
 from servers.config import AgentPlan, ServerPlan
 from servers.spaces import (
     ACTION_MASK_KEY,
+    STATE_KEY,
     module_observation_reader,
     module_observation_space,
     split_mask,
+    split_state,
     to_gymnasium,
+    without_mask,
+    without_state,
 )
 
 Observations = Mapping[str, Any]
@@ -71,20 +77,44 @@ class Seat(Protocol):
 
 
 class SoloSeat:
-    """An agent that is recorded under its own name."""
+    """An agent that is recorded under its own name.
 
-    def __init__(self, agent_id: str, plan: AgentPlan) -> None:
+    Args:
+        agent_id: the agent.
+        plan: its own.
+        follows_mask: whether an action mask is kept apart from the rest of the observation, as
+            `masked_space` says, or is flattened with it.
+    """
+
+    def __init__(self, agent_id: str, plan: AgentPlan, *, follows_mask: bool = False) -> None:
         self.seat_id = agent_id
         self.policy_id = plan.policy_id
         self.members: tuple[str, ...] = (agent_id,)
-        self.observation_space: gymnasium.Space = module_observation_space(plan.observation_space)
+        space, has_mask = split_mask(plan.observation_space)
+        self._is_masked = follows_mask and has_mask
+        if not self._is_masked:
+            space = plan.observation_space
+        self.observation_space: gymnasium.Space = module_observation_space(space)
         self.action_space = to_gymnasium(plan.action_space)
-        self._read = module_observation_reader(plan.observation_space)
+        if self._is_masked:
+            self.observation_space = masked_space(self.observation_space, self.action_space)
+        self._read = module_observation_reader(space)
         self._to_env = _action_writer(self.action_space)
 
     def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
         value = observations.get(self.seat_id)
-        return None if value is None else self._read(value)
+        if value is None or not self._is_masked:
+            return None if value is None else self._read(value)
+        mask = np.asarray(value[ACTION_MASK_KEY], np.float32)
+        if not mask.any():
+            raise ValueMismatch(
+                f"the action mask of agent {self.seat_id!r} forbids every action; leave an agent "
+                "that cannot act out of the observations, or give it an action that does nothing",
+                agent_id=self.seat_id,
+                expected="a mask with at least one action available",
+                got="none available",
+            )
+        return {OBS: self._read(without_mask(value)), ACTION_MASK: mask}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)
@@ -113,11 +143,19 @@ class TeamSeat:
         self.policy_id = self._plans[self.members[0]].policy_id
         self._how = plan.team_reward
         self._has_state = plan.state_size is not None
+        self._refuses_late = plan.late_members == "refuse"
+        self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         self._masked: set[str] = set()
         self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
         observation_spaces: dict[str, gymnasium.Space] = {}
+        state_size = plan.state_size
         for member, agent in self._plans.items():
-            space, has_mask = split_mask(agent.observation_space)
+            space, state_space = split_state(agent.observation_space)
+            if state_space is not None:
+                self._state_readers[member] = _flat(module_observation_reader(state_space))
+                if plan.state_size is None and plan.use_global_state:
+                    state_size = math.prod(module_observation_space(state_space).shape)
+            space, has_mask = split_mask(space)
             if has_mask:
                 self._masked.add(member)
             observation_spaces[member] = _one_dimensional(module_observation_space(space))
@@ -126,18 +164,24 @@ class TeamSeat:
             self.members,
             observation_spaces,
             {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
-            plan.state_size,
+            state_size,
         )
+        self._is_state_observed = plan.state_size is None and state_size is not None
         self.observation_space: gymnasium.Space = self.team.observation_space
         self.action_space: gymnasium.Space = self.team.action_space
 
     def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
         mine: dict[str, Any] = {}
         masks: dict[str, Any] = {}
+        state = state if self._has_state else None
         for member in self.members:
             value = observations.get(member)
             if value is None:
                 continue
+            if member in self._state_readers:
+                if self._is_state_observed and state is None:  # it is the same in all of them
+                    state = self._state_readers[member](value[STATE_KEY])
+                value = without_state(value)
             if member in self._masked:
                 masks[member] = value[ACTION_MASK_KEY]
                 value = {k: v for k, v in value.items() if k != ACTION_MASK_KEY}
@@ -145,20 +189,19 @@ class TeamSeat:
             mine[member] = self._readers[member](value)
         if not mine:
             return None
-        if not record.has_begun:
+        if self._refuses_late and not record.has_begun:
             missing = [m for m in self.members if m not in mine and m not in record.members_done]
             if missing:
                 raise ValueMismatch(
                     f"group {self.seat_id!r} acts for the first time in this episode without "
-                    f"its member {missing[0]!r}",
+                    f"its member {missing[0]!r}; where members take turns or join late, set "
+                    "late_members: allow for the server",
                     agent_id=missing[0],
                     expected=f"observations of {list(self.members)}",
                     got=f"observations of {list(mine)}",
                 )
         try:
-            return self.team.observe(
-                mine, masks or None, state if self._has_state else None, record.last_actions
-            )
+            return self.team.observe(mine, masks or None, state, record.last_actions)
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
 
@@ -168,8 +211,9 @@ class TeamSeat:
 
     def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
         chosen = self.team.split(action, [m for m in self.members if m in acting])
-        record.last_actions = chosen
-        return dict(chosen)
+        # Who was not asked keeps its own.
+        record.last_actions = {**record.last_actions, **chosen}
+        return chosen
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         if not any(m in logged for m in self.members):
@@ -179,10 +223,15 @@ class TeamSeat:
 
 def make_seats(plan: ServerPlan) -> dict[str, Seat]:
     """Returns the seats of a server by id: its groups, then its agents in no group."""
+    if plan.is_central:
+        # Here, not above: they are built of the seats in this module.
+        from servers.central_seat import make_central_seats
+
+        return make_central_seats(plan)
     seats: dict[str, Seat] = {group: TeamSeat(group, plan) for group in plan.groups}
     for agent_id, agent in plan.agents.items():
         if agent.group is None:
-            seats[agent_id] = SoloSeat(agent_id, agent)
+            seats[agent_id] = SoloSeat(agent_id, agent, follows_mask=plan.follows_masks)
     return seats
 
 

@@ -6,7 +6,7 @@ integers) as `gymnasium.spaces.utils.flatten` does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,8 @@ from gymnasium.spaces import utils as gym_utils
 from protocol import spaces as plain
 
 ACTION_MASK_KEY = plain.ACTION_MASK_KEY
+STATE_KEY = "state"
+"""RLlib's ``ENV_STATE``: the global state, where an agent's Dict observation brings it along."""
 
 
 def to_gymnasium(space: plain.Space) -> gymnasium.Space:
@@ -93,3 +95,30 @@ def split_mask(space: plain.Space) -> tuple[plain.Space, bool]:
         return space, False
     rest = {k: v for k, v in space.spaces.items() if k != ACTION_MASK_KEY}
     return (next(iter(rest.values())) if len(rest) == 1 else plain.DictSpace(rest)), True
+
+
+def without_mask(value: Mapping[str, Any]) -> Any:
+    """Returns what `split_mask` leaves of a value of the space with the mask."""
+    rest = {k: v for k, v in value.items() if k != ACTION_MASK_KEY}
+    return next(iter(rest.values())) if len(rest) == 1 else rest
+
+
+def split_state(space: plain.Space) -> tuple[plain.Space, plain.Space | None]:
+    """Takes the global state out of a Dict observation space that has more than that.
+
+    Returns:
+        The space without it (the sub-space alone if one is left), and the state's, if any.
+    """
+    if not isinstance(space, plain.DictSpace) or STATE_KEY not in space.spaces:
+        return space, None
+    rest = {k: v for k, v in space.spaces.items() if k != STATE_KEY}
+    if not rest.keys() - {ACTION_MASK_KEY}:
+        return space, None
+    left = next(iter(rest.values())) if len(rest) == 1 else plain.DictSpace(rest)
+    return left, space.spaces[STATE_KEY]
+
+
+def without_state(value: Mapping[str, Any]) -> Any:
+    """Returns what `split_state` leaves of a value of the space with the state."""
+    rest = {k: v for k, v in value.items() if k != STATE_KEY}
+    return next(iter(rest.values())) if len(rest) == 1 else rest

@@ -39,6 +39,7 @@ from protocol.spaces import (
     TupleSpace,
 )
 from servers.config import AgentPlan, ServerConfig, ServerPlan
+from servers.fixed_policies import FixedAlgorithm, find_fixed
 
 if TYPE_CHECKING:
     from servers.algorithms.registry import AlgorithmEntry
@@ -71,6 +72,11 @@ class Experiment:
         """Which algorithm serves which agents, as `protocol.assignment` writes it."""
         labels = assignment.server_labels({s: plan.algorithm for s, plan in self.servers.items()})
         return assignment.canonical({labels[s]: list(p.agents) for s, p in self.servers.items()})
+
+    @property
+    def fixed_servers(self) -> frozenset[str]:
+        """Servers whose policies stay as they are."""
+        return frozenset(s for s, p in self.servers.items() if find_fixed(p.algorithm) is not None)
 
     @property
     def is_external(self) -> bool:
@@ -175,9 +181,15 @@ def resolve(
         ).plan(config.seed)
         for server_id, server in config.servers.items()
     }
+    experiment = Experiment(config, facts, {s: p for s, p in plans.items() if p is not None})
+    if config.stop.iterations is not None and len(experiment.fixed_servers) == len(config.servers):
+        problems.append(
+            "stop.iterations: is given, but no server learns, so that there are no iterations; "
+            "leave it out"
+        )
     if problems:
         raise ConfigError(problems)
-    return Experiment(config, facts, {s: plan for s, plan in plans.items() if plan is not None})
+    return experiment
 
 
 def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -261,6 +273,8 @@ class _ServerResolver:
         self._owner = {agent: s for s, theirs in agents_of.items() for agent in theirs}
         self._facts = facts
         self._problems = problems
+        self._views: dict[str, tuple[str, ...]] = {}
+        """Agent to those whose state its critic sees; empty where critics see no state."""
 
     def plan(self, seed: int) -> ServerPlan | None:
         """Returns the plan, None if there is no way to make one."""
@@ -268,38 +282,55 @@ class _ServerResolver:
         from servers.algorithms.registry import get_algorithm
 
         config = self._config
+        settings, model = dict(config.settings), dict(config.model)
+        find = find_fixed(config.algorithm)
+        algorithm: AlgorithmEntry | FixedAlgorithm
         try:
-            algorithm = get_algorithm(config.algorithm)
+            algorithm = find(settings, model) if find else get_algorithm(config.algorithm)
         except ValueError as error:
             self._refuse(error)
             return None
-        try:
-            algorithm.make_config(dict(config.settings), dict(config.model))
-        except ValueError as error:
-            self._refuse(error)
+        if isinstance(algorithm, FixedAlgorithm):
+            settings = algorithm.settings
+            if config.while_learning == "wait":
+                self._refuse(
+                    f"{algorithm.name} does not learn, so nobody waits for it; leave out "
+                    "while_learning"
+                )
+        else:
+            try:
+                algorithm.make_config(settings, model)
+            except ValueError as error:
+                self._refuse(error)
         if not self._agents:
             return None
         groups = self._groups(algorithm)
-        policies = self._policies(groups)
         team_of = {member: group for group, members in groups.items() for member in members}
+        everybody = tuple(self._agents)
+        if algorithm.is_central:
+            self._views = {a: groups.get(team_of.get(a, ""), everybody) for a in self._agents}
+        policies = self._policies({} if algorithm.is_central else groups)
         plans: dict[str, AgentPlan] = {}
         for agent in self._agents:
-            policy = policies.get(team_of.get(agent, agent))
+            policy = policies.get(agent if algorithm.is_central else team_of.get(agent, agent))
             if policy is None:
                 continue  # said already
             observation_space, action_space = self._facts.agents[agent]
             plans[agent] = AgentPlan(policy, observation_space, action_space, team_of.get(agent))
-        self._check_spaces(algorithm, plans)
+        if not isinstance(algorithm, FixedAlgorithm):
+            self._check_spaces(algorithm, plans)
+            is_all_in_view = algorithm.is_central and len(team_of) < len(self._agents)
+            self._check_states({**groups, "(all agents)": everybody} if is_all_in_view else groups)
         while_learning = config.while_learning
-        return ServerPlan(
+        plan = ServerPlan(
             server_id=self._server_id,
             algorithm=algorithm.name,
             agents=plans,
             groups=groups,
-            state_size=self._facts.state_size if config.use_global_state else None,
+            state_size=self._state_size(algorithm),
             team_reward=config.team_reward,
-            settings=dict(config.settings),
-            model=dict(config.model),
+            settings=settings,
+            model=model,
             while_learning=(
                 algorithm.default_while_learning if while_learning == "auto" else while_learning
             ),
@@ -310,20 +341,39 @@ class _ServerResolver:
             seed=derive_seed(seed, "server", self._server_id),
             resources=config.resources,
             limits=config.limits,
+            late_members=config.late_members,
+            use_global_state=config.use_global_state,
+            is_central=algorithm.is_central,
+            follows_masks=algorithm.follows_masks,
         )
+        if isinstance(algorithm, FixedAlgorithm) and len(plans) == len(self._agents):
+            for problem in algorithm.find_problems(plan):
+                self._refuse(problem)
+        return plan
+
+    def _state_size(self, algorithm: AlgorithmEntry | FixedAlgorithm) -> int | None:
+        """Returns the length of the state that is sent; only what learns has a use for it."""
+        if isinstance(algorithm, FixedAlgorithm) or not self._config.use_global_state:
+            return None
+        return self._facts.state_size
 
     def _refuse(self, problem: object) -> None:
         self._problems.append(f"server {self._server_id!r}: {' '.join(str(problem).split())}")
 
-    def _groups(self, algorithm: AlgorithmEntry) -> dict[str, tuple[str, ...]]:
-        """Returns the teams, those of one member last; none for an algorithm without teams."""
-        if self._config.groups and not algorithm.needs_teams:
+    def _groups(self, algorithm: AlgorithmEntry | FixedAlgorithm) -> dict[str, tuple[str, ...]]:
+        """Returns the teams, those of one member last; none for an algorithm without teams.
+
+        With a central critic an agent in no group is no team: see `servers.central_seat`.
+        """
+        can_have_teams = algorithm.needs_teams or algorithm.is_central
+        if self._config.groups and not can_have_teams:
             self._refuse(
-                f"has groups ({listed(self._config.groups)}), but {algorithm.name} learns for each "
-                "agent alone; leave out the groups, let agents share a policy with 'policies', or "
+                f"has groups ({listed(self._config.groups)}), but {algorithm.name} "
+                f"{'acts' if isinstance(algorithm, FixedAlgorithm) else 'learns'} for each agent "
+                "alone; leave out the groups, let agents share a policy with 'policies', or "
                 "use a team algorithm such as QMIX"
             )
-        if not algorithm.needs_teams:
+        if not can_have_teams:
             return {}
         groups: dict[str, tuple[str, ...]] = {}
         team_of: dict[str, str] = {}
@@ -349,9 +399,10 @@ class _ServerResolver:
                 team_of[member] = group
             if members:
                 groups[group] = tuple(members)
-        for agent in self._agents:
-            if agent not in team_of and agent not in groups:
-                groups[agent] = (agent,)
+        if algorithm.needs_teams:
+            for agent in self._agents:
+                if agent not in team_of and agent not in groups:
+                    groups[agent] = (agent,)
         return groups
 
     def _no_such_member(self, pattern: str) -> str:
@@ -437,33 +488,83 @@ class _ServerResolver:
         if members is not None:
             return self._team_look(members)
         observation_space, action_space = self._facts.agents[unit]
-        return _without_bounds(observation_space), action_space
+        look = _without_bounds(observation_space), action_space
+        view = self._views.get(unit)
+        return look if view is None else (*look, len(view), self._view_size(view))
 
-    def _team_look(self, members: tuple[str, ...]) -> tuple[int, int, int]:
-        """Returns a team's size, and its padded observations' length and number of actions."""
-        from servers.spaces import split_mask
+    def _view_size(self, view: tuple[str, ...]) -> int:
+        """Returns the length of the state that the critic of one of these agents sees."""
+        from servers.spaces import split_mask, split_state
+
+        state = self._state_sizes(view)[view[0]]
+        if state is not None:
+            return state
+        seen = [split_mask(split_state(self._facts.agents[agent][0])[0])[0] for agent in view]
+        return sum(map(_flat_size, seen))
+
+    def _team_look(self, members: tuple[str, ...]) -> tuple[int, int, int, int]:
+        """Returns a team's size, the lengths of its padded observations, actions and state."""
+        from servers.spaces import split_mask, split_state
 
         spaces = [self._facts.agents[member] for member in members]
+        length = max(_flat_size(split_mask(split_state(seen)[0])[0]) for seen, _ in spaces)
+        state = self._state_sizes(members)[members[0]]
         return (
             len(members),
-            max(_flat_size(split_mask(observation)[0]) for observation, _ in spaces),
+            length,
             max(_flat_size(action) for _, action in spaces),
+            len(members) * length if state is None else state,
         )
+
+    def _state_sizes(self, members: tuple[str, ...]) -> dict[str, int | None]:
+        """Returns the length of the state that each member brings to the mixer, None for none."""
+        from servers.spaces import split_state
+
+        if not self._config.use_global_state:
+            return dict.fromkeys(members)
+        if self._facts.state_size is not None:
+            return dict.fromkeys(members, self._facts.state_size)
+        states = {m: split_state(self._facts.agents[m][0])[1] for m in members}
+        return {m: None if state is None else _flat_size(state) for m, state in states.items()}
+
+    def _check_states(self, groups: Mapping[str, tuple[str, ...]]) -> None:
+        for group, members in groups.items():
+            sizes = self._state_sizes(members)
+            other = next((m for m in members if sizes[m] != sizes[members[0]]), None)
+            if other is not None:
+                self._refuse(
+                    f"group {group!r}: agent {members[0]!r} observes "
+                    f"{_shown_state(sizes[members[0]])}, agent {other!r} "
+                    f"{_shown_state(sizes[other])}; a team has one state, so give all members the "
+                    "same 'state', or set use_global_state: false"
+                )
 
     def _shown(self, unit: str, groups: Mapping[str, tuple[str, ...]]) -> str:
         if unit in groups:
-            num_members, observation_size, num_actions = self._team_look(groups[unit])
+            num_members, observation_size, num_actions, state = self._team_look(groups[unit])
             members = f"{num_members} member{'s' if num_members > 1 else ''}"
-            return f"{members}, observations of {observation_size}, {num_actions} actions"
+            is_observed = self._facts.state_size is None and bool(
+                self._state_sizes(groups[unit])[groups[unit][0]]
+            )
+            return f"{members}, observations of {observation_size}, {num_actions} actions" + (
+                f", {_shown_state(state)}" if is_observed else ""
+            )
         observation_space, action_space = self._facts.agents[unit]
         bounds = ""
         if isinstance(action_space, Box):
             bounds = f" in {action_space.low}..{action_space.high}"
-        return f"observes {observation_space}, acts {action_space}{bounds}"
+        view = self._views.get(unit)
+        state = "" if view is None else f", {len(view)} in view, a state of {self._view_size(view)}"
+        return f"observes {observation_space}, acts {action_space}{bounds}{state}"
 
     def _check_spaces(self, algorithm: AlgorithmEntry, plans: Mapping[str, AgentPlan]) -> None:
         """Shows the algorithm the spaces as its networks will see them (`servers.seats`)."""
-        from servers.spaces import module_observation_space, split_mask, to_gymnasium
+        from servers.spaces import (
+            module_observation_space,
+            split_mask,
+            split_state,
+            to_gymnasium,
+        )
 
         seen: set[str] = set()
         for agent, plan in plans.items():
@@ -474,7 +575,11 @@ class _ServerResolver:
             space = plan.observation_space
             try:
                 if algorithm.needs_teams:
-                    space = Box((_flat_size(split_mask(space)[0]),))
+                    space = Box((_flat_size(split_mask(split_state(space)[0])[0]),))
+                if algorithm.is_central:
+                    space = split_state(space)[0]
+                if algorithm.masked_module is not None and not algorithm.needs_teams:
+                    space = self._without_mask(agent, space, plan.action_space)
                 algorithm.check_spaces(
                     plan.policy_id,
                     module_observation_space(space),
@@ -483,6 +588,27 @@ class _ServerResolver:
                 )
             except (ValueError, TypeError) as error:
                 self._refuse(error)
+
+    def _without_mask(self, agent: str, space: Space, action_space: Space) -> Space:
+        """Returns an observation space without its action mask, which has to fit the actions."""
+        from servers.spaces import ACTION_MASK_KEY, split_mask
+
+        rest, has_mask = split_mask(space)
+        if not has_mask:
+            return space
+        assert isinstance(space, DictSpace)
+        mask = space.spaces[ACTION_MASK_KEY]
+        num_actions = action_space.n if isinstance(action_space, Discrete) else None
+        if num_actions is None or _flat_size(mask) != num_actions or isinstance(mask, Discrete):
+            self._refuse(
+                f"agent {agent!r} observes the action mask {mask}, but acts {action_space}; a "
+                "mask has one number for each action of a Discrete action space"
+            )
+        return rest
+
+
+def _shown_state(size: int | None) -> str:
+    return "no state" if size is None else f"a state of {size} numbers"
 
 
 def _bad_name(what: str, name: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from servers.algorithms.qmix.team import TEAM_KEYS, TeamProblem, check_member_spaces
 from servers.algorithms.settings import (
@@ -47,6 +47,9 @@ class AlgorithmEntry:
             some versions old (IMPALA, APPO); ``replay``: whatever it has kept (DQN, SAC, QMIX).
         summary: one line for lists.
         needs_teams: whether its agents must be grouped into teams (see `TeamSpec`).
+        is_central: whether each agent is recorded with the state that its critic sees (MAPPO).
+        masked_module: RLModule for agents whose observation has an action mask, which it is given
+            apart; None: the mask is flattened with the observation, or it is a team's.
         action_spaces: what it can act in; for an algorithm without teams.
         instead: names of algorithms that can do other action spaces; "": there are none.
         can_act_unbounded: whether its actions reach beyond -1..1.
@@ -65,6 +68,8 @@ class AlgorithmEntry:
     learns_from: LearnsFrom
     summary: str
     needs_teams: bool = False
+    is_central: bool = False
+    masked_module: type[RLModule] | None = None
     action_spaces: tuple[type[spaces.Space], ...] = (
         spaces.Discrete,
         spaces.MultiDiscrete,
@@ -104,6 +109,11 @@ class AlgorithmEntry:
     def fills_replay_by_agent(self) -> bool:
         """Whether RLlib's replay buffer for several agents takes its episodes."""
         return self.learns_from == "replay" and not self.needs_teams
+
+    @property
+    def follows_masks(self) -> bool:
+        """Whether the networks of agents alone are given action masks apart."""
+        return self.masked_module is not None
 
     # --- settings -----------------------------------------------------------------------
 
@@ -268,6 +278,12 @@ class AlgorithmEntry:
                 f"policy {policy_id!r}: {self.name} cannot read the observation space "
                 f"{observation_space} of agent {who}: it takes a Box of one dimension, or of "
                 "three for an image; flatten the observation, or one-hot it, first"
+            )
+        if self.is_central and len(observation_space.shape) != 1:
+            raise AlgorithmProblem(
+                f"policy {policy_id!r}: {self.name} cannot read the observation space "
+                f"{observation_space} of agent {who}: its critic reads observations as one flat "
+                "array, so it takes a Box of one dimension; flatten the observation first"
             )
         if not isinstance(action_space, self.action_spaces) or (
             isinstance(action_space, spaces.Box) and len(action_space.shape) != 1

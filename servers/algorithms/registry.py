@@ -12,12 +12,16 @@ from ray.rllib.algorithms.dqn.dqn import DQNConfig
 from ray.rllib.algorithms.sac.sac import SACConfig
 
 from servers.algorithms.a2c import A2CConfig
+from servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from servers.algorithms.entry import AlgorithmEntry
 from servers.algorithms.impala import APPOConfig, IMPALAConfig
+from servers.algorithms.mappo import MAPPOConfig
+from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 from servers.algorithms.ppo import PPOConfig
 from servers.algorithms.qmix.config import QMIXConfig
 from servers.algorithms.replay_settings import read_replay_buffer, replay_buffer
 from servers.algorithms.settings import AlgorithmProblem, read_count
+from servers.fixed_policies import FIXED
 
 __all__ = ["ALGORITHMS", "AlgorithmEntry", "AlgorithmProblem", "get_algorithm"]
 
@@ -104,13 +108,29 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
         config_class=PPOConfig,
         learns_from="newest",
         summary="proximal policy optimisation, RLlib's (Schulman et al. 2017)",
+        masked_module=MaskablePPOTorchRLModule,
     ),
     AlgorithmEntry(
         name="A2C",
         config_class=A2CConfig,
         learns_from="newest",
         summary="synchronous advantage actor-critic (Mnih et al. 2016)",
+        masked_module=MaskablePPOTorchRLModule,
         not_settings=_PPO_ONLY,
+    ),
+    AlgorithmEntry(
+        name="MAPPO",
+        config_class=MAPPOConfig,
+        learns_from="newest",
+        summary="PPO whose critic sees the global state (Yu et al. 2022)",
+        is_central=True,
+        masked_module=MAPPOTorchRLModule,
+        not_settings=frozenset({"kl_coeff", "kl_target", "use_critic", "use_kl_loss"}),
+        not_model_settings={
+            "use_lstm": "its critic would need the history of the state, which is not recorded; "
+            "use QMIX (agent: gru) or PPO",
+            "vf_share_layers": "its actor and its critic do not see the same",
+        },
     ),
     AlgorithmEntry(
         name="DQN",
@@ -166,7 +186,7 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
 
 
 def get_algorithm(name: str) -> AlgorithmEntry:
-    """The entry of that name, in upper or lower case.
+    """The entry of that name, in upper or lower case; those that do not learn are `FIXED`.
 
     Raises:
         AlgorithmProblem: no such algorithm; the message suggests one.
@@ -174,7 +194,7 @@ def get_algorithm(name: str) -> AlgorithmEntry:
     for entry in ALGORITHMS:
         if entry.name.lower() == name.lower():
             return entry
-    known = [entry.name for entry in ALGORITHMS]
+    known = [entry.name for entry in (*ALGORITHMS, *FIXED)]
     close = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.5)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise AlgorithmProblem(f"unknown algorithm {name!r}{hint}; known: {', '.join(known)}")

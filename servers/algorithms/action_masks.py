@@ -1,0 +1,102 @@
+"""Action masks for policies: what is not available has no probability, anywhere.
+
+RLlib's default modules flatten a Dict observation, mask and all, and may choose what the mask
+forbids. Here the mask sets the logits of unavailable actions to the lowest float32: their
+probability, and their share of the entropy, is exactly 0, the log-probabilities of the others are
+those of the distribution that was really drawn from, and no gradient reaches a masked logit
+(Huang and Ontañón 2022, "A Closer Look at Invalid Action Masking in Policy Gradient Algorithms",
+arXiv 2006.14171). Acting and learning mask alike, so that PPO's ratio is 1 where nothing changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.core.columns import Columns
+from torch import Tensor
+
+OBS = "obs"
+ACTION_MASK = "action_mask"
+
+# Not -inf: times a probability of 0 it would make the entropy NaN.
+UNAVAILABLE = float(np.finfo(np.float32).min)
+
+
+def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
+    """Returns ``logits [..., n]`` with the lowest float32 where ``mask [..., n]`` is 0."""
+    return torch.where(mask > 0, logits, UNAVAILABLE)
+
+
+def masked_space(observation_space: spaces.Box, action_space: spaces.Discrete) -> spaces.Dict:
+    """Returns the observation space of a `MaskablePPOTorchRLModule` that has masks."""
+    mask = spaces.Box(0.0, 1.0, (int(action_space.n),), np.float32)
+    return spaces.Dict({OBS: observation_space, ACTION_MASK: mask})
+
+
+def has_action_mask(observation_space: spaces.Space | None) -> bool:
+    """Returns whether a module's observations come with an action mask."""
+    return isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
+
+
+class MaskablePPOCatalog(PPOCatalog):
+    """RLlib's, for the observation beside the mask."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        model_config_dict: dict[str, Any],
+    ) -> None:
+        if has_action_mask(observation_space):
+            observation_space = observation_space[OBS]  # type: ignore[index]
+        super().__init__(observation_space, action_space, model_config_dict)
+
+
+class MaskablePPOTorchRLModule(DefaultPPOTorchRLModule):
+    """RLlib's default module of PPO and A2C, which follows action masks where there are any.
+
+    With the observation space of `masked_space` the networks read ``OBS`` and the logits are
+    masked by ``ACTION_MASK [B, n]``, 1 for what is available; with any other it is RLlib's.
+    Recurrent networks (``use_lstm``) work as without masks.
+    """
+
+    def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, catalog_class=catalog_class or MaskablePPOCatalog, **kwargs)
+
+    def setup(self) -> None:
+        is_masked = has_action_mask(self.observation_space)
+        if is_masked and not isinstance(self.action_space, spaces.Discrete):
+            raise ValueError(
+                f"an action mask says which of n actions are available, but the action space is "
+                f"{self.action_space}; it must be Discrete"
+            )
+        self.acting_keys: tuple[str, ...] | None = (OBS, ACTION_MASK) if is_masked else None
+        super().setup()
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return _masked(super()._forward(_without_mask(batch), **kwargs), batch)
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return _masked(super()._forward_train(_without_mask(batch), **kwargs), batch)
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
+        """See RLlib's; the critic does not need the mask."""
+        return super().compute_values(_without_mask(batch), embeddings)
+
+
+def _without_mask(batch: dict[str, Any]) -> dict[str, Any]:
+    obs = batch[Columns.OBS]
+    return {**batch, Columns.OBS: obs[OBS]} if isinstance(obs, dict) else batch
+
+
+def _masked(outputs: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
+    obs = batch[Columns.OBS]
+    if isinstance(obs, dict):
+        logits = outputs[Columns.ACTION_DIST_INPUTS]
+        outputs[Columns.ACTION_DIST_INPUTS] = mask_logits(logits, obs[ACTION_MASK])
+    return outputs

@@ -1,0 +1,120 @@
+"""MAPPO's networks: an actor that sees its own observation, a critic that sees the state.
+
+An agent's observation is a Dict:
+
+===============  ==================  ===============================================================
+key              shape, dtype        meaning
+===============  ==================  ===============================================================
+``obs``          ``[obs]`` float32   what the agent itself observes; all that it acts on
+``state``        ``[state]`` float32 what the critic may see while training: the global state
+``agent_id``     ``[n]`` float32     optional: which of n agents it is, one-hot
+``alive``        ``[1]`` float32     optional: 0 = it does not act at this step (death masking)
+``action_mask``  ``[k]`` float32     optional: 1 = the action is available
+===============  ==================  ===============================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.base import ENCODER_OUT
+from ray.rllib.core.models.catalog import Catalog
+from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from torch import Tensor
+
+from servers.algorithms.action_masks import ACTION_MASK, OBS, mask_logits
+from servers.algorithms.mappo.critic import Critic
+
+STATE = "state"
+AGENT_ID = "agent_id"
+ALIVE = "alive"
+
+
+class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
+    """Actor and critic of one policy; agents that share it are told apart by ``AGENT_ID``.
+
+    ``model_config`` keys: RLlib's `DefaultModelConfig`, and ``agent_specific_state``,
+    ``obs_agent_id``, ``normalize_values`` of `MAPPOConfig`. The inference-only copy has no critic.
+    """
+
+    def setup(self) -> None:
+        config = self.model_config
+        assert isinstance(config, dict)
+        sizes = _sizes(self.observation_space)
+        if config.get("use_lstm"):
+            raise ValueError(
+                "MAPPO has no recurrent networks, use_lstm must be false: its critic would need "
+                "the history of the state, which is not recorded; use QMIX (agent: gru) or PPO"
+            )
+        if ACTION_MASK in sizes and not isinstance(self.action_space, spaces.Discrete):
+            raise ValueError(
+                f"an action mask says which of n actions are available, but the action space is "
+                f"{self.action_space}; it must be Discrete"
+            )
+        self.actor_keys: tuple[str, ...] = (OBS,)
+        if config["obs_agent_id"] and AGENT_ID in sizes:
+            self.actor_keys += (AGENT_ID,)
+        self.critic_keys: tuple[str, ...] = (STATE,)
+        if config["agent_specific_state"]:
+            self.critic_keys += tuple(key for key in (AGENT_ID, OBS) if key in sizes)
+        self.acting_keys = self.actor_keys + ((ACTION_MASK,) if ACTION_MASK in sizes else ())
+        # Two networks, whatever vf_share_layers says: they do not see the same.
+        config = {**config, "vf_share_layers": False}
+        seen = spaces.Box(-float("inf"), float("inf"), (sum(sizes[k] for k in self.actor_keys),))
+        catalog = PPOCatalog(seen, self.action_space, config)
+        self.action_dist_cls = catalog.get_action_dist_cls("torch")
+        self.encoder = Catalog(seen, self.action_space, config).build_encoder("torch")
+        self.pi = catalog.build_pi_head("torch")
+        if not self.inference_only:
+            self.critic = Critic(
+                sum(sizes[key] for key in self.critic_keys),
+                self.action_space,
+                config,
+                config["normalize_values"],
+            )
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["critic"]
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
+        """Values ``[B]`` in the units of rewards; `embeddings` are not used."""
+        return self.critic.values(self._critic_input(batch))
+
+    def normalized_values(self, batch: dict[str, Any]) -> Tensor:
+        """Values ``[B]`` in the units in which the critic learns."""
+        values: Tensor = self.critic(self._critic_input(batch))
+        return values
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        obs = batch[Columns.OBS]
+        logits = self.pi(self.encoder({Columns.OBS: _joined(obs, self.actor_keys)})[ENCODER_OUT])
+        if ACTION_MASK in self.acting_keys:
+            logits = mask_logits(logits, obs[ACTION_MASK])
+        return {Columns.ACTION_DIST_INPUTS: logits}
+
+    def _critic_input(self, batch: dict[str, Any]) -> Tensor:
+        return _joined(batch[Columns.OBS], self.critic_keys)
+
+
+def _joined(obs: dict[str, Tensor], keys: tuple[str, ...]) -> Tensor:
+    return obs[keys[0]] if len(keys) == 1 else torch.cat([obs[key] for key in keys], -1)
+
+
+def _sizes(space: spaces.Space | None) -> dict[str, int]:
+    """Returns the length of each part of an agent's observation."""
+    optional = {AGENT_ID, ALIVE, ACTION_MASK}
+    if isinstance(space, spaces.Dict):
+        parts = space.spaces
+        is_complete = {OBS, STATE} <= parts.keys() <= {OBS, STATE, *optional}
+        if is_complete and all(isinstance(p, spaces.Box) and len(p.shape) == 1 for p in
+                               parts.values()):  # fmt: skip
+            return {key: int(part.shape[0]) for key, part in parts.items()}  # type: ignore[index]
+    raise ValueError(
+        f"MAPPO needs a Dict observation of one-dimensional Boxes 'obs' (what the agent sees) and "
+        f"'state' (what the critic sees), beside them at most {sorted(optional)}; it got {space}"
+    )
