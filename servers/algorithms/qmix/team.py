@@ -290,8 +290,9 @@ def team_reward(rewards: Mapping[str, float], how: RewardRule, n: int) -> float:
 class _Team:
     """What `TeamEnv` remembers of one team during an episode."""
 
-    def __init__(self, spec: TeamSpec) -> None:
+    def __init__(self, spec: TeamSpec, readers: dict[str, _Reader]) -> None:
         self.spec = spec
+        self.readers = readers
         self.start()
 
     def start(self) -> None:
@@ -299,14 +300,16 @@ class _Team:
         self.last_actions: dict[str, int] = {}
         self.left: set[str] = set()
         self.is_done = False
+        self.state: np.ndarray | None = None
 
 
 class TeamEnv(MultiAgentEnv):
     """Make teams out of a `MultiAgentEnv`'s agents, for use with RLlib's own env runners.
 
-    It takes the place of ``MultiAgentEnv.with_agent_groups`` of RLlib's old QMIX. Agents in no
-    group pass through. Action masks are taken from observations of the form
-    ``Dict(action_mask=..., observation=Box)`` (PettingZoo; RLlib says ``observations``).
+    It takes the place of ``MultiAgentEnv.with_agent_groups`` of RLlib's old QMIX, and reads the
+    observations that it read: a ``Dict`` with an ``action_mask``, a global ``state`` (RLlib's
+    ``ENV_STATE``), both or neither beside the member's own observation, whatever its key. What is
+    not a one-dimensional ``Box`` is flattened, integers one-hot. Agents in no group pass through.
 
     The end of a team: terminated once all of its members are terminated; truncated once none is
     left and at least one was truncated. ``__all__`` is passed on alone, because an episode in
@@ -317,11 +320,13 @@ class TeamEnv(MultiAgentEnv):
         env: the environment to wrap.
         groups: ids of the teams, and of their members in order.
         reward: how a team's reward is made of its members', see `team_reward`.
-        state: returns the global state of `env`, ``[state_size]``; None if there is none.
+        state: returns the global state of `env`, ``[state_size]``. None: it is the one that the
+            members observe, if they do, or else their observations side by side.
         state_size: its length.
 
     Raises:
-        TeamProblem: an unknown agent, one in two groups, or spaces that cannot form a team.
+        TeamProblem: an unknown agent, one in two groups, spaces that cannot form a team, or a
+            state that some of its members observe and others do not.
     """
 
     def __init__(
@@ -354,13 +359,14 @@ class TeamEnv(MultiAgentEnv):
                         f"{team_id!r}"
                     )
                 self._team_of[member] = team_id
+            readers = {m: _Reader(env.get_observation_space(m)) for m in members}
             spec = TeamSpec(
                 members,
-                {m: _box_of(env.get_observation_space(m)) for m in members},
+                {m: reader.space for m, reader in readers.items()},
                 {m: env.get_action_space(m) for m in members},
-                state_size,
+                _observed_state_size(team_id, readers) if state_size is None else state_size,
             )
-            self._teams[team_id] = _Team(spec)
+            self._teams[team_id] = _Team(spec, readers)
         alone = [a for a in env.possible_agents if a not in self._team_of]
         self.possible_agents = [*self._teams, *alone]
         self.agents = list(self.possible_agents)
@@ -463,26 +469,75 @@ class TeamEnv(MultiAgentEnv):
                 continue
             masks: dict[str, Any] = {}
             for member, value in present.items():
-                if isinstance(value, Mapping):
+                reader = team.readers[member]
+                if reader.has_mask:
                     masks[member] = value[ACTION_MASK]
-                    present[member] = value[_observation_key(value)]
-            state = self._read_state(self.env) if self._read_state is not None else None
+                if reader.state_space is not None:  # the same in all of them
+                    team.state = reader.read_state(value)
+                present[member] = reader.read(value)
+            state = team.state if self._read_state is None else self._read_state(self.env)
             out[team_id] = team.spec.observe(present, masks or None, state, team.last_actions)
             out_infos[team_id] = {m: infos[m] for m in team.spec.members if m in infos}
         return out, out_infos
 
 
-def _observation_key(value: Any) -> str:
-    for key in ("observation", "observations", "obs"):
-        if key in value:
-            return key
-    raise TeamProblem(
-        f"a masked observation has the keys {sorted(value)}; 'action_mask' and one of "
-        "'observation', 'observations', 'obs' are understood"
-    )
+class _Reader:
+    """Takes a member's observation apart: what is its own, its mask, the state."""
+
+    def __init__(self, space: spaces.Space) -> None:
+        self.has_mask = False
+        self.state_space: spaces.Space | None = None
+        self._keys: list[str] | None = None
+        if isinstance(space, spaces.Dict):
+            own = [key for key in space.spaces if key not in (ACTION_MASK, STATE)]
+            self.has_mask = ACTION_MASK in space.spaces
+            # A state alone is what the agent sees, whatever it is called.
+            if own:
+                self.state_space = space.spaces.get(STATE)
+            elif STATE in space.spaces:
+                own = [STATE]
+            self._keys = own
+            space = (
+                space.spaces[own[0]]
+                if len(own) == 1
+                else spaces.Dict({key: space.spaces[key] for key in own})
+            )
+        self._space = space
+        self.space: spaces.Space = _flat_space(space)
+
+    def read(self, value: Any) -> Any:
+        """The member's own observation, flat."""
+        if self._keys is not None:
+            value = (
+                value[self._keys[0]]
+                if len(self._keys) == 1
+                else {key: value[key] for key in self._keys}
+            )
+        return value if self.space is self._space else spaces.flatten(self._space, value)
+
+    def read_state(self, value: Any) -> np.ndarray:
+        """The global state in it, flat."""
+        assert self.state_space is not None
+        return np.asarray(spaces.flatten(self.state_space, value[STATE]), np.float32)
 
 
-def _box_of(space: spaces.Space) -> spaces.Space:
-    if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
-        return space.spaces[_observation_key(space.spaces)]
-    return space
+def _flat_space(space: spaces.Space) -> spaces.Space:
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return space
+    return spaces.flatten_space(space) if space.is_np_flattenable else space
+
+
+def _observed_state_size(team_id: str, readers: Mapping[str, _Reader]) -> int | None:
+    sizes = {
+        member: None if reader.state_space is None else int(spaces.flatdim(reader.state_space))
+        for member, reader in readers.items()
+    }
+    first = next(iter(sizes))
+    for member, size in sizes.items():
+        if size != sizes[first]:
+            raise TeamProblem(
+                f"group {team_id!r} has one state, but agent {first!r} observes {sizes[first]} "
+                f"numbers of it and agent {member!r} {size}; give all members the same 'state', "
+                "or none"
+            )
+    return sizes[first]

@@ -225,6 +225,84 @@ def test_masks_and_a_state_from_the_environment() -> None:
     assert teams.get_observation_space("t").contains(observations["t"])
 
 
+class _Told(_Scripted):
+    """Agents observe what the script says, and a global state of the same numbers for all."""
+
+    def __init__(self, agents: str, script: list[Any], own: spaces.Space, **parts: Any) -> None:
+        super().__init__(agents, script)
+        self.own = own
+        space = spaces.Dict(obs=own, state=spaces.MultiDiscrete([3, 2]), **parts)
+        self.observation_spaces = dict.fromkeys(agents, space)
+        self.t = 0
+
+    def _see(self, agents: str) -> Any:
+        self.t += 1
+        mask = {"action_mask": np.array([0, 1, 1], np.int8)}
+        seen = {"obs": self.own.sample(), "state": np.array([self.t % 3, 1])}
+        is_masked = "action_mask" in next(iter(self.observation_spaces.values())).spaces
+        return {a: seen | mask if is_masked else seen for a in agents}
+
+
+@pytest.mark.parametrize("parts", [{}, {"action_mask": spaces.MultiBinary(3)}])
+def test_a_state_that_the_members_observe_is_the_mixers(parts: Any) -> None:
+    env = _Told("ab", ["a", ("b", {}, GO_ON, GO_ON)], spaces.Box(0, 1, (2,), np.float32), **parts)
+    teams = TeamEnv(env, {"t": ["a", "b"]})
+    assert teams.team("t").state_dim == 5
+    assert teams.team("t").obs_dim == 2
+    first, _ = teams.reset()
+    second, *_ = teams.step({"t": [1, 1]})
+    assert first["t"]["state"].tolist() == [0, 1, 0, 0, 1]
+    assert second["t"]["state"].tolist() == [0, 0, 1, 0, 1]
+    assert teams.get_observation_space("t").contains(first["t"])
+    own = [0, 1, 1] if parts else [1, 1, 1]
+    assert first["t"]["action_mask"].tolist() == [own, [1, 0, 0]]
+
+
+def test_a_state_of_the_environments_goes_before_the_one_that_is_observed() -> None:
+    env = _Told("a", ["a"], spaces.Box(0, 1, (2,), np.float32))
+    teams = TeamEnv(env, {"t": ["a"]}, state=lambda env: [4.0], state_size=1)
+    observations, _ = teams.reset()
+    assert observations["t"]["state"].tolist() == [4]
+
+
+def test_observations_of_other_kinds_are_flattened() -> None:
+    env = _Told("a", ["a"], spaces.MultiDiscrete([2, 3]), extra=spaces.Discrete(2))
+    teams = TeamEnv(env, {"t": ["a"]})
+    assert teams.team("t").obs_dim == 2 + 3 + 2
+
+    plain = _Scripted("a", ["a"])
+    plain.observation_spaces = {"a": spaces.Discrete(4)}
+    plain._see = lambda agents: {"a": 2}  # type: ignore[method-assign, assignment]
+    observations, _ = TeamEnv(plain, {"t": ["a"]}).reset()
+    assert observations["t"]["obs"].tolist() == [[0, 0, 1, 0]]
+
+
+def test_a_state_that_only_some_members_observe_is_none() -> None:
+    env = _Told("ab", ["ab"], spaces.Box(0, 1, (2,), np.float32))
+    env.observation_spaces["b"] = spaces.Box(0, 1, (2,), np.float32)
+    with pytest.raises(TeamProblem, match="'a' observes 5 numbers of it and agent 'b' None"):
+        TeamEnv(env, {"t": ["a", "b"]})
+
+
+def test_the_grouped_environment_of_rllibs_own_examples() -> None:
+    """The one that RLlib's QMIX was tuned on: ``obs`` and ENV_STATE, integer agent ids."""
+    from ray.rllib.env.multi_agent_env import ENV_STATE
+    from ray.rllib.examples.envs.classes.multi_agent import two_step_game
+
+    from servers.spaces import STATE_KEY
+
+    assert ENV_STATE == STATE_KEY == "state"
+    env = two_step_game.TwoStepGame({"one_hot_state_encoding": True, "separate_state_space": True})
+    env.possible_agents = [0, 1]
+    teams = TeamEnv(env, {"agents": [0, 1]})  # type: ignore[dict-item]
+    observations, _ = teams.reset()
+    assert observations["agents"]["state"].shape == (6,)  # MultiDiscrete([2, 2, 2]), one-hot
+    teams.step({"agents": np.array([1, 0])})
+    _, rewards, terminateds, *_ = teams.step({"agents": np.array([1, 1])})
+    assert rewards == {"agents": 8.0}
+    assert terminateds == END
+
+
 def test_team_env_refuses_groups_it_cannot_form() -> None:
     with pytest.raises(TeamProblem, match="'t' names agent 'x'; the environment has"):
         TeamEnv(TwoStepGame(), {"t": ["x"]})
