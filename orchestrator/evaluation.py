@@ -1,8 +1,9 @@
 """Evaluations of a run: when they are due, in which conditions, and where results go.
 
-Every server is measured by its absence: the same episodes are played with all agents as
-learned, and once more for each server with its agents random. In a game of several sides the
-return alone says little; the difference says what the learner is worth.
+Every server that learns is measured by its absence: the same episodes are played with all agents
+as learned, and once more for each such server with its agents random. In a game of several sides
+the return alone says little; the difference says what the learner is worth. Servers with fixed
+policies play along in every condition.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class Evaluations:
 
     Args:
         config: how many episodes, how often.
-        can_sample: by server, whether its policies are stochastic by themselves (PPO, A2C);
-            value-based ones (QMIX) are always greedy. Each is replaced by random agents in turn.
+        can_sample: by server that learns, whether its policies are stochastic by themselves (PPO,
+            A2C); value-based ones (QMIX) are always greedy. Each is replaced by random agents in
+            turn.
         actor: of an `EvaluationProcess`.
         metrics: where results go.
     """

@@ -118,7 +118,7 @@ class Run:
         self._reports: dict[str, ServerReport] = {}
         self._evaluations: Evaluations | None = None
         self._tally = Tally()
-        self._stop_conditions = StopConditions(self.config.stop)
+        self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
         self._ray_folder: str | None = None
         self._saved_at_s = 0.0
 
@@ -208,6 +208,7 @@ class Run:
         can_sample = {
             server_id: get_algorithm(plan.algorithm).samples_actions
             for server_id, plan in self.experiment.servers.items()
+            if server_id not in self.experiment.fixed_servers
         }
         self._evaluations = Evaluations(
             self.config.evaluation, can_sample, self._evaluator, self._metrics
@@ -236,7 +237,10 @@ class Run:
         for name, actor in self._simulations.items():
             self._playing[actor.run.remote()] = name
         self._tally.begin()
-        rows = [ServerSnapshot(s, p.algorithm) for s, p in self.experiment.servers.items()]
+        rows = [
+            ServerSnapshot(s, p.algorithm, weights_seq_no=self._version_of(s, 0))
+            for s, p in self.experiment.servers.items()
+        ]
         stop_text = self._stop_conditions.text
         with contextlib.ExitStack() as stack:
             progress = None
@@ -357,6 +361,9 @@ class Run:
                 raise self._server_died(server_id, error) from error
             raise RunFailed(f"{who} died ({_cause(error)}); its log: {path}") from error
 
+    def _version_of(self, server_id: str, weights_seq_no: int) -> int | None:
+        return None if server_id in self.experiment.fixed_servers else weights_seq_no
+
     def _statuses(self) -> dict[str, Any]:
         return {server_id: report.status for server_id, report in self._reports.items()}
 
@@ -375,7 +382,7 @@ class Run:
                     status.num_env_steps,
                     self._tally.pace(server_id, status.num_env_steps),
                     status.episode_return_mean,
-                    status.weights_seq_no,
+                    self._version_of(server_id, status.weights_seq_no),
                     record.get("policy_lag_mean"),
                     record.get("loss"),
                 )
@@ -504,6 +511,7 @@ def _describe(experiment: Experiment, folder: RunDirectory) -> None:
                     "algorithm": plan.algorithm,
                     "agents": list(plan.agents),
                     "groups": {g: list(m) for g, m in plan.groups.items()},
+                    "learns": server_id not in experiment.fixed_servers,
                     "seed": plan.seed,
                 }
                 for server_id, plan in experiment.servers.items()

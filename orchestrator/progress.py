@@ -39,7 +39,8 @@ class ServerSnapshot:
     env_steps_per_s: float = 0.0
     episode_return_mean: float | None = None
     """None until an episode has ended."""
-    weights_seq_no: int = 0
+    weights_seq_no: int | None = 0
+    """None: it does not learn."""
     policy_lag_mean: float | None = None
     """In weights versions: how old the policy was that chose the actions learned from."""
     loss: float | None = None
@@ -152,7 +153,7 @@ class Progress:
                 f"{server.env_steps:,}",
                 _number(server.env_steps_per_s, 0),
                 _number(server.episode_return_mean, 2),
-                f"v{server.weights_seq_no}",
+                _version(server.weights_seq_no),
                 _number(server.policy_lag_mean, 1),
                 _number(server.loss, 3),
             )
@@ -168,8 +169,13 @@ def plain_line(experiment_name: str, snapshot: Snapshot) -> str:
     parts += [
         f"{server.server_id} {server.phase}"
         f"{' (waited for)' if server.is_waiting else ''}"
-        f" return {_number(server.episode_return_mean, 2)} v{server.weights_seq_no}"
-        f" lag {_number(server.policy_lag_mean, 1)} loss {_number(server.loss, 3)}"
+        f" return {_number(server.episode_return_mean, 2)}"
+        + (
+            ""
+            if server.weights_seq_no is None
+            else f" {_version(server.weights_seq_no)}"
+            f" lag {_number(server.policy_lag_mean, 1)} loss {_number(server.loss, 3)}"
+        )
         for server in snapshot.servers
     ]
     if snapshot.note:
@@ -191,6 +197,10 @@ def _overall(snapshot: Snapshot) -> str:
         f"{snapshot.episodes:,} episodes, {snapshot.env_steps:,} env steps, "
         f"{_number(snapshot.env_steps_per_s, 0)} steps/s, {left} left{stop}"
     )
+
+
+def _version(weights_seq_no: int | None) -> str:
+    return "–" if weights_seq_no is None else f"v{weights_seq_no}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -25,6 +25,8 @@ class PlannedServer:
 
     algorithm: str
     agents: tuple[str, ...]
+    learns: bool = True
+    """Whether its policies changed during the run."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,11 @@ class RecordedRun:
         plan = directory.read_plan()
         try:
             servers = {
-                server_id: PlannedServer(str(server["algorithm"]), tuple(server["agents"]))
+                server_id: PlannedServer(
+                    str(server["algorithm"]),
+                    tuple(server["agents"]),
+                    bool(server.get("learns", True)),
+                )
                 for server_id, server in plan["servers"].items()
             }
         except (KeyError, TypeError) as error:

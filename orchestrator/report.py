@@ -172,7 +172,7 @@ def _rows(report: Report) -> Iterator[list[str]]:
             server.server_id,
             server.algorithm,
             ", ".join(server.agents),
-            f"{server.env_steps:,.0f}",
+            f"{server.env_steps:,.0f}" if server.learns else MISSING,
             number(server.train_return),
             number(final.learned.mean if final else None),
             number(final.random.mean if final and final.random else None),
@@ -182,6 +182,8 @@ def _rows(report: Report) -> Iterator[list[str]]:
 
 
 def _verdict(server: ServerResult, num_seeds: int) -> str:
+    if not server.learns:
+        return "does not learn"
     if server.final is None or server.final.verdict is None:
         return MISSING
     if num_seeds == 1:

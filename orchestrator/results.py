@@ -38,6 +38,8 @@ class ServerResult:
     server_id: str
     algorithm: str
     agents: tuple[str, ...]
+    learns: bool
+    """False for fixed policies, which are shown and not judged."""
     env_steps: float
     """Of training, mean over seeds."""
     train_return: float | None
@@ -118,6 +120,7 @@ class Report:
                 server.server_id: {
                     "algorithm": server.algorithm,
                     "agents": server.agents,
+                    "learns": server.learns,
                     "env_steps": server.env_steps,
                     "train_return": server.train_return,
                     "final": _comparison(server.final) if server.final else None,
@@ -185,6 +188,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         server_id=server_id,
         algorithm=server.algorithm,
         agents=server.agents,
+        learns=server.learns,
         env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
         train_return=float(np.mean(last_returns)) if last_returns else None,
         curve=tuple(one for one in curve if one is not None),
@@ -240,10 +244,12 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
             yield f"never evaluated: {', '.join(unevaluated)}; so there is no return of all seeds"
         else:
             yield "no evaluation was recorded; training returns include exploration"
-    without = [s.server_id for s in servers if s.final is not None and s.final.random is None]
+    without = [
+        s.server_id for s in servers if s.learns and s.final is not None and s.final.random is None
+    ]
     if without:
         yield f"never measured with random in its place: {', '.join(without)}"
-    if any(final.env_steps == 0 for final in finals):
+    if any(final.env_steps == 0 for final in finals) and any(s.learns for s in servers):
         yield "the last evaluation is the one before training: it shows untrained policies"
     last = [run.points[-1].env_steps for run in runs if run.points]
     if len(runs) > 1 and last and min(last) < 0.9 * max(last):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from orchestrator.config.schema import StopConfig
 from orchestrator.tally import Tally
@@ -18,17 +18,19 @@ class StopConditions:
 
     Args:
         config: None and empty entries are not conditions.
+        fixed: servers that do not learn: nobody waits for their iterations.
     """
 
-    def __init__(self, config: StopConfig) -> None:
+    def __init__(self, config: StopConfig, fixed: Collection[str] = ()) -> None:
         self._config = config
+        self._fixed = frozenset(fixed)
         parts = []
         if config.env_steps is not None:
             parts.append(f"{config.env_steps:,} env steps")
         if config.time_s is not None:
             parts.append(f"{config.time_s:,.0f} s")
         if config.iterations is not None:
-            parts.append(f"{config.iterations:,} iterations of every server")
+            parts.append(f"{config.iterations:,} iterations of every server that learns")
         parts += [f"{s!r} returns {value:g}" for s, value in config.episode_return.items()]
         self.text = " or ".join(parts) or "Ctrl-C"
         """For people."""
@@ -40,11 +42,8 @@ class StopConditions:
             return True
         if config.time_s is not None and tally.time_s >= config.time_s:
             return True
-        if (
-            config.iterations is not None
-            and statuses
-            and all(status.iteration >= config.iterations for status in statuses.values())
-        ):
+        iterations = self._iterations(statuses)
+        if config.iterations is not None and iterations and min(iterations) >= config.iterations:
             return True
         if config.episode_return:
             return all(
@@ -63,10 +62,14 @@ class StopConditions:
             )
         if config.time_s is not None:
             conditions.append(StopCondition(tally.time_s, config.time_s, 1.0))
-        if config.iterations is not None and statuses and tally.time_s > 0:
-            slowest = min(status.iteration for status in statuses.values())
+        iterations = self._iterations(statuses)
+        if config.iterations is not None and iterations and tally.time_s > 0:
+            slowest = min(iterations)
             conditions.append(StopCondition(slowest, config.iterations, slowest / tally.time_s))
         return time_left_s(conditions)
+
+    def _iterations(self, statuses: Mapping[str, Status]) -> list[int]:
+        return [status.iteration for s, status in statuses.items() if s not in self._fixed]
 
     @staticmethod
     def _has_return(status: Status | None, value: float) -> bool:
