@@ -130,6 +130,8 @@ def _panel_title(server: ServerResult) -> str:
 
 def _panel_subtitle(server: ServerResult, num_seeds: int) -> str:
     """The advantage, and beneath it what it means; two lines, since panels are narrow."""
+    if not server.learns:
+        return "does not learn"
     if server.final is None or server.final.advantage is None:
         return "never measured with random in its place"
     seeds = f", {server.final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)
