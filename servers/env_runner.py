@@ -87,6 +87,11 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self._fills_replay = fills_replay
         self.inference.needs_log_probabilities = needs_log_probabilities
 
+    @property
+    def module(self) -> Any:
+        """RLlib's: the modules in use; DQN asks whether they are recurrent."""
+        return self.inference.modules
+
     def _build_module(self) -> Any:
         spec = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=True)
         module = spec.build()
