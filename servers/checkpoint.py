@@ -76,6 +76,7 @@ def _about(plan: ServerPlan) -> dict[str, Any]:
         "state_size": plan.state_size,
         "settings": plan.settings,
         "model": plan.model,
+        "rl_module": plan.rl_module,
         "seed": plan.seed,
     }
 

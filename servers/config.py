@@ -74,6 +74,9 @@ class ServerConfig:
     """Settings of the algorithm's own RLlib config, by attribute name."""
     model: dict[str, Any] = field(default_factory=dict)
     """Network settings (RLlib's DefaultModelConfig), for PPO and A2C."""
+    rl_module: str = ""
+    """Import path "package.module:Class" of an RLModule of one's own, "" for RLlib's default
+    networks; `model` is then its model_config, whatever it reads from that."""
     while_learning: WhileLearning = "auto"
     """"wait" holds simulations while an update runs (no policy lag), "serve" goes on acting
     with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""
@@ -119,6 +122,8 @@ class ServerPlan:
     limits: LimitsConfig
     is_central: bool = False
     """Whether agents are recorded one by one with the state that their critic sees (MAPPO)."""
+    rl_module: str = ""
+    """Import path of the user's own RLModule, "": the algorithm's default."""
     follows_masks: bool = False
     """Whether the networks of agents alone are given action masks apart, and follow them."""
     late_members: Literal["refuse", "allow"] = "refuse"

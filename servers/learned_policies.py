@@ -126,9 +126,11 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
         return mapping[agent_id]
 
     try:
-        config = entry.make_config(plan.settings, plan.model)
-        if entry.masked_module is not None and any(
-            has_action_mask(seat.observation_space) for seat in seats.values()
+        config = entry.make_config(plan.settings, plan.model, plan.rl_module)
+        if (
+            entry.masked_module is not None
+            and not plan.rl_module
+            and any(has_action_mask(seat.observation_space) for seat in seats.values())
         ):
             config.rl_module(rl_module_spec=RLModuleSpec(module_class=entry.masked_module))
         config.environment(env=None)

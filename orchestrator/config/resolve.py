@@ -297,9 +297,11 @@ class _ServerResolver:
                     f"{algorithm.name} does not learn, so nobody waits for it; leave out "
                     "while_learning"
                 )
+            if config.rl_module:
+                self._refuse(f"{algorithm.name} has no networks of its own; leave out rl_module")
         else:
             try:
-                algorithm.make_config(settings, model)
+                algorithm.make_config(settings, model, config.rl_module)
             except ValueError as error:
                 self._refuse(error)
         if not self._agents:
@@ -344,6 +346,7 @@ class _ServerResolver:
             late_members=config.late_members,
             use_global_state=config.use_global_state,
             is_central=algorithm.is_central,
+            rl_module=config.rl_module,
             follows_masks=algorithm.follows_masks,
         )
         if isinstance(algorithm, FixedAlgorithm) and len(plans) == len(self._agents):

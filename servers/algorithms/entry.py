@@ -175,6 +175,11 @@ class AlgorithmEntry:
         if self.needs_teams:
             self._refuse_networks_of_a_team(model, rl_module)
             return config
+        if rl_module and self.is_central:
+            raise AlgorithmProblem(
+                f"{self.name} cannot take an RLModule of your own ({rl_module!r} was given): its "
+                "critic sees the state, apart from what its actor sees; leave out rl_module"
+            )
         if rl_module:
             module_class = load_module_class(rl_module, self.name, config)
             return config.rl_module(

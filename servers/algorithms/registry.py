@@ -6,6 +6,7 @@ A new algorithm is one more `AlgorithmEntry` in `ALGORITHMS`; what an entry says
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
 from gymnasium import spaces
 from ray.rllib.algorithms.dqn.dqn import DQNConfig
@@ -184,6 +185,13 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
     _team_entry("IQL", "none", "independent Q-learning on the team's reward (Tan 1993)"),
 )
 
+# RLlib's that are no use here, with the reason.
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("BC", "MARWIL", "CQL"), "learns from recorded data only; use PPO, DQN or SAC"),
+    "DREAMERV3": "is for one agent alone in RLlib, and a server's agents are several to it; use "
+    "PPO with use_lstm",
+}
+
 
 def get_algorithm(name: str) -> AlgorithmEntry:
     """The entry of that name, in upper or lower case; those that do not learn are `FIXED`.
@@ -194,6 +202,8 @@ def get_algorithm(name: str) -> AlgorithmEntry:
     for entry in ALGORITHMS:
         if entry.name.lower() == name.lower():
             return entry
+    if name.upper() in REFUSED:
+        raise AlgorithmProblem(f"algorithm {name!r} {REFUSED[name.upper()]}")
     known = [entry.name for entry in (*ALGORITHMS, *FIXED)]
     close = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.5)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
