@@ -1,4 +1,4 @@
-"""The command ``muxrl``: launch an experiment, check its config, serve one server alone.
+"""The command ``muxrl``: launch an experiment, check its config, serve one server, evaluate a run.
 
 Ray, torch and OmegaConf are imported where a command needs them, so that ``--help`` is quick.
 """
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from orchestrator.config import Experiment, ExperimentConfig
 
 EXIT_OK = 0
+EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, or 2 for a config that cannot be run.
+    """Runs one command and returns its exit code: 0, or 2 for what cannot be run.
 
     Args:
         argv: the arguments without the program's name; None: those of this process.
@@ -40,11 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from orchestrator.config import ConfigError
 
     try:
-        command = {"launch": _launch, "check": _check, "serve": _serve}[args.command]
-        return command(args)
+        commands = {"launch": _launch, "check": _check, "serve": _serve, "evaluate": _evaluate}
+        return commands[args.command](args)
     except ConfigError as error:
+        what = args.run if args.command == "evaluate" else args.config
         for problem in error.problems:
-            sys.stderr.write(f"muxrl: {args.config}: {problem}\n")
+            sys.stderr.write(f"muxrl: {what}: {problem}\n")
         return EXIT_CONFIG
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -94,13 +96,65 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     serve.add_argument("--server", required=True, metavar="NAME", help="id of the server")
 
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="measure the policies of a finished run on episodes that train nothing",
+        description="Serves the checkpoints of a run, frozen, and plays episodes with them.",
+    )
+    _add_evaluate_arguments(evaluate)
+
     args, rest = parser.parse_known_args(argv)
     # argparse takes all positionals at once; those after an option are left over.
-    unknown = [item for item in rest if item.startswith("-") or "=" not in item]
+    has_overrides = args.command != "evaluate"
+    unknown = [x for x in rest if not has_overrides or x.startswith("-") or "=" not in x]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    args.overrides += rest
+    if has_overrides:
+        args.overrides += rest
     return args
+
+
+def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
+    parser.add_argument(
+        "--episodes", type=int, default=100, metavar="N", help="how many; default: 100"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="of the first episode; default: evaluation.seed"
+    )
+    rule = parser.add_mutually_exclusive_group()
+    rule.add_argument(
+        "--explore",
+        dest="should_explore",
+        action="store_const",
+        const=True,
+        help="sample the actions of stochastic policies, as in training",
+    )
+    rule.add_argument(
+        "--greedy",
+        dest="should_explore",
+        action="store_const",
+        const=False,
+        help="take their likeliest action; default: as the run's own evaluations",
+    )
+    parser.add_argument(
+        "--checkpoint", default="last", metavar="NAME", help="of every server; default: last"
+    )
+    parser.add_argument(
+        "--replace",
+        action="append",
+        default=[],
+        type=_replacement,
+        metavar="SERVER=WHAT",
+        help="let WHAT play a server's agents: random, or the folder of a checkpoint",
+    )
+
+
+def _replacement(text: str) -> tuple[str, str]:
+    server_id, _, what = text.partition("=")
+    if not server_id or not what:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like SERVER=random or SERVER=FOLDER")
+    return server_id, what
 
 
 def _version() -> str:
@@ -115,6 +169,41 @@ def _launch(args: argparse.Namespace) -> int:
     from orchestrator.launch import launch
 
     return launch(experiment, args.run_dir, show_progress=not args.no_progress)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from orchestrator.local_ray import ONE_THREAD
+
+    os.environ.update(ONE_THREAD)  # before numpy comes in
+    from orchestrator.config import ConfigError
+
+    with _quiet(but_raise=()):
+        from client.env_loop import SimulationFailed
+        from client.errors import ClientError
+        from orchestrator.evaluate import CannotEvaluate, evaluate_run
+        from orchestrator.evaluation_table import print_evaluation
+        from servers.policies import ServerProblem
+
+    failures = (ServerProblem, SimulationFailed, ClientError, OSError)
+    try:
+        with _quiet(but_raise=(ConfigError, CannotEvaluate, *failures)):
+            result = evaluate_run(
+                args.run,
+                num_episodes=args.episodes,
+                seed=args.seed,
+                should_explore=args.should_explore,
+                checkpoint=args.checkpoint,
+                replace=dict(args.replace),
+            )
+    except CannotEvaluate as error:
+        sys.stderr.write(f"muxrl: {error}\n")
+        return EXIT_CONFIG
+    except failures as error:
+        sys.stderr.write(f"muxrl: {error}\n")
+        return EXIT_FAILED
+    print_evaluation(result)
+    sys.stdout.write(f"written to {result.path}\n")
+    return EXIT_OK
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -135,7 +224,9 @@ def _serve(args: argparse.Namespace) -> int:
     experiment = _prepare(args, needs_stop=False)
     from servers.server import serve_forever
 
-    with local_ray(num_cpus=1):
+    # RLlib hands weights over through Ray; what does not learn has no use for it.
+    is_fixed = args.server in experiment.fixed_servers
+    with contextlib.nullcontext() if is_fixed else local_ray(num_cpus=1):
         return serve_forever(experiment.servers[args.server], args.run_dir)
 
 
@@ -229,9 +320,9 @@ def _print_seats(experiment: Experiment) -> None:
         servers.add_column(title)
     for plan in experiment.servers.values():
         address = f"{plan.host}:{plan.port or '(any free port)'}"
-        servers.add_row(
-            plan.server_id, plan.algorithm, plan.while_learning, address, str(plan.seed)
-        )
+        is_fixed = plan.server_id in experiment.fixed_servers
+        while_learning = "does not learn" if is_fixed else plan.while_learning
+        servers.add_row(plan.server_id, plan.algorithm, while_learning, address, str(plan.seed))
     for shown in (table, servers):
         console.print()
         console.print(shown, markup=False)

@@ -82,11 +82,23 @@ def serve(config: ExperimentConfig) -> Iterator[Served]:
         ConfigError: something in it is wrong.
         ServerProblem: a server cannot start.
     """
+    with serve_experiment(prepare(config, needs_stop=False)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serve_experiment(experiment: Experiment) -> Iterator[Served]:
+    """The same for an experiment that is resolved already.
+
+    Raises:
+        ServerProblem: a server cannot start.
+    """
     from servers.server import PolicyServer
 
-    experiment = prepare(config, needs_stop=False)
     servers: dict[str, PolicyServer] = {}
-    with local_ray(num_cpus=1):
+    # RLlib hands weights over through Ray; what does not learn has no use for it.
+    needs_ray = len(experiment.fixed_servers) < len(experiment.servers)
+    with local_ray(num_cpus=1) if needs_ray else contextlib.nullcontext():
         try:
             for server_id, plan in experiment.servers.items():
                 servers[server_id] = PolicyServer(plan)

@@ -18,9 +18,13 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
+def interval(estimate: Estimate) -> str:
+    """A mean with its interval: ``3.10 [2.00, 4.20]``."""
+    if math.isnan(estimate.low):
+        return f"{number(estimate.mean)} [{MISSING}]"
+    return f"{number(estimate.mean)} [{number(estimate.low)}, {number(estimate.high)}]"
+
+
 def signed_interval(estimate: Estimate) -> str:
     """A difference with its interval: ``+3.10 [2.00, 4.20]``."""
-    sign = "+" if estimate.mean > 0 else ""
-    if math.isnan(estimate.low):
-        return f"{sign}{number(estimate.mean)} [{MISSING}]"
-    return f"{sign}{number(estimate.mean)} [{number(estimate.low)}, {number(estimate.high)}]"
+    return ("+" if estimate.mean > 0 else "") + interval(estimate)

@@ -11,6 +11,7 @@
     ├── logs/             one file for each process
     ├── metrics/          one .jsonl for each server, joint.jsonl, evaluation.jsonl
     ├── checkpoints/
+    ├── evaluations/      one .json for each `muxrl evaluate`; made by the first one
     ├── plots/            learning.png
     └── tensorboard/
 """
@@ -131,6 +132,20 @@ class RunDirectory:
     def tensorboard(self) -> Path:
         """TensorBoard's event files."""
         return self.path / "tensorboard"
+
+    def new_evaluation(self, now: datetime) -> Path:
+        """The path of a file that is not there yet, ``evaluations/YYYYmmdd-HHMMSS.json``, with
+        ``-2``, ``-3``... added where two evaluations end in one second.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        folder = self.path / "evaluations"
+        folder.mkdir(exist_ok=True)
+        stem, attempt = f"{now:%Y%m%d-%H%M%S}", 1
+        while (path := folder / f"{stem}{f'-{attempt}' * (attempt > 1)}.json").exists():
+            attempt += 1
+        return path
 
     def write_config(self, yaml_text: str) -> Path:
         """Save the resolved experiment as ``config.yaml``."""

@@ -7,7 +7,7 @@ Both raise `ConfigError` with one sentence for each problem. Importing this pack
 neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
-from orchestrator.config.dump import to_yaml
+from orchestrator.config.dump import from_yaml, to_yaml
 from orchestrator.config.load import find_config, load_config, packaged_configs
 from orchestrator.config.problems import ConfigError
 from orchestrator.config.resolve import (
@@ -39,6 +39,7 @@ __all__ = [
     "StopConfig",
     "derive_seed",
     "find_config",
+    "from_yaml",
     "load_config",
     "packaged_configs",
     "prepare",

@@ -1,0 +1,77 @@
+"""The table of `muxrl evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.evaluated import EvaluationResult, Returns
+from orchestrator.number_text import MISSING, interval, number
+
+
+def print_evaluation(result: EvaluationResult, console: Console | None = None) -> None:
+    """Prints every server, agent, team and role, and how the numbers were made."""
+    console = console or Console()
+    table = Table(
+        title=Text(f"{result.run}: {result.assignment}", style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        caption=Text(_caption(result)),
+        caption_justify="left",
+    )
+    table.add_column("who", overflow="fold")
+    table.add_column("actions", no_wrap=True)
+    for heading in ("return\n[95 %]", "std", "IQM", "team total\n[95 %]"):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    for title, rows in _sections(result):
+        if rows:
+            table.add_section()
+            table.add_row(Text(title, style="dim"))
+        for who, actions, returns in rows:
+            table.add_row(Text(who), Text(actions), *_cells(returns))
+    console.print(table)
+
+
+def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[tuple[str, str, Returns]]]]:
+    yield (
+        "servers",
+        [
+            (f"{server_id} {server.algorithm}", server.rule, server.returns)
+            for server_id, server in result.servers.items()
+        ],
+    )
+    for title, found in (
+        ("teams", result.groups),
+        ("roles", result.roles),
+        ("agents", result.agents),
+    ):
+        yield title, [(name, "", returns) for name, returns in found.items()]
+    if len(result.servers) > 1:
+        yield "everybody", [("all agents", "", result.everybody)]
+
+
+def _cells(returns: Returns) -> tuple[Text, ...]:
+    total = interval(returns.total) if len(returns.agents) > 1 else MISSING
+    return (
+        Text(interval(returns.mean)),
+        Text(number(returns.deviation)),
+        Text(number(returns.interquartile_mean)),
+        Text(total),
+    )
+
+
+def _caption(result: EvaluationResult) -> str:
+    first, last = result.seeds[0], result.seeds[-1]
+    replaced = "".join(f" In the place of {s}: {what}." for s, what in result.replaced.items())
+    return (
+        f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced} "
+        "Return: sum of an agent's raw rewards in an episode; of several agents, the mean over "
+        "them, and beside it their sum. Intervals: 95 %, bootstrap over episodes: they speak of "
+        "these policies. IQM: mean of the middle half of the episodes."
+    )
