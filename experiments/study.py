@@ -11,7 +11,7 @@ seeded episodes, which never train. Returns are the simulation's raw rewards; se
 `team_reward` change what is learnt from, never what is reported.
 
 Every run leaves one JSON file. One that is there is not made again, so an interrupted study goes
-on where it was. Random agents are measured in each study.
+on where it was. Random agents are measured in each study, fixed policies where a study has some.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class ContestantConfig:
     evaluation: Rule = "greedy"
     """Rule of the curve: "greedy", or "sampled" for stochastic policies; the final evaluation
     of a sampled one is made in both ways."""
+    is_trained: bool = True
+    """False: a fixed policy to compare with (RANDOM, SCRIPTED, FROZEN); it is only evaluated."""
     server: dict[str, Any] = field(default_factory=dict)
     """As under `servers.NAME` of an experiment; `agents` need not be said, it serves all."""
 
@@ -154,6 +156,7 @@ def train(study: StudyConfig, contestant: str, seed: int) -> dict[str, Any]:
         RuntimeError: its training failed.
     """
     rule = study.contestants[contestant].evaluation
+    env_steps = study.env_steps if study.contestants[contestant].is_trained else 0
     config = experiment_of(study, contestant, seed)
     curve: list[Point] = []
     with serve(config) as served, served.client() as client, served.client() as evaluating:
@@ -172,7 +175,7 @@ def train(study: StudyConfig, contestant: str, seed: int) -> dict[str, Any]:
                 returns = evaluate(study.num_episodes, rule)
                 curve.append(Point(loop.num_env_steps, clock.time_s, clock.cpu_s, returns))
                 clock.start()
-            return loop.num_env_steps >= study.env_steps
+            return loop.num_env_steps >= env_steps
 
         first = 1000 * seed
         loop = EnvLoop(
@@ -181,10 +184,11 @@ def train(study: StudyConfig, contestant: str, seed: int) -> dict[str, Any]:
             seeds=_training_seeds(first, study.num_envs),
         )
         clock.start()
-        loop.run(should_stop=measure_when_due)
-        served.check()
-        for server in served.servers.values():
-            server.finish_training()
+        if env_steps:
+            loop.run(should_stop=measure_when_due)
+            served.check()
+            for server in served.servers.values():
+                server.finish_training()
         clock.stop()
         rules: list[Rule] = ["greedy"] if rule == "greedy" else ["sampled", "greedy"]
         final = {each: evaluate(study.final_num_episodes, each) for each in rules}
@@ -242,7 +246,12 @@ def run(
         prepare(experiment_of(study, contestant, 0), needs_stop=False)
     out.mkdir(parents=True, exist_ok=True)
     # Seed by seed, so that a study cut short has as many seeds of one as of another.
-    wanted = [(c, seed) for seed in (seeds or study.seeds) for c in contestants]
+    wanted = [
+        (contestant, seed)
+        for i, seed in enumerate(seeds or study.seeds)
+        for contestant in contestants
+        if i == 0 or study.contestants[contestant].is_trained
+    ]
     missing = [one for one in [(RANDOM, 0), *wanted] if not _path(out, *one).exists()]
     with ThreadPoolExecutor(jobs) as pool:
         problems = pool.map(lambda one: _run_process(name, *one, out), missing)

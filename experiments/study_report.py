@@ -23,17 +23,22 @@ from orchestrator.json_files import write_text, write_whole
 from orchestrator.plots import COLOURS
 from orchestrator.statistics import Estimate, interquartile_mean_interval
 
-_RANDOM = "random"
+_DASHES: tuple[Any, ...] = ((0, (3, 1.5)), (0, (1, 1)), "-.")  # of fixed policies
 _DPI = 150
 _TEXT = 8.5  # points
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """All runs of one algorithm, by seed."""
+    """All runs of one algorithm, by seed; those of a fixed policy have no curve."""
 
     name: str
     runs: tuple[dict[str, Any], ...]
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether there was anything to learn."""
+        return bool(self.runs[0]["curve"])
 
     @property
     def rule(self) -> str:
@@ -66,19 +71,18 @@ def write_report(folder: Path) -> str:
     Raises:
         ConfigError: there are no runs, or they are not of one study with one budget.
     """
-    random, contestants = _load(folder)
-    text = _table(random, contestants)
-    figure = _figure(random, contestants)
+    contestants, fixed = _load(folder)
+    text = _table(contestants, fixed)
+    figure = _figure(contestants, fixed)
     write_whole(folder / "curves.png", lambda path: figure.savefig(path, dpi=_DPI))
     write_text(folder / "report.md", text)
     return text
 
 
-def _load(folder: Path) -> tuple[dict[str, Any] | None, list[Contestant]]:
+def _load(folder: Path) -> tuple[list[Contestant], list[Contestant]]:
+    """Returns who was trained, and the fixed policies; the best ones first."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*_*.json"))]
-    random = next((r for r in records if r["contestant"] == _RANDOM), None)
-    records = [r for r in records if r["contestant"] != _RANDOM]
-    if not records:
+    if not any(record["curve"] for record in records):
         raise ConfigError(["holds no run of a study"], str(folder))
     for other in records:
         for key in ("study", "settings"):
@@ -91,16 +95,15 @@ def _load(folder: Path) -> tuple[dict[str, Any] | None, list[Contestant]]:
                     ],
                     str(folder),
                 )
-    names = dict.fromkeys(r["contestant"] for r in records)
     contestants = []
-    for name in names:
+    for name in dict.fromkeys(record["contestant"] for record in records):
         runs = sorted((r for r in records if r["contestant"] == name), key=lambda r: r["seed"])
         contestants.append(Contestant(name, tuple(runs)))
     contestants.sort(key=lambda c: -np.mean(c.scores(c.rule)))
-    return random, contestants
+    return [c for c in contestants if c.is_trained], [c for c in contestants if not c.is_trained]
 
 
-def _table(random: dict[str, Any] | None, contestants: Sequence[Contestant]) -> str:
+def _table(contestants: Sequence[Contestant], fixed: Sequence[Contestant]) -> str:
     rows = [
         "| | evaluated | return, IQM [95 %] | each seed | greedy | train s | cpu s |",
         "|---|---|---:|---|---:|---:|---:|",
@@ -117,8 +120,8 @@ def _table(random: dict[str, Any] | None, contestants: Sequence[Contestant]) -> 
             f"{np.mean([run['cpu_s'] for run in contestant.runs]):.0f} |"
         )
     settings = contestants[0].runs[0]["settings"]
-    if random is not None:
-        rows.append(f"| random | sampled | {np.mean(random['final']['sampled']):.2f} | | | | |")
+    for policy in fixed:
+        rows.append(f"| {policy.name} | | {np.mean(policy.scores(policy.rule)):.2f} | | | | |")
     if settings["optimum"] is not None:
         rows.append(f"| optimum | | {settings['optimum']:.2f} | | | | |")
     return "\n".join([*rows, "", caption(contestants), ""])
@@ -154,7 +157,7 @@ def caption(contestants: Sequence[Contestant]) -> str:
     )
 
 
-def _figure(random: dict[str, Any] | None, contestants: Sequence[Contestant]) -> Any:
+def _figure(contestants: Sequence[Contestant], fixed: Sequence[Contestant]) -> Any:
     figure = Figure(figsize=(8.0, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     by_steps, by_time = figure.subplots(1, 2, sharey=True)
@@ -172,9 +175,9 @@ def _figure(random: dict[str, Any] | None, contestants: Sequence[Contestant]) ->
             if not np.isnan(lows).any():
                 axes.fill_between(places, lows, highs, alpha=0.15, lw=0, **style)
     for axes in (by_steps, by_time):
-        if random is not None:
-            level = float(np.mean(random["final"]["sampled"]))
-            axes.axhline(level, color="#6B6B6B", ls=(0, (3, 1.5)), lw=1, label="random")
+        for policy, dashes in zip(fixed, _DASHES, strict=False):
+            level = float(np.mean(policy.scores(policy.rule)))
+            axes.axhline(level, color="#6B6B6B", ls=dashes, lw=1, label=policy.name)
         if settings["optimum"] is not None:
             axes.axhline(settings["optimum"], color="#333333", ls=":", lw=1, label="optimum")
         axes.grid(alpha=0.25)

@@ -9,7 +9,7 @@ import pytest
 from mpe2 import simple_spread_v3
 from pettingzoo.test import parallel_api_test
 
-from experiments.simulations.spread import Spread, original_return
+from experiments.simulations.spread import Spread, make_assigned, original_return
 
 
 def towards_the_middle(observation: Any, rng: np.random.Generator) -> int:
@@ -75,3 +75,18 @@ def test_the_original_unit_is_the_original_reward_added_up_by_hand() -> None:
 def test_another_weight_of_collisions_cannot_be_converted() -> None:
     with pytest.raises(ValueError, match="cannot be converted"):
         original_return(-20.0, local_ratio=0.2)
+
+
+def test_the_script_covers_the_landmarks() -> None:
+    env = Spread()
+    spaces = env.observation_space("agent_0"), env.action_space("agent_0")
+    scripts = {agent: make_assigned(agent, *spaces, seed=0) for agent in env.possible_agents}
+    returns = []
+    for seed in range(10_000, 10_040):
+        seen, _ = env.reset(seed=seed)
+        total = 0.0
+        while env.agents:
+            seen, rewards, *_ = env.step({a: scripts[a](seen[a]) for a in env.agents})
+            total += sum(rewards.values()) / 3
+        returns.append(total)
+    assert -10 < np.mean(returns) < -7  # random: -26

@@ -118,7 +118,7 @@ def test_the_report_is_of_runs_and_says_how_it_was_made(tmp_path: Path) -> None:
     rows = [row for row in text.splitlines() if row.startswith("| ")]
     assert rows[1] == "| A2C | sampled | 8.00 [6.00, 11.00] | 6.00, 7.00, 11.00 | 11.00 | 4 | 3 |"
     assert rows[2] == "| PPO | sampled | 7.00 [5.00, 10.00] | 5.00, 6.00, 10.00 | 10.00 | 4 | 3 |"
-    assert rows[3].startswith("| random | sampled | 2.00 |")
+    assert rows[3].startswith("| random | | 2.00 |")
     assert rows[4].startswith("| optimum | | 20.00 |")
     for told in ("Seeds 0, 1, 2; 200 env steps each", "seeds 10000 to 10001", "about 75 %"):
         assert told in text
