@@ -6,8 +6,9 @@ places, so that a forward pass never sees half-loaded weights and never waits fo
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -54,7 +55,9 @@ class Inference:
         self._spare = _Copy(build())
         self._spare.modules.set_state(self._live.modules.get_state())
         self._swap = threading.Lock()
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng((seed, 0))
+        self._evaluation_rng = np.random.default_rng((seed, 1))
+        self._evaluation_torch_state = torch.Generator().manual_seed(seed).get_state()
         self.needs_log_probabilities = True
         """Whether the learner wants log-probabilities and distribution inputs recorded."""
         self.weights_seq_no = 0
@@ -89,15 +92,32 @@ class Inference:
         Returns:
             The version of the weights used.
         """
-        by_policy: dict[tuple[str, bool], list[SeatRequest]] = {}
+        # Evaluation has a pass of its own, since the size of a batch shows in the last bits.
+        by_policy: dict[tuple[str, bool, bool], list[SeatRequest]] = {}
         for step in steps:
             for request in step.requests:
-                key = (request.seat.policy_id, step.should_explore)
+                key = (request.seat.policy_id, step.should_explore, step.is_gated)
                 by_policy.setdefault(key, []).append(request)
         with self._swap:
-            for (policy_id, should_explore), requests in by_policy.items():
-                self._act(policy_id, requests, should_explore)
+            for (policy_id, should_explore, is_training), requests in by_policy.items():
+                if should_explore and not is_training:
+                    with self._noise_of_evaluation():
+                        self._act(policy_id, requests, should_explore)
+                else:
+                    self._act(policy_id, requests, should_explore)
             return self.weights_seq_no
+
+    @contextlib.contextmanager
+    def _noise_of_evaluation(self) -> Iterator[None]:
+        """Random numbers of their own: training draws the same ones with or without evaluation."""
+        training_rng, self._rng = self._rng, self._evaluation_rng
+        with torch.random.fork_rng(devices=[]):  # modules draw from torch's global generator
+            torch.set_rng_state(self._evaluation_torch_state)
+            try:
+                yield
+            finally:
+                self._evaluation_torch_state = torch.get_rng_state()
+                self._rng = training_rng
 
     def _act(self, policy_id: str, requests: list[SeatRequest], should_explore: bool) -> None:
         if self._live.acts_in_numpy[policy_id]:
