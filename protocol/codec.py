@@ -50,22 +50,30 @@ def _pack_array(array: NDArray[Any]) -> bytes:
 
 def _unpack_array(data: memoryview) -> NDArray[Any]:
     raw = bytes(data)
-    name, separator, rest = raw.partition(b"\0")
+    # A conversation has few kinds of arrays and many of each: what a header says is kept.
+    end_of_name = raw.find(b"\0")
+    end = end_of_name + 2 + 4 * raw[end_of_name + 1] if -1 < end_of_name < len(raw) - 1 else 0
+    dtype, shape, num_bytes = _read_header(raw[:end] if end else raw)
+    if len(raw) - end != num_bytes:
+        raise ValueError(
+            f"not an array: {dtype.name} of shape {shape} is {num_bytes} bytes, "
+            f"but {len(raw) - end} came"
+        )
+    array = np.frombuffer(raw, dtype, -1, end) if num_bytes else np.empty(0, dtype)
+    return array if len(shape) == 1 else array.reshape(shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    name, separator, rest = header.partition(b"\0")
     dtype_name = name.decode("ascii", "replace")
     if not separator or dtype_name not in _DTYPES or not rest or rest[0] > _MAX_NDIM:
         raise ValueError(f"not an array: unknown dtype {dtype_name[:20]!r} or broken header")
-    start = 1 + 4 * rest[0]
-    if len(rest) < start:
+    if len(rest) < 1 + 4 * rest[0]:
         raise ValueError("not an array: its header is cut short")
     shape = struct.unpack_from(f"<{rest[0]}I", rest, 1)
     dtype = np.dtype(dtype_name).newbyteorder("<")
-    expected = math.prod(shape) * dtype.itemsize
-    if len(rest) - start != expected:
-        raise ValueError(
-            f"not an array: {dtype_name} of shape {shape} is {expected} bytes, "
-            f"but {len(rest) - start} came"
-        )
-    return np.frombuffer(rest, dtype=dtype, offset=start).reshape(shape)
+    return dtype, shape, math.prod(shape) * dtype.itemsize
 
 
 def _encode_hook(value: Any) -> Any:

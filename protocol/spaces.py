@@ -7,6 +7,7 @@ server's spec. `conform` is the only place where a value from outside becomes an
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -139,8 +140,11 @@ def conform(space: Space, value: Any, where: str = "") -> Any:
     )
 
 
+_dtype = functools.lru_cache(maxsize=64)(np.dtype)
+
+
 def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
-    dtype = np.dtype(space.dtype)
+    dtype = _dtype(space.dtype)
     if isinstance(value, np.ndarray):
         array = value
         if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "safe"):
@@ -150,9 +154,9 @@ def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
         array = _from_plain(value, dtype, space, where)
     if array.shape != space.shape:
         raise Mismatch(str(space), f"shape {array.shape}", where)
-    # One pass over the data: a sum is finite only if every element is (or two infinities
-    # met, which the exact check then sorts out).
-    if array.dtype.kind == "f" and array.size and not math.isfinite(float(array.sum())):
+    # One pass over the data: a sum of squares is finite only if every element is (or large
+    # numbers have overflowed, which the exact check then sorts out).
+    if array.dtype.kind == "f" and not math.isfinite(_sum_of_squares(array)):
         if np.isnan(array).any():
             at = np.unravel_index(int(np.isnan(array).argmax()), array.shape)
             raise Mismatch("finite numbers", f"NaN at index {list(map(int, at))}", where)
@@ -160,6 +164,11 @@ def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
             at = np.unravel_index(int(np.isinf(array).argmax()), array.shape)
             raise Mismatch("finite numbers", f"infinity at index {list(map(int, at))}", where)
     return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _sum_of_squares(array: NDArray[Any]) -> float:
+    flat = array if array.ndim == 1 else array.reshape(-1)
+    return float(flat.dot(flat))
 
 
 def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> NDArray[Any]:

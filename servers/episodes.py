@@ -26,8 +26,10 @@ from servers.config import ServerPlan
 from servers.recorder import Recorder
 from servers.seats import Seat, SeatRecord
 
+Names = set[str] | frozenset[str]
 
-@dataclass
+
+@dataclass(slots=True)
 class SeatRequest:
     """One seat of one step that waits for its action."""
 
@@ -37,7 +39,7 @@ class SeatRequest:
     logged_action: Any = None
 
 
-@dataclass
+@dataclass(slots=True)
 class PendingStep:
     """A step that is recorded and waits for its actions."""
 
@@ -111,12 +113,21 @@ class ServedEpisode:
             return self._last_reply
         self.law.check(EpisodeEvent.OBSERVE)
         observations = self._conform(message.observations, "observation")
-        finals = self._conform(message.final_observations, "final observation")
-        logged = self._conform_actions(message.logged_actions, observations)
+        # Most steps have none of what follows, and a step is what a simulation waits for.
+        finals = (
+            self._conform(message.final_observations, "final observation")
+            if message.final_observations
+            else {}
+        )
+        logged = (
+            self._conform_actions(message.logged_actions, observations)
+            if message.logged_actions
+            else {}
+        )
         self._check_rewards(message.rewards)
-        done = self._check_done(message.terminations, message.truncations)
-        back = observations.keys() & (done | self._agents_done)
-        if back:
+        terminated, truncated = _flagged(message.terminations), _flagged(message.truncations)
+        done = self._check_done(terminated | truncated) if terminated or truncated else _NOBODY
+        if (done or self._agents_done) and (back := observations.keys() & (done | self._agents_done)):
             agent_id = min(back)
             raise ValueMismatch(
                 f"agent {agent_id!r} is done in this episode and cannot observe again; "
@@ -135,11 +146,12 @@ class ServedEpisode:
                 observations,
                 finals,
                 message.rewards,
-                self._flagged(message.terminations),
-                self._flagged(message.truncations),
+                terminated,
+                truncated,
                 message.state,
             )
-        self._agents_done |= done
+        if done:
+            self._agents_done |= done
         requests = []
         for seat_id, observation in seen.items():
             record = self._records[seat_id]
@@ -184,9 +196,8 @@ class ServedEpisode:
         self.law.check(EpisodeEvent.END)
         finals = self._conform(message.final_observations, "final observation")
         self._check_rewards(message.rewards)
-        self._check_done(message.terminations, message.truncations)
-        terminated = self._flagged(message.terminations)
-        truncated = self._flagged(message.truncations)
+        terminated, truncated = _flagged(message.terminations), _flagged(message.truncations)
+        self._check_done(terminated | truncated)
         rest = self._plan.agents.keys() - self._agents_done - terminated - truncated
         if message.is_truncated:
             truncated |= rest
@@ -249,10 +260,7 @@ class ServedEpisode:
                     got=str(reward),
                 )
 
-    def _check_done(
-        self, terminations: Mapping[str, bool], truncations: Mapping[str, bool]
-    ) -> set[str]:
-        done = self._flagged(terminations) | self._flagged(truncations)
+    def _check_done(self, done: Names) -> Names:
         for agent_id in done:
             if agent_id not in self._plan.agents:
                 raise self._unknown_agent(agent_id, "termination or truncation")
@@ -303,7 +311,7 @@ class ServedEpisode:
         if self.is_training:
             self.recorder.begin(seen)
 
-    def _note_before_first_action(self, rewards: Mapping[str, float], done: set[str]) -> None:
+    def _note_before_first_action(self, rewards: Mapping[str, float], done: Names) -> None:
         """Counts what other servers' agents brought about before ours acted for the first time.
 
         No action of ours is to be credited with it, so it is in the returns and nowhere else.
@@ -321,49 +329,50 @@ class ServedEpisode:
         present: Mapping[str, Any],
         finals: Mapping[str, Any],
         rewards: Mapping[str, float],
-        terminated_agents: set[str],
-        truncated_agents: set[str],
+        terminated_agents: Names,
+        truncated_agents: Names,
         state: Any,
     ) -> None:
-        observations = dict(seen)
-        if finals and self._plan.reads_state:
-            state = self._conform_state(state)
+        newly_done = terminated_agents | truncated_agents
+        ending: list[SeatRecord] = []
+        observations = seen
         terminated: set[str] = set()
         truncated: set[str] = set()
-        newly_done = terminated_agents | truncated_agents
-        # One that ends sees what it saw last beside what the others see now.
-        last_seen = {**present, **finals} if finals else {}
-        ending: list[SeatRecord] = []
-        for seat_id, seat in self._seats.items():
-            record = self._records[seat_id]
-            if record.is_done:
-                continue
-            now_done = newly_done.intersection(seat.members)
-            if not now_done:
-                continue
-            all_done = record.members_done | now_done
-            if len(all_done) < len(seat.members):
-                continue
-            ending.append(record)
-            if not record.has_begun:
-                continue
-            is_truncated = bool(now_done & truncated_agents)
-            (truncated if is_truncated else terminated).add(seat_id)
-            if seat_id not in observations:
-                final = seat.observe(last_seen, state, record) if finals else None
-                if final is None and is_truncated:
-                    final = self._last_known(seat, min(now_done & truncated_agents))
-                if final is not None:
-                    observations[seat_id] = final
+        if newly_done:
+            if finals and self._plan.reads_state:
+                state = self._conform_state(state)
+            observations = dict(seen)
+            # One that ends sees what it saw last beside what the others see now.
+            last_seen = {**present, **finals} if finals else {}
+            for seat_id, seat in self._seats.items():
+                record = self._records[seat_id]
+                if record.is_done:
+                    continue
+                now_done = newly_done.intersection(seat.members)
+                if not now_done or len(record.members_done | now_done) < len(seat.members):
+                    continue
+                ending.append(record)
+                if not record.has_begun:
+                    continue
+                is_truncated = bool(now_done & truncated_agents)
+                (truncated if is_truncated else terminated).add(seat_id)
+                if seat_id not in observations:
+                    final = seat.observe(last_seen, state, record) if finals else None
+                    if final is None and is_truncated:
+                        final = self._last_known(seat, min(now_done & truncated_agents))
+                    if final is not None:
+                        observations[seat_id] = final
         # Nothing above has changed anything: a refusal leaves the episode as it was.
+        returns = self.returns
         for agent_id, reward in rewards.items():
-            self.returns[agent_id] = self.returns.get(agent_id, 0.0) + reward
+            returns[agent_id] = returns.get(agent_id, 0.0) + reward
         if self.is_training and any(not record.is_done for record in self._records.values()):
             self._write(observations, rewards, terminated, truncated, ending)
-        for record in ending:
-            record.is_done = True
-        for seat_id, seat in self._seats.items():
-            self._records[seat_id].members_done |= newly_done.intersection(seat.members)
+        if newly_done:
+            for record in ending:
+                record.is_done = True
+            for seat_id, seat in self._seats.items():
+                self._records[seat_id].members_done |= newly_done.intersection(seat.members)
 
     def _last_known(self, seat: Seat, agent_id: str) -> Any:
         if self._was_last_to_act(seat) and self.is_training:
@@ -387,19 +396,21 @@ class ServedEpisode:
         truncated: set[str],
         ending: list[SeatRecord],
     ) -> None:
-        actions = {r.seat.seat_id: r.record.action for r in self._acted}
-        extras = {
-            r.seat.seat_id: r.record.extra_outputs for r in self._acted if r.record.extra_outputs
-        }
+        actions: dict[str, Any] = {}
+        extras: dict[str, Any] = {}
+        for request in self._acted:
+            actions[request.seat.seat_id] = request.record.action
+            if request.record.extra_outputs:
+                extras[request.seat.seat_id] = request.record.extra_outputs
         seat_rewards = {}
-        is_last = True
+        is_last = bool(ending)
         for seat_id, seat in self._seats.items():
             record = self._records[seat_id]
             if record.is_done:
                 continue
-            if record.has_begun and any(m in rewards for m in seat.members):
+            if record.has_begun and rewards and not rewards.keys().isdisjoint(seat.members):
                 seat_rewards[seat_id] = seat.reward(rewards)
-            if not any(record is over for over in ending):
+            if is_last and not any(record is over for over in ending):
                 is_last = False
         self.recorder.add(
             actions=actions,
@@ -413,6 +424,9 @@ class ServedEpisode:
         )
         self._acted = []
 
-    @staticmethod
-    def _flagged(flags: Mapping[str, bool]) -> set[str]:
-        return {agent_id for agent_id, is_set in flags.items() if is_set}
+
+_NOBODY: Names = frozenset()
+
+
+def _flagged(flags: Mapping[str, bool]) -> Names:
+    return {agent_id for agent_id, is_set in flags.items() if is_set} if flags else _NOBODY

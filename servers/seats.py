@@ -35,7 +35,7 @@ from servers.spaces import (
 Observations = Mapping[str, Any]
 
 
-@dataclass
+@dataclass(slots=True)
 class SeatRecord:
     """What a seat has pending in one episode."""
 

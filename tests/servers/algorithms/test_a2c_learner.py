@@ -15,7 +15,7 @@ from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.numpy import convert_to_numpy
 
 from servers.algorithms.a2c import A2CConfig
-from servers.algorithms.a2c.learner import A2CTorchLearner, RawAdvantageEstimation
+from servers.algorithms.a2c.learner import A2CTorchLearner
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
 DISCRETE = spaces.Discrete(2)
@@ -97,32 +97,34 @@ def training_batch(learner: A2CTorchLearner, *episodes: Any) -> dict[str, Any]:
 def test_advantages_are_n_step_returns_minus_values() -> None:
     learner = make_learner()
     done, cut = play(3, DISCRETE, 0, terminated=True), play(2, DISCRETE, 1, terminated=False)
+    last = torch.from_numpy(cut.get_observations(-1))[None]
     batch = training_batch(learner, done.to_numpy(), cut.to_numpy())["p"]
     with torch.no_grad():
         values = learner.module["p"].compute_values(batch)
+        bootstrap = learner.module["p"].compute_values({Columns.OBS: last}).item()
 
-    # The 4th and the 7th row are the appended last observations.
-    bootstrap = values[6].item()
     returns = [1 + GAMMA * (2 + GAMMA * 3), 2 + GAMMA * 3, 3.0]
     returns_cut = [1 + GAMMA * (2 + GAMMA * bootstrap), 2 + GAMMA * bootstrap]
-    mask = batch[Columns.LOSS_MASK]
-    assert mask.tolist() == [True, True, True, False, True, True, False]
-    expected = torch.tensor(returns + returns_cut) - values[mask]
-    torch.testing.assert_close(batch[Postprocessing.ADVANTAGES][mask], expected)
+    expected = torch.tensor(returns + returns_cut) - values
+    torch.testing.assert_close(batch[Postprocessing.ADVANTAGES], expected)
+    torch.testing.assert_close(
+        batch[Postprocessing.VALUE_TARGETS], torch.tensor(returns + returns_cut)
+    )
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_recurrent_module_keeps_rllibs_pipeline(standardize: bool) -> None:
+    learner = make_learner(use_lstm=True, standardize_advantages=standardize)
+    names = [type(c).__name__ for c in learner._learner_connector.connectors]  # type: ignore[union-attr]
+    assert not learner.is_lean
+    assert names[-1] == (
+        "GeneralAdvantageEstimation" if standardize else "RawAdvantageEstimation"
+    ), "it needs the complete batch"
 
 
 def test_advantages_are_standardised_on_request_only() -> None:
     episode = play(5, DISCRETE, 0, terminated=True).to_numpy()
-    raw = make_learner()
     standardised = make_learner(standardize_advantages=True)
-    names = [type(c).__name__ for c in raw._learner_connector.connectors]  # type: ignore[union-attr]
-    assert names.count("RawAdvantageEstimation") == 1
-    assert "GeneralAdvantageEstimation" not in names
-    assert names[-1] == "RawAdvantageEstimation", "it needs the complete batch"
-    assert not any(
-        isinstance(c, RawAdvantageEstimation)
-        for c in standardised._learner_connector.connectors  # type: ignore[union-attr]
-    )
     batch = training_batch(standardised, episode)["p"]
     advantages = batch[Postprocessing.ADVANTAGES]
     assert advantages.mean().item() == pytest.approx(0.0, abs=1e-5)
