@@ -6,6 +6,7 @@ orchestrator's own process stays light.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -48,7 +49,9 @@ class ServerProcess:
 
     def start(self) -> tuple[str, int]:
         """Serves and learns from now on; returns "host:port" and the process id."""
-        return self._server.start(), os.getpid()
+        address = self._server.start()
+        _settle()
+        return address, os.getpid()
 
     def report(self) -> ServerReport:
         """Returns where it stands, and the training records since the last call."""
@@ -138,6 +141,7 @@ class SimulationProcess:
             for _ in range(simulation.num_envs_per_process)
         ]
         self._client = connect(servers)
+        _settle()
         self._loop = EnvLoop(self._simulations, self._client, seeds=_first_seeds(seed, self._num()))
         self._should_stop = threading.Event()
         self._episodes: list[dict[str, float]] = []
@@ -234,3 +238,13 @@ class EvaluationProcess:
         results.sort(key=lambda result: result.seed or 0)
         agents = self._simulations[0].possible_agents
         return {agent: [r.returns.get(agent, 0.0) for r in results] for agent in agents}
+
+
+def _settle() -> None:
+    """Tells the garbage collector that what has been made so far is here to stay.
+
+    Ray and torch bring a million objects; going through them again and again is a tenth of what a
+    step costs.
+    """
+    gc.collect()
+    gc.freeze()
