@@ -13,6 +13,7 @@ from experiments.simulations import sentries, unlike_cues
 from experiments.simulations.foraging import ORACLE_RETURN, Foraging
 from experiments.simulations.sentries import Sentries
 from experiments.simulations.unlike_cues import UnlikeCues
+from experiments.study import ContestantConfig, StudyConfig, train
 
 
 def play(env: Any, choose: Any, seed: int) -> dict[str, float]:
@@ -163,3 +164,33 @@ def test_levels_are_those_of_the_third_version() -> None:
         levels |= {int(mine), int(other)}
         assert seen["agent_0"][2] == seen["agent_0"][5] == mine + other  # each takes both
     assert levels == {1, 2}
+
+
+def greedy_return(config: str, agents: str, env_steps: int, server: dict[str, Any]) -> float:
+    """Trains one QMIX team through a server and returns what it reaches then."""
+    settings = {"agent": "mlp", "optimizer_name": "adam", "lr": 0.002,
+                "epsilon": [[0, 1.0], [env_steps // 2, 0.02]]}  # fmt: skip
+    server = {"algorithm": "QMIX", "groups": {"all": ["*"]}, "settings": settings, **server}
+    study = StudyConfig(
+        name=config,
+        config=config,
+        env_steps=env_steps,
+        interval_env_steps=env_steps // 2,
+        num_episodes=8,
+        final_num_episodes=100,
+        agents=agents,  # type: ignore[arg-type]
+        contestants={"QMIX": ContestantConfig(server=server)},
+    )
+    return float(np.mean(train(study, "QMIX", 0)["final"]["greedy"]))
+
+
+@pytest.mark.learning
+def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
+    learnt = greedy_return("unlike_cues", "mean", 8_000, {"team_reward": "mean"})
+    assert learnt > 15  # random 3.8; 9.6 is the most that two actions each could bring
+
+
+@pytest.mark.learning
+def test_a_team_whose_members_arrive_late_and_die_learns_to_live() -> None:
+    learnt = greedy_return("sentries", "sum", 16_000, {"late_members": "allow"})
+    assert learnt > 24  # random 5; 12 by the captain alone; 30 if nobody dies
