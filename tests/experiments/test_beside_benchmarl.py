@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.beside_benchmarl import measure
+from experiments.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
+
+BUSY = "import time\nwhile time.process_time() < 0.3: pass\ninput()"
+
+
+def stand_still(observations: Any, state: np.ndarray) -> dict[str, int]:
+    return dict.fromkeys(observations, 0)
+
+
+class TestEvaluate:
+    def test_returns_are_the_environments_own_rewards_mean_over_agents(self) -> None:
+        env = make_env()
+        env.reset(seed=7)
+        expected = 0.0
+        while env.agents:
+            rewards = env.step(dict.fromkeys(env.agents, 0))[1]
+            expected += sum(rewards.values()) / NUM_AGENTS
+        (measured,) = evaluate(lambda: nullcontext(stand_still), 1, first_seed=7)
+        assert measured == pytest.approx(expected)
+
+    def test_the_same_seeds_are_the_same_episodes(self) -> None:
+        first, again = (evaluate(lambda: nullcontext(stand_still), 3) for _ in range(2))
+        assert first.tolist() == again.tolist()
+        assert len(set(first)) == 3
+
+    def test_the_policy_sees_all_agents_and_the_state_at_every_step(self) -> None:
+        seen = []
+
+        def act(observations: Any, state: np.ndarray) -> dict[str, int]:
+            seen.append(np.array_equal(state, np.concatenate(list(observations.values()))))
+            return stand_still(observations, state)
+
+        evaluate(lambda: nullcontext(act), 2)
+        assert seen == [True] * 2 * measure.EPISODE_STEPS
+
+
+class TestMeter:
+    def test_the_clock_stands_still_while_it_measures(self, monkeypatch: Any) -> None:
+        def slow_evaluation(new_episode: Any) -> np.ndarray:
+            time.sleep(0.2)
+            return np.array([1.0, 3.0])
+
+        monkeypatch.setattr(measure, "evaluate", slow_evaluation)
+        meter = Meter()
+        meter.measure(0, lambda: nullcontext(stand_still))
+        meter.resume()
+        time.sleep(0.05)
+        meter.measure(500, lambda: nullcontext(stand_still))
+        meter.measure(500, lambda: nullcontext(stand_still))
+        walls = [point.wall_s for point in meter.points]
+        assert walls[0] == 0.0
+        assert 0.05 <= walls[1] < 0.2
+        assert walls[2] == walls[1]
+        assert meter.points[-1].return_mean == 2.0
+        assert meter.last_returns == [1.0, 3.0]
+
+    def test_processor_time_counts_the_processes_under_this_one(self) -> None:
+        before = measure.processor_time_s()
+        with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) as child:
+            deadline = time.monotonic() + 30.0
+            while measure.processor_time_s() - before < 0.25 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert measure.processor_time_s() - before >= 0.25
+            assert child.stdin is not None
+            child.stdin.write(b"\n")
+
+
+@pytest.mark.learning
+def test_our_side_makes_the_updates_that_it_is_matched_by(monkeypatch: Any) -> None:
+    from experiments.beside_benchmarl import muxrl_side
+
+    monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
+    run = muxrl_side.train("matched", seed=0, env_steps=4_000, started=time.monotonic())
+    assert [point.env_steps for point in run.points] == [0, 2_000, 4_000]
+    # The other side makes 2 for every 25 env steps, after its first 250.
+    expected = 2 * (run.num_updates_env_steps - 250) / 25
+    assert run.num_updates == pytest.approx(expected, rel=0.1)
+    assert run.points[-1].wall_s > run.points[1].wall_s > 0.0
