@@ -200,7 +200,8 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             weights = state[COMPONENT_RL_MODULE]
             if isinstance(weights, ray.ObjectRef):
                 weights = ray.get(weights)
-            version = state.get(WEIGHTS_SEQ_NO, 0) or self.inference.weights_seq_no + 1
+            # The learner counts its updates from 0: the weights it begins with are version 0.
+            version = state.get(WEIGHTS_SEQ_NO, self.inference.weights_seq_no + 1)
             self.inference.load(weights, version)
             if self._feed is not None:
                 self._feed.finish_learning()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,17 +67,48 @@ def ppo(make_server: MakeServer) -> PolicyServer:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def checkpoint(running_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a PPO server that has not learned anything yet."""
+    agents = {agent: SEES[agent] for agent in "ab"}
+    server = PolicyServer(make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL))
+    path = server.policies.save(tmp_path_factory.mktemp("checkpoint"))
+    assert path is not None
+    assert server.stop()
+    return path
+
+
+@pytest.fixture(scope="module", params=["PPO", "RANDOM", "SCRIPTED", "FROZEN"])
+def server(
+    request: pytest.FixtureRequest, make_server: MakeServer, checkpoint: Path
+) -> PolicyServer:
+    """One of each kind: a learning one like `ppo`, and those that do not learn."""
+    settings: dict[str, Any] = {
+        "PPO": PPO_SETTINGS,
+        "RANDOM": {},
+        "SCRIPTED": {"policy": "real_servers:make_counter"},
+        "FROZEN": {"checkpoint": str(checkpoint)},
+    }[request.param]
+    model = SMALL_MODEL if request.param == "PPO" else {}
+    agents = {agent: SEES[agent] for agent in "ab"}
+    limits = LimitsConfig(max_episodes=8, max_message_bytes=MAX_BYTES)
+    return make_server(
+        make_plan(request.param, agents, settings=settings, model=model, token=TOKEN,
+                  limits=limits)
+    )  # fmt: skip
+
+
 @pytest.fixture(params=["websocket", "http", "random"])
-def any_peer(request: pytest.FixtureRequest, ppo: PolicyServer) -> Iterator[Peer]:
+def any_peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
     """Each implementation of the seam in turn."""
-    peer = Peer(carrier_to(ppo, request.param))
+    peer = Peer(carrier_to(server, request.param))
     yield peer
     peer.transport.close()
 
 
 @pytest.fixture(params=["websocket", "http"])
-def peer(request: pytest.FixtureRequest, ppo: PolicyServer) -> Iterator[Peer]:
-    """Each carrier to the real server in turn."""
-    peer = Peer(carrier_to(ppo, request.param))
+def peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
+    """Each carrier to each real server in turn."""
+    peer = Peer(carrier_to(server, request.param))
     yield peer
     peer.transport.close()

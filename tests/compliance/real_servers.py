@@ -5,6 +5,7 @@ Not in ``conftest.py``: there are several of that name, and an import finds any 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,14 @@ PPO_SETTINGS: dict[str, Any] = {
     "num_epochs": 1,
 }
 SMALL_MODEL: dict[str, Any] = {"fcnet_hiddens": [8]}
+
+
+def make_counter(
+    agent_id: str, observation_space: Any, action_space: Any, seed: int
+) -> Callable[[Any], int]:
+    """A scripted policy that counts the steps of its episode, modulo its actions."""
+    steps = itertools.count()
+    return lambda observation: next(steps) % int(action_space.n)
 
 
 class Peer:

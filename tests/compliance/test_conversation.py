@@ -44,9 +44,12 @@ def acted(reply: Any) -> Actions:
 # --- any implementation ---------------------------------------------------------------------
 
 
-def test_the_spec_names_agents_and_spaces(any_peer: Peer) -> None:
+def test_the_spec_names_agents_and_spaces(any_peer: Peer, server: PolicyServer) -> None:
     spec = any_peer.transport.fetch_spec()
-    assert (spec.server_id, spec.algorithm, spec.protocol_version) == ("ppo", "PPO", 1)
+    algorithm = server.plan.algorithm
+    assert (spec.server_id, spec.algorithm, spec.protocol_version) == (
+        algorithm.lower(), algorithm, 1
+    )  # fmt: skip
     assert spec.agents.keys() == {"a", "b"}
     assert str(spec.agents["a"].observation_space) == "Box(2,) float32"
     assert str(spec.agents["a"].action_space) == "Discrete(3)"
@@ -95,9 +98,9 @@ def test_abort_of_what_was_never_open(any_peer: Peer) -> None:
 # --- real servers ---------------------------------------------------------------------------
 
 
-def test_everything_said_twice_is_answered_alike(peer: Peer, ppo: PolicyServer) -> None:
+def test_everything_said_twice_is_answered_alike(peer: Peer, server: PolicyServer) -> None:
     e = new_id()
-    before = ppo.status().num_env_steps
+    before = server.status().num_env_steps
     for item in (
         StartEpisode(e),
         *(Step(e, t, SEEN, {"a": 1.0} if t else {}) for t in range(4)),
@@ -105,10 +108,11 @@ def test_everything_said_twice_is_answered_alike(peer: Peer, ppo: PolicyServer) 
     ):
         assert peer.ask(item) == peer.ask(item)
     assert peer.ask(EndEpisode(e, 4)) == Ended(e, 4, {"a": 4.0})
-    assert ppo.status().num_env_steps == before + 4
+    assert server.status().num_env_steps == before + 4
 
 
-def test_an_answer_does_not_change_with_the_weights(peer: Peer, ppo: PolicyServer) -> None:
+def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
+    peer = Peer(carrier_to(ppo, "websocket"))
     e, f = new_id(), new_id()
     first = acted(peer.say(StartEpisode(e), Step(e, 0, SEEN))[1])
     peer.ask(StartEpisode(f))
@@ -117,6 +121,7 @@ def test_an_answer_does_not_change_with_the_weights(peer: Peer, ppo: PolicyServe
     assert later.weights_seq_no > first.weights_seq_no
     assert peer.ask(Step(e, 0, SEEN)) == first
     peer.say(EndEpisode(e, 1), EndEpisode(f, 60))
+    peer.transport.close()
 
 
 @pytest.mark.parametrize("t", [-1, 0, 1, 3, 4, 9])
@@ -144,13 +149,13 @@ def test_episodes_that_are_not_there(peer: Peer) -> None:
     assert refusal(peer.ask(StartEpisode(e))).code == 409
 
 
-def test_too_many_episodes(peer: Peer, ppo: PolicyServer) -> None:
+def test_too_many_episodes(peer: Peer, server: PolicyServer) -> None:
     ids = [new_id() for _ in range(9)]
     replies = peer.say(*(StartEpisode(e) for e in ids))
     assert refusal(replies[-1]).code == 429
     assert "limits.max_episodes" in refusal(replies[-1]).message
     peer.say(*(AbortEpisode(e) for e in ids))
-    assert ppo.status().num_open_episodes == 0
+    assert server.status().num_open_episodes == 0
 
 
 WRONG: dict[str, tuple[dict[str, Any], str | None, str, str]] = {
@@ -173,7 +178,7 @@ WRONG: dict[str, tuple[dict[str, Any], str | None, str, str]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_mismatch_is_answered_at_once_by_name_and_other_episodes_go_on(
-    peer: Peer, what: str
+    peer: Peer, server: PolicyServer, what: str
 ) -> None:
     fields, culprit, expected, got = WRONG[what]
     e, other = new_id(), new_id()
@@ -184,7 +189,10 @@ def test_a_mismatch_is_answered_at_once_by_name_and_other_episodes_go_on(
     assert time.monotonic() - began < SOON_S
     refused = refusal(replies[0])
     assert (refused.code, refused.agent_id) == (422, culprit)
-    assert f"server 'ppo' ({peer_address(peer)}) refused t=1 of episode {e}" in refused.message
+    server_id = server.plan.server_id
+    assert (
+        f"server {server_id!r} ({peer_address(peer)}) refused t=1 of episode {e}" in refused.message
+    )
     assert repr(culprit) in refused.message
     assert expected in (refused.expected or "")
     assert got in (refused.got or "")
@@ -198,8 +206,8 @@ def peer_address(peer: Peer) -> str:
     return http.url.removeprefix("http://")  # type: ignore[no-any-return]
 
 
-def test_a_float64_array_comes_with_the_cure(ppo: PolicyServer) -> None:
-    peer, e = Peer(carrier_to(ppo, "websocket")), new_id()
+def test_a_float64_array_comes_with_the_cure(server: PolicyServer) -> None:
+    peer, e = Peer(carrier_to(server, "websocket")), new_id()
     replies = peer.say(StartEpisode(e), Step(e, 0, {"a": np.zeros(2)}))
     refused = refusal(replies[1])
     assert (refused.expected, refused.got) == ("dtype float32", "dtype float64")
@@ -208,14 +216,14 @@ def test_a_float64_array_comes_with_the_cure(ppo: PolicyServer) -> None:
     peer.transport.close()
 
 
-def test_counts_and_open_episodes_in_the_status(peer: Peer, ppo: PolicyServer) -> None:
-    before = ppo.status()
+def test_counts_and_open_episodes_in_the_status(peer: Peer, server: PolicyServer) -> None:
+    before = server.status()
     e = new_id()
     peer.say(StartEpisode(e), Step(e, 0, SEEN))
-    assert ppo.status().num_open_episodes == 1
+    assert server.status().num_open_episodes == 1
     peer.ask(Step(e, 1, {"a": SEEN["a"]}))
     peer.ask(EndEpisode(e, 2, rewards={"a": 3.0}))
-    after = ppo.status()
+    after = server.status()
     assert after.num_open_episodes == 0
     assert after.num_env_steps - before.num_env_steps == 2
     assert after.num_agent_steps - before.num_agent_steps == 3
