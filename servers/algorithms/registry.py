@@ -163,7 +163,12 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
         },
         not_settings=_OLD_OFF_POLICY | _NO_EPOCHS | {"lr"},
         readers={"replay_buffer_config": read_replay_buffer, "n_step": read_count},
-        model_defaults={"fcnet_activation": "relu", "fusionnet_hiddens": [64, 64]},
+        # With RLlib's tanh the critic hardly learns how an action's worth depends on what was seen.
+        model_defaults={
+            "fcnet_activation": "relu",
+            "fusionnet_activation": "relu",
+            "fusionnet_hiddens": [64, 64],
+        },
         not_model_settings=_NO_LSTM,
     ),
     AlgorithmEntry(
