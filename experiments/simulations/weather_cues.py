@@ -1,0 +1,57 @@
+"""The cue game in weather that nobody sees but the state.
+
+Made for this project, as the smallest task on which a critic of the global state is worth
+something. It is the cue game (`cue_game`), but in every step the weather is added to every reward.
+It is drawn uniformly from ``{-strength, strength}`` for each episode, does not change in it, and
+does not depend on what anybody does: what is right, and the differences between returns that
+actions make, are the cue game's. Agents do not observe the weather. A critic that does not know it
+either takes the returns of a fine day for good acting and those of a bad one for bad; one that
+sees the state does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from experiments.simulations.cue_game import CueGame
+
+
+class WeatherCues(CueGame):
+    """Observations and actions of `CueGame`; its state with the weather's sign as one number more.
+
+    Args:
+        strength: what a step's weather adds to every reward, or takes from it.
+        **kwargs: of `CueGame`.
+    """
+
+    metadata = {"name": "weather_cues", "render_modes": []}
+
+    def __init__(self, strength: float = 5.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.weather = strength
+        self._strength = strength
+        low, high = self.state_space.low, self.state_space.high
+        self.state_space = spaces.Box(
+            np.append(low, np.float32(-1.0)), np.append(high, np.float32(1.0)), dtype=np.float32
+        )
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Draws the episode's cues and weather."""
+        started = super().reset(seed, options)
+        self.weather = self._strength * float(self._rng.choice([-1.0, 1.0]))
+        return started
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Pays for the answers, come rain or shine, and shows the next cues."""
+        observations, rewards, *rest = super().step(actions)
+        return observations, {a: r + self.weather for a, r in rewards.items()}, *rest
+
+    def state(self) -> NDArray[np.float32]:
+        """Returns all agents' cues one-hot and the weather's sign, float32 [N * K + 1]."""
+        return np.append(super().state(), np.float32(np.sign(self.weather)))

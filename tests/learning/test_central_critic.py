@@ -1,0 +1,19 @@
+"""MAPPO through a server, where only a critic of the state can tell acting from luck."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.central_critic import run
+from experiments.simulations.cue_game import oracle_return, random_return
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
+
+
+def test_a_critic_that_sees_the_state_learns_what_one_that_does_not_cannot() -> None:
+    """19 of 20 came at 7,500 env steps on every seed tried; without the state 2 to 4."""
+    seeing = run("MAPPO", seed=0)
+    assert list(seeing.returns.values())[0] < oracle_return() / 2
+    assert list(seeing.returns.values())[-1] > 0.9 * oracle_return()
+    blind = run("MAPPO without the state", seed=0)
+    assert max(blind.returns.values()) < 3 * random_return()

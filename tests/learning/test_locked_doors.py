@@ -1,0 +1,48 @@
+"""Action masks through real servers: a strict game raises at the first step that ignores one."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from client.env_loop import EnvLoop, EpisodeResult
+from experiments.simulations.locked_doors import oracle_return, random_return
+from orchestrator.config import load_config
+from orchestrator.in_process import serve
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
+
+_SETTINGS = {
+    "PPO": "settings={train_batch_size_per_learner: 300, minibatch_size: 150, num_epochs: 6, "
+    "lr: 0.003, gamma: 0.9}",
+    "PPO with an LSTM": "settings={train_batch_size_per_learner: 300, minibatch_size: 150, "
+    "num_epochs: 6, lr: 0.003, gamma: 0.9}",
+    "A2C": "settings={lr: 0.003, gamma: 0.9}",
+    "MAPPO": "settings={train_batch_size_per_learner: 300, num_epochs: 6, lr: 0.003, gamma: 0.9}",
+}
+
+
+@pytest.mark.parametrize("name", _SETTINGS)
+def test_no_unavailable_action_is_ever_taken_and_the_best_available_is_learnt(name: str) -> None:
+    overrides = [
+        "simulation.kwargs.is_strict=true",
+        "servers.s.agents=['*']",
+        f"servers.s.algorithm={name.split()[0]}",
+        f"servers.s.{_SETTINGS[name]}",
+    ]
+    if "LSTM" in name:
+        overrides.append("servers.s.model={use_lstm: true, lstm_cell_size: 32, max_seq_len: 10}")
+    with serve(load_config("doors", overrides)) as served, served.client() as client:
+        untrained = _mean(served.evaluate(30, should_explore=True))
+        loop = EnvLoop([served.simulation() for _ in range(4)], client)
+        loop.run(should_stop=lambda: loop.num_env_steps >= 5_000)
+        served.check()
+        greedy, sampled = (_mean(served.evaluate(100, should_explore=e)) for e in (False, True))
+    assert untrained == pytest.approx(random_return(), abs=0.6)
+    assert greedy == pytest.approx(oracle_return(), abs=0.35)
+    assert sampled == pytest.approx(oracle_return(), abs=0.6)
+
+
+def _mean(results: list[EpisodeResult]) -> float:
+    return fmean(fmean(result.returns.values()) for result in results)
