@@ -1,4 +1,4 @@
-"""QMIX in plain RLlib: no servers, no client, RLlib's own env runner plays the two-step game."""
+"""QMIX in plain RLlib: no servers, no client; RLlib's own env runner plays the two-step game."""
 
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
@@ -14,14 +14,17 @@ config = (
     .environment("two_step")
     .multi_agent(policies={"team"}, policy_mapping_fn=lambda agent_id, *args, **kwargs: "team")
     .training(mixer="qmix", agent="mlp", gamma=1.0, epsilon=1.0, target_update_freq=50)
+    .evaluation(evaluation_interval=1, evaluation_duration=1)  # greedy: explore is off there
     .debugging(seed=0, log_sys_usage=False)
 )
-algo = config.build_algo()
-for _ in range(3):
-    result = algo.train()
-    learned = result["learners"]["team"]
-    print(
-        f"{result['num_env_steps_sampled_lifetime']:.0f} env steps, "
-        f"{learned['num_updates']:.0f} updates, loss {learned['loss']:.3f}"
-    )
-algo.stop()
+
+if __name__ == "__main__":
+    algo = config.build_algo()
+    for _ in range(5):
+        result = algo.train()
+        greedy = result["evaluation"]["env_runners"]["episode_return_mean"]
+        print(
+            f"{result['num_env_steps_sampled_lifetime']:.0f} env steps, "
+            f"loss {result['learners']['team']['loss']:.3f}, greedy return {greedy:.0f} of 8"
+        )
+    algo.stop()

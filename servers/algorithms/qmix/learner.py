@@ -21,7 +21,7 @@ from torch import Tensor
 
 from servers.algorithms.qmix.replay import EpisodeBatch
 from servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
-from servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
+from servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
 from servers.algorithms.qmix.team import ACTION_MASK, ALIVE, STATE
 
 LOSS = "loss"
@@ -111,7 +111,7 @@ class QMIXTorchLearner(TorchLearner):
         q_taken, target = td_terms(
             module,
             values,
-            module.forward_target(batch)[Q_VALUES],
+            module.forward_target(batch, fwd_out[INPUTS])[Q_VALUES],
             batch,
             gamma=config.gamma,
             double_q=config.double_q,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -36,23 +37,26 @@ class QMixer(nn.Module):
         self.num_members = num_members
         self.embed_dim = embed_dim
 
-        def hypernetwork(hidden: int, out: int) -> nn.Sequential:
-            return nn.Sequential(nn.Linear(state_dim, hidden), nn.ReLU(), nn.Linear(hidden, out))
-
-        self.weights_1 = hypernetwork(hypernet_embed, num_members * embed_dim)
-        self.bias_1 = nn.Linear(state_dim, embed_dim)
-        self.weights_2 = hypernetwork(hypernet_embed, embed_dim)
-        self.value = hypernetwork(embed_dim, 1)
+        # The first layers of all hypernetworks, and the bias, in one product: they read the same.
+        self._widths = (hypernet_embed, hypernet_embed, embed_dim, embed_dim)
+        self.from_state = nn.Linear(state_dim, sum(self._widths))
+        self.weights_1 = nn.Linear(hypernet_embed, num_members * embed_dim)
+        self.weights_2 = nn.Linear(hypernet_embed, embed_dim)
+        self.value = nn.Linear(embed_dim, 1)
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """The team's value ``[..., 1]``."""
         shape = q.shape[:-1]
         q = (q * alive).reshape(-1, self.num_members, 1)
-        state = state.reshape(-1, state.shape[-1])
-        w1 = self.weights_1(state).abs().view(-1, self.num_members, self.embed_dim)
-        hidden = functional.elu((q * w1).sum(1) + self.bias_1(state))
-        w2 = self.weights_2(state).abs()
-        q_tot = (hidden * w2).sum(-1, keepdim=True) + self.value(state)
+        first = self.from_state(state.reshape(-1, state.shape[-1]))
+        bias_1 = first[:, -self.embed_dim :]
+        for_w1, for_w2, for_value = torch.relu(first[:, : -self.embed_dim]).split(
+            self._widths[:-1], -1
+        )
+        w1 = self.weights_1(for_w1).abs().view(-1, self.num_members, self.embed_dim)
+        hidden = functional.elu((q * w1).sum(1) + bias_1)
+        w2 = self.weights_2(for_w2).abs()
+        q_tot = (hidden * w2).sum(-1, keepdim=True) + self.value(for_value)
         return q_tot.view(*shape, 1)
 
 

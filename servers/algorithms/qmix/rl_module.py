@@ -22,6 +22,7 @@ AgentName = Literal["gru", "mlp"]
 AGENTS: tuple[AgentName, ...] = ("gru", "mlp")
 
 Q_VALUES = "q_values"
+INPUTS = "inputs"
 HIDDEN = "h"
 
 
@@ -129,10 +130,15 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     def get_target_network_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
         return [(self.agent, self._target_agent), (self.mixer, self._target_mixer)]
 
-    def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The target network's values ``[B, T + 1, n, n_actions]`` of whole episodes."""
+    def forward_target(self, batch: dict[str, Any], inputs: Tensor | None = None) -> dict[str, Any]:
+        """The target network's values ``[B, T + 1, n, n_actions]`` of whole episodes.
+
+        `inputs` are those that ``forward_train`` has made of the same batch, if it has.
+        """
         with torch.no_grad():
-            return {Q_VALUES: self._unroll(self._target_agent, batch[Columns.OBS])[0]}
+            if inputs is None:
+                inputs = self._inputs_of(batch[Columns.OBS])
+            return {Q_VALUES: self._unroll(self._target_agent, inputs)[0]}
 
     def mix(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """See `mixer`."""
@@ -144,8 +150,9 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
             return self._target_mixer(q, state, alive)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Values ``[B, T + 1, n, n_actions]`` of whole episodes, under ``Q_VALUES``."""
-        return {Q_VALUES: self._unroll(self.agent, batch[Columns.OBS])[0]}
+        """Values ``[B, T + 1, n, n_actions]`` of whole episodes, and the networks' inputs."""
+        inputs = self._inputs_of(batch[Columns.OBS])
+        return {Q_VALUES: self._unroll(self.agent, inputs)[0], INPUTS: inputs}
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return self._act(batch, None)
@@ -239,24 +246,32 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         if obs[OBS].dim() == 3:
             obs = {key: value.unsqueeze(1) for key, value in obs.items()}
         with torch.no_grad():
-            values, after = self._unroll(self.agent, obs, None if h is None else h.flatten(0, 1))
+            values, after = self._unroll(
+                self.agent, self._inputs_of(obs), None if h is None else h.flatten(0, 1)
+            )
         return values.cpu().numpy(), None if after is None else after.view_as(h)  # type: ignore[arg-type]
 
     def _unroll(
-        self, agent: AgentNetwork, obs: dict[str, Tensor], h: Tensor | None = None
+        self, agent: AgentNetwork, inputs: Tensor, h: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        x = self._inputs(obs)
-        batch_size, length, n, _ = x.shape
-        x = x.transpose(0, 1).reshape(length, batch_size * n, -1)
-        values, h = agent.unroll(x, h)
+        length, batch_size, n, _ = inputs.shape
+        values, h = agent.unroll(inputs.view(length, batch_size * n, -1), h)
         return values.view(length, batch_size, n, -1).transpose(0, 1), h
 
-    def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
-        """The shared network's inputs ``[..., n, input_dim]``: observation, last action, id."""
-        parts = [obs[OBS]]
+    def _inputs_of(self, obs: dict[str, Tensor]) -> Tensor:
+        """The shared network's inputs: observation, last action, id; time first.
+
+        Args:
+            obs: ``[B, T, n, ...]``.
+
+        Returns:
+            ``[T, B, n, input_dim]``, contiguous.
+        """
+        parts = [obs[OBS].transpose(0, 1)]
         if self.obs_last_action:
             # Comparing is a one-hot in which -1, no action yet, gives the zero row.
-            parts.append((obs[LAST_ACTION].unsqueeze(-1) == self._action_ids).float())
+            last_action = obs[LAST_ACTION].transpose(0, 1).unsqueeze(-1)
+            parts.append((last_action == self._action_ids).float())
         if self.obs_agent_id:
-            parts.append(self._member_ids.expand(*obs[OBS].shape[:-1], self.num_members))
-        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+            parts.append(self._member_ids.expand(*parts[0].shape[:-1], self.num_members))
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0].contiguous()

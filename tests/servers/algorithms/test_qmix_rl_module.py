@@ -8,7 +8,7 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from servers.algorithms.qmix import QMIXConfig, TeamSpec
-from servers.algorithms.qmix.rl_module import QMIXTorchRLModule
+from servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
 
 
 def make_module(spec: TeamSpec, inference_only: bool = False, **settings: Any) -> QMIXTorchRLModule:
@@ -157,14 +157,31 @@ def test_acting_follows_new_weights_and_a_moved_network(team_of_two: TeamSpec) -
 
 
 def test_the_inputs_are_observation_last_action_and_id(team_of_two: TeamSpec) -> None:
-    seen = team_of_two.observe({"a": [1, 2, 3], "b": [4, 5]}, last_actions={"b": 2})
-    obs = {key: torch.from_numpy(value)[None] for key, value in seen.items()}
-    inputs = make_module(team_of_two)._inputs(obs)
-    assert inputs.tolist() == [
-        [[1, 2, 3, 0, 0, 0, 0, 1, 0], [4, 5, 0, 0, 0, 1, 0, 0, 1]],
+    steps = [
+        team_of_two.observe({"a": [1, 2, 3], "b": [4, 5]}, last_actions={"b": 2}),
+        team_of_two.observe({"b": [6, 7]}),
+    ]
+    obs = {key: torch.from_numpy(np.stack([s[key] for s in steps]))[None] for key in steps[0]}
+    inputs = make_module(team_of_two)._inputs_of(obs)
+    assert inputs.tolist() == [  # time first
+        [[[1, 2, 3, 0, 0, 0, 0, 1, 0], [4, 5, 0, 0, 0, 1, 0, 0, 1]]],
+        [[[0, 0, 0, 0, 0, 0, 0, 1, 0], [6, 7, 0, 0, 0, 0, 0, 0, 1]]],
     ]
     bare = make_module(team_of_two, obs_agent_id=False, obs_last_action=False)
-    assert bare._inputs(obs).shape == (1, 2, 3)
+    assert bare._inputs_of(obs).tolist() == [[[[1, 2, 3], [4, 5, 0]]], [[[0, 0, 0], [6, 7, 0]]]]
+
+
+def test_the_target_network_reads_the_inputs_that_are_there(team_of_two: TeamSpec) -> None:
+    module = make_module(team_of_two)
+    module.make_target_networks()
+    rng = np.random.default_rng(0)
+    steps = [observe(team_of_two, 4, rng) for _ in range(3)]
+    batch = {Columns.OBS: {key: torch.stack([s[key] for s in steps], 1) for key in steps[0]}}
+    out = module.forward_train(batch)
+    alone, shared = module.forward_target(batch), module.forward_target(batch, out[INPUTS])
+    torch.testing.assert_close(alone[Q_VALUES], shared[Q_VALUES])
+    # A fresh copy, so the two networks agree.
+    torch.testing.assert_close(alone[Q_VALUES], out[Q_VALUES])
 
 
 def test_the_inference_copy_is_the_agent_alone(team_of_two: TeamSpec) -> None:

@@ -240,7 +240,7 @@ class _Told(_Scripted):
         mask = {"action_mask": np.array([0, 1, 1], np.int8)}
         seen = {"obs": self.own.sample(), "state": np.array([self.t % 3, 1])}
         is_masked = "action_mask" in next(iter(self.observation_spaces.values())).spaces
-        return {a: seen | mask if is_masked else seen for a in agents}
+        return dict.fromkeys(agents, seen | mask if is_masked else seen)
 
 
 @pytest.mark.parametrize("parts", [{}, {"action_mask": spaces.MultiBinary(3)}])
