@@ -1,6 +1,9 @@
-"""QMIX, PPO and A2C alone and in pairs, each in each position, on one cooperative simulation.
+"""On- and off-policy, for teams and for each alone: algorithms in pairs, on one simulation.
 
     python -m experiments.combinations --out experiments/results/combinations
+    python -m experiments.combinations --algorithms QMIX PPO --out OUT
+
+QMIX, PPO, A2C, DQN, SAC and a script, alone and in pairs, each in each position.
 
 Three agents answer cues; the reward is shared (`experiments.simulations.cue_game`). One server
 has all three agents, or one has agent_0 and the other the rest. The rule: after the budget, 50
@@ -13,17 +16,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from client.env_loop import EnvLoop, EpisodeResult
 from experiments.simulations.cue_game import oracle_return, random_return
 from orchestrator.config import load_config
 from orchestrator.in_process import serve
 
-ALGORITHMS = ("QMIX", "PPO", "A2C")
+ALGORITHMS = ("QMIX", "PPO", "A2C", "DQN", "SAC", "SCRIPTED")
 _POSITIONS = (["agent_0"], ["agent_1", "agent_2"])
+_SAMPLES = ("ppo", "a2c", "sac")
 _SETTINGS = {
     "QMIX": (
         "{agent: mlp, gamma: 0.9, optimizer_name: adam, lr: 0.002, "
@@ -34,6 +40,16 @@ _SETTINGS = {
         "gamma: 0.9, entropy_coeff: 0.01}"
     ),
     "A2C": "{train_batch_size_per_learner: 200, lr: 0.003, gamma: 0.9, lambda_: 0.9}",
+    "DQN": (
+        "{gamma: 0.9, lr: 0.001, epsilon: [[0, 1.0], [2500, 0.05]], "
+        "num_steps_sampled_before_learning_starts: 400, target_network_update_freq: 200}"
+    ),
+    "SAC": (
+        "{gamma: 0.9, actor_lr: 0.003, critic_lr: 0.003, alpha_lr: 0.003, tau: 0.02, "
+        "initial_alpha: 0.2, target_entropy: 0.3, train_batch_size_per_learner: 64, "
+        "rollout_fragment_length: 4, num_steps_sampled_before_learning_starts: 300}"
+    ),
+    "SCRIPTED": "{policy: 'experiments.combinations:answer_cues', kwargs: {num_cues: 4}}",
 }
 
 
@@ -49,9 +65,17 @@ class Outcome:
     """Server to the mean return with its agents random instead."""
 
 
-def combinations() -> list[tuple[str, ...]]:
-    """Every one alone, and every ordered pair."""
-    return [*((a,) for a in ALGORITHMS), *itertools.product(ALGORITHMS, repeat=2)]
+def answer_cues(
+    agent_id: str, observation_space: Any, action_space: Any, seed: int, num_cues: int
+) -> Callable[[Any], int]:
+    """Makes the script: it knows the game, and answers every cue right."""
+    return lambda observation: int(observation[:num_cues].argmax())
+
+
+def combinations(algorithms: Sequence[str] = ALGORITHMS) -> list[tuple[str, ...]]:
+    """Every one alone, and every ordered pair; where somebody learns."""
+    everything = [*((a,) for a in algorithms), *itertools.product(algorithms, repeat=2)]
+    return [chosen for chosen in everything if set(chosen) != {"SCRIPTED"}]
 
 
 def run(algorithms: tuple[str, ...], env_steps: int = 8_000, seed: int = 0) -> Outcome:
@@ -64,8 +88,6 @@ def run(algorithms: tuple[str, ...], env_steps: int = 8_000, seed: int = 0) -> O
             f"{key}.algorithm={algorithm}",
             f"{key}.agents=[{','.join(agents)}]",
             f"{key}.settings={_SETTINGS[algorithm]}",
-            # Neither waits for the other's updates: that is what is mixed here.
-            f"{key}.while_learning={'serve' if algorithm == 'QMIX' else 'wait'}",
         ]
         if algorithm == "QMIX":
             overrides += [f"{key}.groups={{team_{i}: [{','.join(agents)}]}}",
@@ -76,7 +98,7 @@ def run(algorithms: tuple[str, ...], env_steps: int = 8_000, seed: int = 0) -> O
         served.check()
         for server in served.servers.values():
             server.finish_training()
-        explore = {s: not s.startswith("qmix") for s in served.servers}
+        explore = {s: s.startswith(_SAMPLES) for s in served.servers}
         learned = served.evaluate(50, should_explore=explore)
         replaced = {
             s: _mean(served.evaluate(50, replaced=s, should_explore=explore))
@@ -92,6 +114,7 @@ def _mean(results: list[EpisodeResult]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=ALGORITHMS)
     parser.add_argument("--env-steps", type=int, default=8_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, required=True)
@@ -99,7 +122,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for seed in args.seeds:
-        for algorithms in combinations():
+        for algorithms in combinations(args.algorithms):
             outcome = run(algorithms, args.env_steps, seed)
             rows.append(asdict(outcome))
             replaced = ", ".join(f"{s} random {v:.2f}" for s, v in outcome.replaced.items())

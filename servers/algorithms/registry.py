@@ -210,6 +210,6 @@ def get_algorithm(name: str) -> AlgorithmEntry:
     if name.upper() in REFUSED:
         raise AlgorithmProblem(f"algorithm {name!r} {REFUSED[name.upper()]}")
     known = [entry.name for entry in (*ALGORITHMS, *FIXED)]
-    close = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.5)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    close = difflib.get_close_matches(name.upper(), known, n=2, cutoff=0.6)
+    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
     raise AlgorithmProblem(f"unknown algorithm {name!r}{hint}; known: {', '.join(known)}")

@@ -1,4 +1,8 @@
-"""Every one-server and two-server combination of QMIX, PPO and A2C runs and learns."""
+"""Servers of different algorithms learn at one time: teams and agents, on- and off-policy.
+
+Every pair is run by `experiments.combinations`; here those of QMIX, PPO and A2C, and each other
+algorithm once beside each kind.
+"""
 
 import pytest
 
@@ -8,7 +12,19 @@ from experiments.simulations.cue_game import random_return
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 
 
-@pytest.mark.parametrize("algorithms", combinations(), ids="-".join)
+WITH_REPLAY_OF_STEPS = [
+    ("DQN",),
+    ("SAC",),
+    ("DQN", "SAC"),
+    ("PPO", "DQN"),
+    ("SAC", "QMIX"),
+    ("SCRIPTED", "DQN"),
+]
+
+
+@pytest.mark.parametrize(
+    "algorithms", [*combinations(("QMIX", "PPO", "A2C")), *WITH_REPLAY_OF_STEPS], ids="-".join
+)
 def test_each_server_is_worth_more_than_random_agents_in_its_place(
     algorithms: tuple[str, ...],
 ) -> None:
