@@ -101,23 +101,32 @@ class Inference:
         with self._swap:
             for (policy_id, should_explore, is_training), requests in by_policy.items():
                 if should_explore and not is_training:
-                    with self._noise_of_evaluation():
+                    with self._noise_of_evaluation(policy_id, requests):
                         self._act(policy_id, requests, should_explore)
                 else:
                     self._act(policy_id, requests, should_explore)
             return self.weights_seq_no
 
     @contextlib.contextmanager
-    def _noise_of_evaluation(self) -> Iterator[None]:
-        """Random numbers of their own: training draws the same ones with or without evaluation."""
+    def _noise_of_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> Iterator[None]:
+        """Random numbers of their own: training draws the same ones with or without evaluation.
+
+        Modules and distributions of torch know one generator, the learning thread's, too. Where
+        they draw, an update under way meanwhile may get some of evaluation's numbers.
+        """
+        is_numpy = self._live.numpy[policy_id] is not None and isinstance(
+            requests[0].seat.action_space, gymnasium.spaces.Discrete
+        )
         training_rng, self._rng = self._rng, self._evaluation_rng
-        with torch.random.fork_rng(devices=[]):  # modules draw from torch's global generator
-            torch.set_rng_state(self._evaluation_torch_state)
+        with contextlib.nullcontext() if is_numpy else torch.random.fork_rng(devices=[]):
+            if not is_numpy:
+                torch.set_rng_state(self._evaluation_torch_state)
             try:
                 yield
             finally:
-                self._evaluation_torch_state = torch.get_rng_state()
                 self._rng = training_rng
+                if not is_numpy:
+                    self._evaluation_torch_state = torch.get_rng_state()
 
     def _act(self, policy_id: str, requests: list[SeatRequest], should_explore: bool) -> None:
         if self._live.acts_in_numpy[policy_id]:
