@@ -166,9 +166,16 @@ def _version() -> str:
 
 def _launch(args: argparse.Namespace) -> int:
     experiment = _prepare(args, needs_stop=True)
-    from orchestrator.launch import launch
+    from rich.console import Console
 
-    return launch(experiment, args.run_dir, show_progress=not args.no_progress)
+    from orchestrator.run import run_experiment
+
+    result = run_experiment(
+        experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
+    )
+    if result.problem:
+        sys.stderr.write(f"muxrl: {result.problem}\n")
+    return result.exit_code
 
 
 def _evaluate(args: argparse.Namespace) -> int:

@@ -44,6 +44,8 @@ class Evaluations:
         self._metrics = metrics
         self._running: list[tuple[Any, dict[str, Any]]] = []
         self._due_at = config.interval_env_steps
+        self.latest: dict[str, Any] | None = None
+        """The newest record with all agents as learned."""
 
     @property
     def is_running(self) -> bool:
@@ -94,4 +96,7 @@ class Evaluations:
 
     def _write_first(self, fetch: Fetch) -> None:
         ref, record = self._running.pop(0)
-        self._metrics.evaluation({**record, "returns": fetch(ref)})
+        record["returns"] = fetch(ref)
+        self._metrics.evaluation(record)
+        if record["replaced"] is None:
+            self.latest = record

@@ -6,15 +6,24 @@ assignments never share one. So it can name results and be compared.
 The parts stand in the order of their agents' names, so that two assignments of the same teams
 to different algorithms line up. In names, ``%``, ``:``, ``|`` and ``,`` are written as in
 URLs: ``%25``, ``%3A``, ``%7C``, ``%2C``.
+
+Where a file or folder is named after an assignment, `file_name` is its short form.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 # "%" first: the others bring new ones in.
 _ESCAPES = {"%": "%25", ":": "%3A", "|": "%7C", ",": "%2C"}
+
+_MAX_READABLE = 40
+"""Of a file name's part for people: paths of runs stay below what file systems allow."""
+_NUM_HEX_DIGITS = 12
+"""Of the hash: among a million assignments, the chance that two share one is 1 in 500."""
 
 
 def server_labels(algorithms: Mapping[str, str]) -> dict[str, str]:
@@ -66,6 +75,28 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
         assignment[_unescape(label)] = tuple(sorted(map(_unescape, agents.split(","))))
     _check(assignment)
     return assignment
+
+
+def file_name(text: str) -> str:
+    """Returns a short name that files and folders can have: ``qmix-ppo-a2c-4f1c0a92b7d3``.
+
+    The labels in the order of the string, for people, and a hash of all of it, so that other
+    agents under the same labels get another name. Lower case letters, digits, ``_`` and ``-``
+    only: a file system that does not tell ``PPO`` from ``ppo`` keeps them apart, too.
+
+    Args:
+        text: an assignment as `canonical` writes it.
+
+    Raises:
+        ValueError: not such a string, or one with its parts in another order.
+    """
+    assignment = parse(text)
+    if canonical(assignment) != text:
+        raise ValueError(f"{text!r} is not canonical; that would be {canonical(assignment)!r}")
+    labels = (_unescape(part.partition(":")[0]) for part in text.split("|"))
+    readable = "-".join(re.sub("[^a-z0-9]+", "_", label.lower()).strip("_") for label in labels)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_NUM_HEX_DIGITS]
+    return f"{readable[:_MAX_READABLE].strip('-_') or 'assignment'}-{digest}"
 
 
 def _check(assignment: Mapping[str, Sequence[str]]) -> None:

@@ -50,6 +50,9 @@ class ServerConfig:
     """Name of a registered algorithm: PPO, A2C, QMIX, VDN, IQL."""
     agents: list[str] = field(default_factory=list)
     """Agents served: names or shell patterns such as "adversary_*"."""
+    label: str = ""
+    """Name of the algorithm and its settings in assignments, "" takes the algorithm's: "ppo_lstm"
+    tells two settings of PPO apart."""
     host: str = "127.0.0.1"
     """Address to listen on; anything but loopback demands a token."""
     port: int = 0
@@ -130,6 +133,8 @@ class ServerPlan:
     """Whether a team may act for the first time in an episode without all of its members."""
     use_global_state: bool = True
     """Whether a state that a team's members observe, if the simulation sends none, is its state."""
+    samples_actions: bool = False
+    """Whether it learns policies that actions can be drawn from (PPO), not only values (QMIX)."""
 
     @property
     def reads_state(self) -> bool:

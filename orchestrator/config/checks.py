@@ -18,6 +18,8 @@ EXTERNAL = "external"
 # Names become files and directories, and server ids also keys of overrides: no dots in those.
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+# Without "@", which sets a label apart from the server where several servers have it.
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MAX_SEED = 2**32 - 1
 
@@ -25,6 +27,11 @@ _MAX_SEED = 2**32 - 1
 def is_file_name(name: str) -> bool:
     """Whether `name` can name a file on every system."""
     return _FILE_NAME.fullmatch(name) is not None and not name.endswith(".")
+
+
+def is_label(name: str) -> bool:
+    """Whether `name` can be a server's label in an assignment."""
+    return _LABEL.fullmatch(name) is not None
 
 
 def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
@@ -151,6 +158,11 @@ def _server_problems(
     if not _SERVER_ID.fullmatch(server_id):
         yield (
             f"servers: the id {server_id!r} names files and keys; use letters, digits, '_' and '-'"
+        )
+    if server.label and not is_label(server.label):
+        yield (
+            f"servers.{server_id}.label: {server.label!r} names algorithms in assignments; use "
+            "letters, digits, '_', '-' and '.'"
         )
     if not server.agents:
         others = [other for other in config.servers if other != server_id]

@@ -10,9 +10,9 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
@@ -25,19 +25,24 @@ from servers.config import ServerConfig
 KeyPath = tuple[Any, ...]
 """Keys from the top down; those of lists are integers."""
 Tree = dict[str, Any]
+T = TypeVar("T")
 
 # What OmegaConf raises when a tree does not fit; TypeError for a list where a mapping is due.
 _MISFIT = (OmegaConfBaseException, TypeError, ValueError)
 
 
-def packaged_configs() -> dict[str, Path]:
-    """Returns the configs that come with muxrl, by bare name."""
-    folder = Path(__file__).resolve().parents[2] / "experiments" / "conf"
+def packaged_configs(kind: str = "conf") -> dict[str, Path]:
+    """Returns the configs that come with muxrl, by bare name; `kind` "sweeps" for the sweeps."""
+    folder = Path(__file__).resolve().parents[2] / "experiments" / kind
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find_config(name: str | Path) -> Path:
+def find_config(name: str | Path, kind: str = "conf") -> Path:
     """Returns the file that a path or the bare name of a packaged config stands for.
+
+    Args:
+        name: as the user gives it.
+        kind: as for `packaged_configs`.
 
     Raises:
         ConfigError: there is no such file.
@@ -45,7 +50,7 @@ def find_config(name: str | Path) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    packaged = packaged_configs()
+    packaged = packaged_configs(kind)
     if str(name) in packaged:
         return packaged[str(name)]
     if path.is_dir():
@@ -55,7 +60,10 @@ def find_config(name: str | Path) -> Path:
     if not path.parent.is_dir():
         hint = hint or f"; the directory {str(path.parent)!r} does not exist"
     raise ConfigError(
-        [f"no such file{hint or f'; packaged configs are {listed(packaged)}'}"], str(name)
+        [
+            f"no such file{hint or f'; packaged {'configs' if kind == 'conf' else kind} are {listed(packaged)}'}"
+        ],
+        str(name),
     )
 
 
@@ -72,25 +80,64 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
             looked at here, see `orchestrator.config.resolve`.
     """
     file = find_config(path)
-    raw, lines = _read(file)
+    return load_structured(file, ExperimentConfig(name=file.stem), overrides, str(path))
+
+
+def load_structured(file: Path, defaults: T, overrides: Sequence[str] = (), source: str = "") -> T:
+    """Reads a file into the dataclass that its defaults are of.
+
+    Args:
+        file: YAML.
+        defaults: what holds where the file says nothing.
+        overrides: ``key.path=value`` items, later ones win; values are YAML.
+        source: what the user calls the file, for the message.
+
+    Raises:
+        ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
+            the file cannot be read.
+    """
+    raw, lines = read_yaml(file)
+    schema = type(defaults)
     problems: list[str] = []
-    config = OmegaConf.structured(ExperimentConfig(name=file.stem))
+    config = OmegaConf.structured(defaults)
     open_keys = [path for path, value in _leaves(raw) if value == "???"]
-    config, misfits = _merge(config, raw)
+    config, misfits = _merge(config, raw, schema)
     misfits += [(path, f"{_dotted(path)}: is left open (???)") for path in open_keys]
     problems += [_placed(lines, key_path, sentence) for key_path, sentence in misfits]
     for override in overrides:
-        config, sentences = _override(config, override)
+        config, sentences = _override(config, override, schema)
         problems += [f"override {override!r}: {sentence}" for sentence in sentences]
     problems += [_placed(lines, key_path, sentence) for key_path, sentence in _unresolved(config)]
     if problems:
-        raise ConfigError(problems, str(path))
+        raise ConfigError(problems, source)
     try:
         loaded = OmegaConf.to_object(config)
     except _MISFIT as error:
-        raise ConfigError([_first_line(error)], str(path)) from error
-    assert isinstance(loaded, ExperimentConfig)
+        raise ConfigError([_first_line(error)], source) from error
+    assert isinstance(loaded, schema)
     return loaded
+
+
+def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
+    """Returns a copy of a config with some values replaced, and a sentence for each misfit.
+
+    Args:
+        config: a dataclass of a schema.
+        values: key path, such as ``"servers.qmix.settings.lr"``, to its value; a mapping goes on
+            top of what is there.
+    """
+    tree = OmegaConf.structured(config)
+    sentences: list[str] = []
+    for dotted, value in values.items():
+        keys = dotted.split(".")
+        nested: Tree = {keys[-1]: value}
+        for key in reversed(keys[:-1]):
+            nested = {key: nested}
+        tree, misfits = _merge(tree, nested, type(config))
+        sentences += [sentence for _, sentence in misfits]
+    loaded = OmegaConf.to_object(tree)
+    assert isinstance(loaded, type(config))
+    return loaded, sentences
 
 
 def _placed(lines: dict[KeyPath, int], path: KeyPath, sentence: str) -> str:
@@ -102,8 +149,12 @@ def _placed(lines: dict[KeyPath, int], path: KeyPath, sentence: str) -> str:
     return sentence
 
 
-def _read(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
-    """Returns the file's tree, interpolations untouched, and the line of each of its keys."""
+def read_yaml(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
+    """Returns a file's tree, interpolations untouched, and the line of each of its keys.
+
+    Raises:
+        ConfigError: it cannot be read as text, is not YAML, or holds no mapping.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -112,7 +163,7 @@ def _read(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and not isinstance(root, yaml.MappingNode):
             what = "a list" if isinstance(root, yaml.SequenceNode) else "one value"
-            raise ConfigError([f"holds {what}; an experiment is a mapping of keys"], str(file))
+            raise ConfigError([f"holds {what}; a config is a mapping of keys"], str(file))
         tree = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_yaml_problem(error)], str(file)) from error
@@ -148,7 +199,7 @@ def _grammar_problem(error: OmegaConfBaseException) -> str:
     return f"{where}broken interpolation: {_first_line(error)}"
 
 
-def _override(config: DictConfig, override: str) -> tuple[DictConfig, list[str]]:
+def _override(config: DictConfig, override: str, schema: type) -> tuple[DictConfig, list[str]]:
     key, equals, _ = override.partition("=")
     if not equals or not all(key.split(".")):
         return config, ["must look like key.path=value"]
@@ -159,11 +210,13 @@ def _override(config: DictConfig, override: str) -> tuple[DictConfig, list[str]]
     except OmegaConfBaseException as error:
         return config, [_grammar_problem(error)]
     assert isinstance(tree, dict)
-    config, misfits = _merge(config, typing.cast(Tree, tree))
+    config, misfits = _merge(config, typing.cast(Tree, tree), schema)
     return config, [sentence for _, sentence in misfits]
 
 
-def _merge(base: DictConfig, tree: Tree) -> tuple[DictConfig, list[tuple[KeyPath, str]]]:
+def _merge(
+    base: DictConfig, tree: Tree, schema: type
+) -> tuple[DictConfig, list[tuple[KeyPath, str]]]:
     """Returns `base` with all of `tree` that fits, and path and sentence of what does not."""
     misfits: list[tuple[KeyPath, str]] = []
     while True:
@@ -173,7 +226,7 @@ def _merge(base: DictConfig, tree: Tree) -> tuple[DictConfig, list[tuple[KeyPath
         path = _culprit(base, tree, ())
         if not path:
             return base, [*misfits, ((), _first_line(error))]
-        misfits.append((path, _describe(path, _at(tree, path), error)))
+        misfits.append((path, _describe(path, _at(tree, path), error, schema)))
         parent = _at(tree, path[:-1])
         del parent[path[-1]]
 
@@ -210,13 +263,13 @@ def _at(tree: Tree, path: KeyPath) -> Any:
     return tree
 
 
-def _describe(path: KeyPath, value: Any, error: Exception | None) -> str:
-    hint: Any = ExperimentConfig
+def _describe(path: KeyPath, value: Any, error: Exception | None, schema: type) -> str:
+    hint: Any = schema
     for i, key in enumerate(path):
         if dataclasses.is_dataclass(hint):
             fields = typing.get_type_hints(hint)
             if key not in fields:
-                return _unknown_key(path[:i], str(key), typing.cast(type, hint))
+                return _unknown_key(path[:i], str(key), typing.cast(type, hint), schema)
             hint = fields[key]
         elif typing.get_origin(hint) is dict:
             if not isinstance(key, str):
@@ -231,14 +284,14 @@ def _describe(path: KeyPath, value: Any, error: Exception | None) -> str:
     return f"{_dotted(path)}: {_first_line(error)}"
 
 
-def _unknown_key(parent: KeyPath, key: str, schema: type) -> str:
+def _unknown_key(parent: KeyPath, key: str, schema: type, root: type) -> str:
     names = [f.name for f in dataclasses.fields(schema)]
     hint = did_you_mean(key, names)
     if not hint:
-        elsewhere = [p for p in _schema_paths(ExperimentConfig) if p.split(".")[-1] == key]
+        elsewhere = [p for p in _schema_paths(root) if p.split(".")[-1] == key]
         if elsewhere:
             hint = f"; it belongs at {' or '.join(elsewhere)}"
-        elif schema is ServerConfig:
+        elif issubclass(schema, ServerConfig):
             hint = f"; settings of the algorithm go under {_dotted((*parent, 'settings'))}"
         else:
             hint = f"; known are {listed(names, 20)}"
@@ -266,7 +319,8 @@ def _expected(hint: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_expected(arg) for arg in args)
     if origin is list:
-        return f"a list of {'text' if args[0] is str else args[0].__name__}"
+        inner = {str: "text", Any: "values"}.get(args[0])
+        return f"a list of {inner or getattr(args[0], '__name__', 'mappings')}"
     if origin is dict or dataclasses.is_dataclass(hint):
         return "a mapping of keys"
     names: dict[Any, str] = {

@@ -70,7 +70,10 @@ class Experiment:
     @property
     def assignment(self) -> str:
         """Which algorithm serves which agents, as `protocol.assignment` writes it."""
-        labels = assignment.server_labels({s: plan.algorithm for s, plan in self.servers.items()})
+        servers = self.config.servers
+        labels = assignment.server_labels(
+            {s: servers[s].label or plan.algorithm for s, plan in self.servers.items()}
+        )
         return assignment.canonical({labels[s]: list(p.agents) for s, p in self.servers.items()})
 
     @property
@@ -348,6 +351,9 @@ class _ServerResolver:
             is_central=algorithm.is_central,
             rl_module=config.rl_module,
             follows_masks=algorithm.follows_masks,
+            samples_actions=(
+                not isinstance(algorithm, FixedAlgorithm) and algorithm.samples_actions
+            ),
         )
         if isinstance(algorithm, FixedAlgorithm) and len(plans) == len(self._agents):
             for problem in algorithm.find_problems(plan):

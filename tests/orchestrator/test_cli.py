@@ -15,16 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What `orchestrator.launch.launch` is called with."""
+    """What `orchestrator.run.run_experiment` is called with."""
     calls = []
 
-    def launch(experiment, run_dir, show_progress):
+    def run_experiment(experiment, run_dir, *, show_progress, console):
         calls.append((experiment, run_dir, show_progress))
-        return 7
+        return types.SimpleNamespace(problem="it rained", exit_code=7)
 
-    module = types.ModuleType("orchestrator.launch")
-    module.launch = launch
-    monkeypatch.setitem(sys.modules, "orchestrator.launch", module)
+    module = types.ModuleType("orchestrator.run")
+    module.run_experiment = run_experiment
+    monkeypatch.setitem(sys.modules, "orchestrator.run", module)
     return calls
 
 
@@ -102,10 +102,11 @@ def test_environments_of_the_current_folder_are_found(tmp_path, monkeypatch, cap
     assert cli.main(["check", "cartpole_ppo", "simulation.env=my_local_env:make"]) == 0
 
 
-def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path):
+def test_launch_hands_on_the_experiment_and_its_exit_code(launched, tmp_path, capsys):
     argv = ["launch", "cartpole_ppo", "seed=1", "--no-progress", "stop.time_s=5"]
     code = cli.main([*argv, "--address", "auto", "--run-dir", str(tmp_path), "evaluation.seed=4"])
     assert code == 7
+    assert capsys.readouterr().err == "muxrl: it rained\n"
     ((experiment, run_dir, show_progress),) = launched
     assert experiment.config.seed == 1
     assert experiment.config.stop.time_s == 5.0
@@ -152,7 +153,7 @@ def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["orchestrator.launch"], "launch", interrupted)
+    monkeypatch.setattr(sys.modules["orchestrator.run"], "run_experiment", interrupted)
     assert cli.main(["launch", "cartpole_ppo"]) == 130
 
 

@@ -133,8 +133,8 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
             "line 1: runs_dir: interpolation key 'nowhere' not found, in '${nowhere}'",
         ),
         ("seed: ???", "line 1: seed: is left open (???)"),
-        ("- a", "holds a list; an experiment is a mapping of keys"),
-        ("hello", "holds one value; an experiment is a mapping of keys"),
+        ("- a", "holds a list; a config is a mapping of keys"),
+        ("hello", "holds one value; a config is a mapping of keys"),
     ],
 )
 def test_a_mistake_is_one_line_with_place_and_remedy(write, text, problem):

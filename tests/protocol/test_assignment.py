@@ -1,10 +1,12 @@
-"""An assignment and its string stand for each other, whatever the names."""
+"""An assignment, its string and its file name stand for each other, whatever the names."""
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.assignment import canonical, parse, server_labels
+from protocol.assignment import canonical, file_name, parse, server_labels
 
 NAMES = st.text("ab%:|,3ACé2C75", min_size=1, max_size=5)
 
@@ -71,3 +73,27 @@ def test_labels_are_algorithms_with_the_server_where_two_run_the_same():
         "left": "ppo@left",
         "right": "ppo@right",
     }
+
+
+@given(assignments(), assignments())
+def test_two_assignments_never_share_a_file_name(one, other):
+    names = file_name(canonical(one)), file_name(canonical(other))
+    assert (names[0] == names[1]) == (in_order(one) == in_order(other))
+
+
+@given(assignments())
+def test_a_file_name_is_one_on_every_system(assignment):
+    name = file_name(canonical(assignment))
+    assert re.fullmatch("[a-z0-9][a-z0-9_-]*", name)
+    assert len(name) <= 53
+
+
+def test_a_file_name_can_be_read():
+    one = canonical({"qmix": ["p_0", "p_1"], "PPO@prey": ["q_0"], "a2c": ["q_1"]})
+    assert re.fullmatch("qmix-ppo_prey-a2c-[0-9a-f]{12}", file_name(one))
+    assert file_name(canonical({})).startswith("assignment-")
+
+
+def test_only_what_is_canonical_names_a_file():
+    with pytest.raises(ValueError, match=r"that would be 'a:x\|b:y'"):
+        file_name("b:y|a:x")

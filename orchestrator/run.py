@@ -2,7 +2,11 @@
 
 Everything runs in Ray actors; this process holds the run directory and watches. However a run
 ends, by its stop conditions, by Ctrl-C, or because something died, the way out is the same:
-simulations first, then servers, then Ray, then the report of what there is.
+simulations first, then servers, then the report of what there is.
+
+`run_experiment` is a whole run with a Ray and a terminal of its own. `Run` is the part between:
+it finds Ray running, touches no signal, prints nothing, and is asked for one round of watching at
+a time, so that a sweep can hold one in each of its trials.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
@@ -31,10 +37,14 @@ from orchestrator.processes import (
 )
 from orchestrator.progress import Progress, ServerSnapshot, Snapshot
 from orchestrator.report import print_report, write_report
+from orchestrator.results import Report
 from orchestrator.run_directory import RunDirectory
 from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
 from orchestrator.stop_conditions import StopConditions
 from orchestrator.tally import Tally
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 logger = logging.getLogger(__name__)
 
@@ -46,69 +56,185 @@ _STOP_TIMEOUT_S = 45.0
 _DEATH_NOTICE_S = 3.0
 """How long a server's death may take to be known after a simulation has felt it."""
 
+Outcome = Literal["done", "failed", "interrupted"]
+_EXIT_CODES: dict[Outcome, int] = {
+    "done": EXIT_DONE,
+    "failed": EXIT_FAILED,
+    "interrupted": EXIT_INTERRUPTED,
+}
+
 
 class RunFailed(Exception):
     """A process of the run died or gave up; the sentence names it and its log."""
 
 
-def launch(experiment: Experiment, run_dir: Path | None, show_progress: bool) -> int:
-    """Runs an experiment to its end and reports.
+@dataclass(frozen=True)
+class RunResult:
+    """What came of a run."""
+
+    run_dir: Path
+    outcome: Outcome
+    """"done": a stop condition was reached; "failed": something died; "interrupted": Ctrl-C."""
+    problem: str
+    """Why it is not done, in a sentence; "" if it is."""
+    env_steps: int
+    """Of training, over all environments."""
+    time_s: float
+    """From the first training step to the last."""
+    report: Report | None = field(repr=False)
+    """Who learned what; None if the run never got to play."""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process that ran it: 0 done, 1 failed, 130 interrupted."""
+        return _EXIT_CODES[self.outcome]
+
+    def frame(self) -> DataFrame:
+        """The run's evaluations, a row for each episode and agent; see `orchestrator.frames`."""
+        from orchestrator.frames import evaluation_frame
+
+        return evaluation_frame([self.run_dir])
+
+
+def run_experiment(
+    experiment: Experiment,
+    run_dir: Path | None = None,
+    *,
+    show_progress: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
+
+    Ctrl-C and SIGTERM end it cleanly; what was measured is kept.
 
     Args:
         experiment: resolved; nothing about it is wrong any more.
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
         show_progress: whether to show the run's state while it goes on.
+        console: where to say what is going on; None says nothing.
 
-    Returns:
-        The process's exit code: 0 when a stop condition was reached, 1 when something died,
-        130 after Ctrl-C.
+    Raises:
+        OSError: the run directory is there already, or cannot be made.
     """
-    console = Console()
-    folder = _make_folder(experiment, run_dir)
-    _describe(experiment, folder)
-    console.print(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
-    code, problem = EXIT_DONE, ""
-    with sigterm_as_interrupt(), MetricsWriter(folder, experiment.config.tensorboard) as metrics:
-        run = Run(experiment, folder, metrics, console, show_progress)
+    folder = make_folder(experiment, run_dir)
+    say = console.print if console is not None else _say_nothing
+    say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    outcome: Outcome = "done"
+    problem = ""
+    with (
+        sigterm_as_interrupt(),
+        MetricsWriter(folder, experiment.config.tensorboard) as metrics,
+        contextlib.ExitStack() as ray_session,
+    ):
+        run = Run(experiment, folder, metrics)
         try:
+            ray_session.enter_context(_ray(experiment))
+            claim_sigterm()
             run.start()
-            run.supervise()
+            say(f"servers: {run.where}", soft_wrap=True, highlight=False)
+            with contextlib.ExitStack() as display:
+                progress = None
+                if show_progress:
+                    progress = display.enter_context(
+                        Progress(experiment.config.name, run.rows(), run.stop_text)
+                    )
+                run.begin()
+                while not run.watch():
+                    if progress is not None:
+                        progress.update(run.snapshot())
+                if progress is not None:
+                    progress.update(run.snapshot())
+            if show_progress and run.has_final_evaluation:
+                say("evaluating: each server against random agents in its place")
             run.finish()
         except KeyboardInterrupt:
-            code, problem = EXIT_INTERRUPTED, "interrupted; what was measured is kept"
+            outcome, problem = "interrupted", "interrupted; what was measured is kept"
         except RunFailed as error:
-            code, problem = EXIT_FAILED, str(error)
+            outcome, problem = "failed", str(error)
         finally:
             with interrupts_ignored():
                 run.stop()
+                ray_session.close()
+    report = None
     if run.has_started:
         with interrupts_ignored():
-            print_report(write_report(folder), console)
-    console.print(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
-    if problem:
-        Console(stderr=True).print(f"muxrl: {problem}", soft_wrap=True, markup=False)
-    return code
+            report = write_report(folder)
+            if console is not None:
+                print_report(report, console)
+    say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
+
+
+def _say_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _ray(experiment: Experiment) -> Iterator[None]:
+    """The cluster that the experiment names, or a local Ray, while the ``with`` block lasts.
+
+    Raises:
+        RunFailed: it did not start.
+    """
+    import ray
+
+    address = experiment.config.address
+    if address:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            raise RunFailed(
+                f"no Ray cluster at {address!r} to join: {type(error).__name__}: {error}"
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+        return
+    # On one machine nobody waits for a place.
+    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(experiment))) + 1)
+    try:
+        folder = start_local_ray(num_cpus)
+    except Exception as error:
+        raise RunFailed(f"Ray did not start: {type(error).__name__}: {error}") from error
+    try:
+        yield
+    finally:
+        stop_local_ray(folder)
+
+
+def cpus_wanted(experiment: Experiment) -> list[float]:
+    """Returns the logical CPUs of each process of a run: servers, simulations, evaluation."""
+    simulation = experiment.config.simulation
+    servers = [plan.resources.num_cpus for plan in experiment.servers.values()]
+    if experiment.is_external:
+        return servers
+    return servers + [simulation.num_cpus] * (simulation.num_processes + 1)
 
 
 class Run:
-    """The processes of one run. Call `start`, `supervise`, `finish`, and `stop` in any case."""
+    """The processes of one run, on the Ray that this process is connected to.
+
+    Call `start`, `begin`, `watch` until it says so, `finish`, and `stop` in any case.
+
+    Args:
+        experiment: resolved.
+        folder: the run's directory.
+        metrics: writes there.
+    """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        folder: RunDirectory,
-        metrics: MetricsWriter,
-        console: Console,
-        show_progress: bool,
+        self, experiment: Experiment, folder: RunDirectory, metrics: MetricsWriter
     ) -> None:
         self.experiment = experiment
         self.config = experiment.config
         self.has_started = False
+        """Whether all its processes have come up."""
+        self.tally = Tally()
         self._folder = folder
         self._metrics = metrics
-        self._console = console
-        self._show_progress = show_progress
         self._servers: dict[str, Any] = {}
         self._simulations: dict[str, Any] = {}
         self._evaluator: Any = None
@@ -117,44 +243,49 @@ class Run:
         self._playing: dict[Any, str] = {}
         self._reports: dict[str, ServerReport] = {}
         self._evaluations: Evaluations | None = None
-        self._tally = Tally()
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
-        self._ray_folder: str | None = None
         self._saved_at_s = 0.0
+
+    @property
+    def stop_text(self) -> str:
+        """What ends the run, for people."""
+        return self._stop_conditions.text
+
+    @property
+    def where(self) -> str:
+        """Which server listens where, for people."""
+        return ", ".join(
+            f"{s} ({self.experiment.servers[s].algorithm}) on {a.address}"
+            for s, a in self._addresses.items()
+        )
+
+    @property
+    def evaluated(self) -> dict[str, Any] | None:
+        """The newest evaluation with all agents as learned; see `orchestrator.metrics`."""
+        return self._evaluations.latest if self._evaluations is not None else None
+
+    @property
+    def has_final_evaluation(self) -> bool:
+        """Whether `finish` evaluates."""
+        return self._evaluations is not None and self.config.evaluation.final_num_episodes > 0
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Until a stop condition holds at the present pace, None if nobody can tell."""
+        return self._stop_conditions.time_left_s(self.tally, self._statuses())
 
     # --- start --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts Ray, the servers, and once all are ready the simulations.
+        """Starts the servers, and once all are ready the simulations.
 
         Raises:
             RunFailed: one of them did not come up.
         """
-        self._start_ray()
-        claim_sigterm()
         self._start_servers()
         if not self.experiment.is_external:
             self._start_simulations()
         self.has_started = True
-
-    def _start_ray(self) -> None:
-        import ray
-
-        if self.config.address:
-            logging.getLogger("ray").setLevel(logging.ERROR)
-            ray.init(address=self.config.address, log_to_driver=False, logging_level=logging.ERROR)
-        else:
-            num_cpus = max(os.cpu_count() or 1, self._num_cpus_wanted())
-            try:
-                self._ray_folder = start_local_ray(num_cpus)
-            except Exception as error:
-                raise RunFailed(f"Ray did not start: {type(error).__name__}: {error}") from error
-
-    def _num_cpus_wanted(self) -> int:
-        """Logical CPUs for every process at once: on one machine nobody waits for a place."""
-        servers = sum(plan.resources.num_cpus for plan in self.experiment.servers.values())
-        simulations = self.config.simulation.num_cpus * (self.config.simulation.num_processes + 1)
-        return int(servers + simulations) + 1
 
     def _start_servers(self) -> None:
         import ray
@@ -175,12 +306,7 @@ class Run:
                 address, self.experiment.servers[server_id].token
             )
             self._pids[server_id] = pid
-        addresses = {s: a.address for s, a in self._addresses.items()}
-        self._folder.write_addresses(addresses)
-        where = ", ".join(
-            f"{s} ({self.experiment.servers[s].algorithm}) on {a}" for s, a in addresses.items()
-        )
-        self._console.print(f"servers: {where}", soft_wrap=True, highlight=False)
+        self._folder.write_addresses({s: a.address for s, a in self._addresses.items()})
 
     def _start_simulations(self) -> None:
         import ray
@@ -203,10 +329,8 @@ class Run:
             .options(num_cpus=simulation.num_cpus, max_restarts=0, runtime_env=self._environment())
             .remote(simulation, self._addresses, self._log("evaluation"))
         )
-        from servers.algorithms.registry import get_algorithm
-
         can_sample = {
-            server_id: get_algorithm(plan.algorithm).samples_actions
+            server_id: plan.samples_actions
             for server_id, plan in self.experiment.servers.items()
             if server_id not in self.experiment.fixed_servers
         }
@@ -225,47 +349,51 @@ class Run:
 
     # --- supervise ----------------------------------------------------------------------
 
-    def supervise(self) -> None:
-        """Watches until a stop condition holds; writes metrics and shows progress meanwhile.
+    def begin(self) -> None:
+        """Evaluates the untrained policies, if evaluations are scheduled; then lets all play.
 
         Raises:
-            RunFailed: a process died, a simulation raised, or training failed.
+            RunFailed: a process died.
         """
         if self._evaluations is not None and self.config.evaluation.interval_env_steps:
             self._evaluations.begin(0, 0.0)
             self._evaluations.wait(self._check_evaluation)
         for name, actor in self._simulations.items():
             self._playing[actor.run.remote()] = name
-        self._tally.begin()
-        rows = [
+        self.tally.begin()
+
+    def watch(self) -> bool:
+        """Looks after the run for `metrics_interval_s`, and writes metrics.
+
+        Returns:
+            Whether a stop condition holds now.
+
+        Raises:
+            RunFailed: a process died, a simulation raised, or training failed.
+        """
+        self._watch_simulations(self.config.metrics_interval_s)
+        self._gather()
+        if self._evaluations is not None:
+            self._evaluations.collect(self._check_evaluation)
+            self._evaluations.begin_if_due(self.tally.env_steps, self.tally.time_s)
+        self._metrics.joint(self.tally.record())
+        self._save_if_due()
+        return self._stop_conditions.reached(self.tally, self._statuses())
+
+    def rows(self) -> list[ServerSnapshot]:
+        """Returns what there is to show of the servers before anything was asked."""
+        return [
             ServerSnapshot(s, p.algorithm, weights_seq_no=self._version_of(s, 0))
             for s, p in self.experiment.servers.items()
         ]
-        stop_text = self._stop_conditions.text
-        with contextlib.ExitStack() as stack:
-            progress = None
-            if self._show_progress:
-                progress = stack.enter_context(Progress(self.config.name, rows, stop_text))
-            while True:
-                self._watch_simulations(self.config.metrics_interval_s)
-                self._gather()
-                if self._evaluations is not None:
-                    self._evaluations.collect(self._check_evaluation)
-                    self._evaluations.begin_if_due(self._tally.env_steps, self._tally.time_s)
-                self._metrics.joint(self._tally.record())
-                self._save_if_due()
-                if progress is not None:
-                    progress.update(self._snapshot())
-                if self._stop_conditions.reached(self._tally, self._statuses()):
-                    return
 
     def _save_if_due(self) -> None:
         interval_s = self.config.checkpoint.interval_s
-        if interval_s is None or self._tally.time_s - self._saved_at_s < interval_s:
+        if interval_s is None or self.tally.time_s - self._saved_at_s < interval_s:
             return
-        self._saved_at_s = self._tally.time_s
+        self._saved_at_s = self.tally.time_s
         for server_id, actor in self._servers.items():
-            folder = self._folder.checkpoints / server_id / f"{self._tally.env_steps}_env_steps"
+            folder = self._folder.checkpoints / server_id / f"{self.tally.env_steps}_env_steps"
             actor.save_soon.remote(folder.absolute())
 
     def _watch_simulations(self, interval_s: float) -> None:
@@ -316,16 +444,16 @@ class Run:
             report = self._get(ref, _REPORT_TIMEOUT_S, f"server {server_id!r}", server_id)
             self._take(server_id, report)
         for name, ref in simulation_refs.items():
-            self._tally.add(name, self._get(ref, _REPORT_TIMEOUT_S, name, None))
+            self.tally.add(name, self._get(ref, _REPORT_TIMEOUT_S, name, None))
         if self.experiment.is_external:
-            self._tally.set_external(self._statuses())
-        self._tally.tick()
+            self.tally.set_external(self._statuses())
+        self.tally.tick()
 
     def _take(self, server_id: str, report: ServerReport) -> None:
         self._reports[server_id] = report
         for record in report.records:
             self._metrics.server(server_id, record)
-            self._tally.last_records[server_id] = record
+            self.tally.last_records[server_id] = record
         if report.status.problem:
             raise RunFailed(
                 f"server {server_id!r}: {report.status.problem}; its log: {self._log(server_id)}"
@@ -367,11 +495,12 @@ class Run:
     def _statuses(self) -> dict[str, Any]:
         return {server_id: report.status for server_id, report in self._reports.items()}
 
-    def _snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
+        """Returns how the run stands."""
         servers = []
         for server_id, plan in self.experiment.servers.items():
             status = self._reports[server_id].status
-            record = self._tally.last_records.get(server_id, {})
+            record = self.tally.last_records.get(server_id, {})
             servers.append(
                 ServerSnapshot(
                     server_id,
@@ -380,21 +509,21 @@ class Run:
                     status.phase,
                     status.is_waiting_for_learner,
                     status.num_env_steps,
-                    self._tally.pace(server_id, status.num_env_steps),
+                    self.tally.pace(server_id, status.num_env_steps),
                     status.episode_return_mean,
                     self._version_of(server_id, status.weights_seq_no),
                     record.get("policy_lag_mean"),
                     record.get("loss"),
                 )
             )
-        tally = self._tally
+        tally = self.tally
         is_evaluating = self._evaluations is not None and self._evaluations.is_running
         return Snapshot(
             tally.time_s,
             tally.env_steps,
             tally.env_steps_per_s,
             tally.num_episodes,
-            self._stop_conditions.time_left_s(tally, self._statuses()),
+            self.time_left_s,
             self._stop_conditions.text,
             servers,
             "evaluating" if is_evaluating else "",
@@ -403,19 +532,29 @@ class Run:
     # --- end ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Ends playing and learning, and evaluates and saves what was learned."""
+        """Ends playing and learning, and evaluates what was learned.
+
+        Raises:
+            RunFailed: a process died.
+        """
+        self.end_training()
+        if self._evaluations is not None and self.has_final_evaluation:
+            self._evaluations.wait(self._check_evaluation)
+            self._evaluations.begin(self.tally.env_steps, self.tally.time_s, is_final=True)
+            self._evaluations.wait(self._check_evaluation)
+
+    def end_training(self) -> None:
+        """Ends playing and learning.
+
+        Raises:
+            RunFailed: a process died.
+        """
         self._stop_simulations()
         refs = {s: actor.finish_training.remote() for s, actor in self._servers.items()}
         for server_id, ref in refs.items():
             self._take(
                 server_id, self._get(ref, _REPORT_TIMEOUT_S, f"server {server_id!r}", server_id)
             )
-        if self._evaluations is not None and self.config.evaluation.final_num_episodes:
-            if self._show_progress:
-                self._console.print("evaluating: each server against random agents in its place")
-            self._evaluations.wait(self._check_evaluation)
-            self._evaluations.begin(self._tally.env_steps, self._tally.time_s, is_final=True)
-            self._evaluations.wait(self._check_evaluation)
 
     def stop(self) -> None:
         """Ends every process that is left; saves checkpoints; never raises."""
@@ -429,10 +568,9 @@ class Run:
             self._stop_servers()
         except Exception:  # the way out must be gone to its end
             logger.exception("stopping the servers")
-        if self._ray_folder is None:
-            ray.shutdown()
-        else:
-            stop_local_ray(self._ray_folder)
+        if self._evaluator is not None:
+            ray.kill(self._evaluator)
+            self._evaluator = None
 
     def _stop_simulations(self) -> None:
         import ray
@@ -445,7 +583,7 @@ class Run:
             ray.wait(list(self._playing), num_returns=len(self._playing), timeout=10.0)
         for name, actor in self._simulations.items():
             with contextlib.suppress(ray.exceptions.RayError):
-                self._tally.add(name, ray.get(actor.report.remote(), timeout=5.0))
+                self.tally.add(name, ray.get(actor.report.remote(), timeout=5.0))
             ray.kill(actor)
         self._simulations = {}
         self._playing = {}
@@ -493,15 +631,21 @@ def _cause(error: Exception) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def _make_folder(experiment: Experiment, run_dir: Path | None) -> RunDirectory:
+def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirectory:
+    """Makes a run's directory, and writes down all that is known before it: config, plan, versions.
+
+    Args:
+        experiment: resolved.
+        run_dir: which must not exist yet; None: a new one under the experiment's `runs_dir`.
+
+    Raises:
+        OSError: it exists, or cannot be made.
+    """
     if run_dir is None:
         root = Path(experiment.config.runs_dir)
-        return RunDirectory.create(root, experiment.config.name, datetime.now())
-    return RunDirectory.create_at(run_dir)
-
-
-def _describe(experiment: Experiment, folder: RunDirectory) -> None:
-    """Writes down all that is known before the run: config, plan, versions."""
+        folder = RunDirectory.create(root, experiment.config.name, datetime.now())
+    else:
+        folder = RunDirectory.create_at(run_dir)
     folder.write_config(to_yaml(experiment.config))
     folder.write_versions()
     folder.write_plan(
@@ -520,3 +664,4 @@ def _describe(experiment: Experiment, folder: RunDirectory) -> None:
             "seed": experiment.config.seed,
         }
     )
+    return folder
