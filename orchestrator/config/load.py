@@ -59,12 +59,9 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
     hint = did_you_mean(path.name, near) or did_you_mean(path.stem, packaged)
     if not path.parent.is_dir():
         hint = hint or f"; the directory {str(path.parent)!r} does not exist"
-    raise ConfigError(
-        [
-            f"no such file{hint or f'; packaged {'configs' if kind == 'conf' else kind} are {listed(packaged)}'}"
-        ],
-        str(name),
-    )
+    what = "configs" if kind == "conf" else kind
+    hint = hint or f"; packaged {what} are {listed(packaged)}"
+    raise ConfigError([f"no such file{hint}"], str(name))
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
