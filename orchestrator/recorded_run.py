@@ -37,6 +37,8 @@ class EvaluationPoint:
     """Env steps of training before it."""
     returns: Mapping[str | None, AgentReturns]
     """By whose agents acted at random; None: all acted as learned."""
+    time_s: float = math.nan
+    """Seconds of training before it; NaN where nobody wrote that down."""
 
     def returns_of(self, agents: Sequence[str], replaced: str | None) -> Floats | None:
         """For each episode, the mean return over `agents`; None if that was not measured.
@@ -138,16 +140,18 @@ def _points(evaluations: Iterable[Mapping[str, Any]]) -> tuple[EvaluationPoint, 
     training went on meanwhile and its records differ by a few env steps. Two evaluations at the
     same env step (the last of training and the final one) are one; the later counts.
     """
-    gathered: list[tuple[int, dict[str | None, AgentReturns]]] = []
+    gathered: list[tuple[int, float, dict[str | None, AgentReturns]]] = []
     for record in evaluations:
         replaced = record["replaced"]
-        if not gathered or replaced in gathered[-1][1]:
-            gathered.append((int(record["env_steps"]), {}))
-        gathered[-1][1][replaced] = record["returns"]
+        if not gathered or replaced in gathered[-1][2]:
+            gathered.append((int(record["env_steps"]), float(record.get("time_s", math.nan)), {}))
+        gathered[-1][2][replaced] = record["returns"]
     merged: dict[int, dict[str | None, AgentReturns]] = {}
-    for env_steps, returns in gathered:
+    times: dict[int, float] = {}
+    for env_steps, time_s, returns in gathered:
         merged.setdefault(env_steps, {}).update(returns)
-    return tuple(EvaluationPoint(env_steps, merged[env_steps]) for env_steps in sorted(merged))
+        times.setdefault(env_steps, time_s)
+    return tuple(EvaluationPoint(n, merged[n], times[n]) for n in sorted(merged))
 
 
 def _training_curve(
