@@ -147,7 +147,7 @@ class CentralSeat:
             return seen
         if not self._is_in_group or not any(m in observations for m in self.members):
             return None
-        # Death masking, Yu et al. 2022, section 5.5: of one that has left only its id is seen.
+        # Yu et al. 2022, "death masking": of one that has left, the critic sees the id alone.
         has_left = self.seat_id in record.members_done
         return {
             **self._nothing_seen,

@@ -63,16 +63,17 @@ class ServerConfig:
     """Policy id to the agents (or groups) that share it, as names or patterns; empty: one
     policy "default" for all of one kind of space, else one for each agent or group."""
     groups: dict[str, list[str]] = field(default_factory=dict)
-    """Team name to its members, as names or patterns; for algorithms that learn jointly."""
+    """Team name to its members, as names or patterns; for algorithms that learn jointly, and for
+    MAPPO, whose members of a group earn the team's reward and share its state."""
     team_reward: Literal["sum", "mean"] = "sum"
     """How the members' rewards become the team's."""
     late_members: Literal["refuse", "allow"] = "refuse"
     """What happens where a team acts for the first time in an episode without all of its members:
     "refuse" names the one that is missing; "allow" is for members that take turns or join late."""
     use_global_state: bool = True
-    """Whether a team's mixer sees the global state, where the simulation has one or its agents
-    observe it (key "state"); false: the members' observations side by side, which spares the
-    simulation from computing its state."""
+    """Whether a mixer or a central critic sees the global state, where the simulation has one or
+    its agents observe it (key "state"); false: the members' observations side by side, which
+    spares the simulation from computing its state."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm's own RLlib config, by attribute name."""
     model: dict[str, Any] = field(default_factory=dict)

@@ -40,7 +40,7 @@ def test_documented_settings_are_the_algorithms_own() -> None:
     from servers.algorithms.registry import get_algorithm
 
     tables = SETTINGS.findall((ROOT / "docs" / "algorithms.md").read_text())
-    assert [name for name, _ in tables] == ["PPO", "A2C", "QMIX"]
+    assert [name for name, _ in tables] == ["PPO", "A2C", "MAPPO", "QMIX"]
     for name, rows in tables:
         documented = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", rows, re.MULTILINE))
         settings = {k: str(v) for k, v in get_algorithm(name).settings().items()}

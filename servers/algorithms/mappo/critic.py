@@ -19,7 +19,7 @@ _SMALLEST_STD = 1e-4
 class ValueNormalizer(nn.Module):
     """The running mean and standard deviation of all returns seen so far.
 
-    Yu et al. 2022, section 5.1 ("Value Normalization"). All returns count alike, which is what
+    Yu et al. 2022, "value normalization". All returns count alike, which is what
     the paper's own code amounts to with its decay of 0.99999 an update. Its three numbers are
     buffers, and so are in every checkpoint of the module.
     """

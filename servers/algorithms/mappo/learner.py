@@ -58,7 +58,7 @@ class CriticTargets(ConnectorV2):
 
 
 class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
-    """Yu et al. 2022, appendix A ("MAPPO details"): clipped ratio, clipped value, no KL.
+    """The objectives of Yu et al. 2022, in their appendix: clipped ratio, clipped value, no KL.
 
     ::
 

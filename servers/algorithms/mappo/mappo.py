@@ -2,7 +2,7 @@
 
 Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games" (arXiv
 2103.01955). Sampling and the loop are PPO's; the networks (`rl_module`) and the loss (`learner`)
-are MAPPO's. Numbers of sections below are the paper's.
+are MAPPO's.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class MAPPOConfig(PPOConfig):
 
         Args:
             agent_specific_state: Whether the critic sees, beside the state, for whom it values
-                it: the agent's one-hot id and its own observation (section 5.2). Needed where
-                agents that share a policy earn different rewards.
+                it: the agent's one-hot id and its own observation, as the paper suggests. Needed
+                where agents that share a policy earn different rewards.
             obs_agent_id: Whether the actor is told its agent's one-hot id, so that agents that
                 share a policy can differ though they observe the same.
             normalize_values: Whether the critic learns returns shifted and scaled by their
-                running mean and deviation (section 5.1), with PopArt.
+                running mean and deviation, with PopArt.
             huber_delta: Error, in the critic's units, from which the value loss is linear; None
                 is the squared error throughout.
             **kwargs: PPO's. ``vf_clip_param`` has the paper's meaning, not RLlib's: how far a

@@ -1,0 +1,109 @@
+"""Actions of masked policies and of MAPPO's, as the event loop asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from scripted_store import make_plan
+
+from protocol.spaces import Box, DictSpace, MultiBinary
+from servers.algorithms.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule
+from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+from servers.episodes import SeatRequest
+from servers.inference import Inference
+from servers.seats import Seat, SeatRecord, make_seats
+
+MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
+KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}
+
+
+@dataclass
+class Pending:
+    """As much of a `PendingStep` as inference reads."""
+
+    requests: list[SeatRequest]
+    should_explore: bool = True
+    is_gated: bool = True
+
+
+def make_seat(kind: str) -> Seat:
+    plan = replace(make_plan({"a": MASKED}), follows_masks=True, is_central=kind == "MAPPO")
+    return make_seats(plan)["a"]
+
+
+def build(kind: str, seat: Seat) -> MultiRLModule:
+    torch.manual_seed(0)
+    model = vars(DefaultModelConfig(fcnet_hiddens=[8], vf_share_layers=False))
+    spec = RLModuleSpec(
+        module_class=KINDS[kind],
+        observation_space=seat.observation_space,
+        action_space=seat.action_space,
+        inference_only=True,
+        model_config=model
+        | {"agent_specific_state": True, "obs_agent_id": True, "normalize_values": True},
+    )
+    return MultiRLModuleSpec(rl_module_specs={seat.policy_id: spec}).build()
+
+
+def requests_for(seat: Seat, masks: np.ndarray) -> list[SeatRequest]:
+    found = []
+    for mask in masks:
+        value = {"observation": np.float32([1.0, -2.0]), "action_mask": mask.astype(np.int8)}
+        record = SeatRecord()
+        found.append(SeatRequest(seat, record, seat.observe({"a": value}, None, record)))
+    return found
+
+
+def act(inference: Inference, requests: list[SeatRequest], should_explore: bool = True) -> Any:
+    inference.act([Pending(requests, should_explore)])  # type: ignore[list-item]
+    return np.array([request.record.action for request in requests])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("should_explore", [True, False])
+@pytest.mark.parametrize("is_fast", [True, False], ids=["numpy", "torch"])
+def test_an_unavailable_action_is_never_taken(
+    kind: str, should_explore: bool, is_fast: bool
+) -> None:
+    seat = make_seat(kind)
+    inference = Inference(lambda: build(kind, seat), seed=0)
+    if not is_fast:
+        inference._live.numpy[seat.policy_id] = None
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        masks = rng.integers(2, size=(10, 3))
+        masks[~masks.any(1)] = [0, 0, 1]
+        requests = requests_for(seat, masks)
+        actions = act(inference, requests, should_explore)
+        assert masks[np.arange(10), actions].all()
+        if should_explore:
+            assert all(r.record.extra_outputs[Columns.ACTION_LOGP] <= 0 for r in requests)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_recorded_is_the_masked_distribution(kind: str) -> None:
+    seat = make_seat(kind)
+    inference = Inference(lambda: build(kind, seat), seed=0)
+    masks = np.tile([1, 0, 1], (2000, 1))
+    requests = []
+    for part in np.array_split(masks, 40):  # small enough for numpy
+        requests += (some := requests_for(seat, part))
+        act(inference, some)
+    extras = [request.record.extra_outputs for request in requests]
+    logits = np.array([extra[Columns.ACTION_DIST_INPUTS] for extra in extras])
+    assert (logits[:, 1] == UNAVAILABLE).all()
+    odds = np.exp(logits[0, [0, 2]])
+    expected = odds[0] / odds.sum()
+    actions = np.array([request.record.action for request in requests])
+    assert (actions == 0).mean() == pytest.approx(expected, abs=4 * 0.5 / np.sqrt(2000))
+    for action, extra in zip(actions[:20], extras[:20], strict=True):
+        logp = np.log(expected if action == 0 else 1 - expected)
+        assert extra[Columns.ACTION_LOGP] == pytest.approx(logp, abs=1e-5)
