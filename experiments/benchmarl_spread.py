@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 _STARTED = time.monotonic()
-ENV_STEPS = 48_000
+ENV_STEPS = 36_000
 SETTINGS = {
     "default": ("muxrl", "benchmarl"),
     "matched": ("muxrl", "benchmarl", "benchmarl_two_layer"),
