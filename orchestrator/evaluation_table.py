@@ -46,12 +46,13 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[tuple[str, s
             for server_id, server in result.servers.items()
         ],
     )
-    for title, found in (
-        ("teams", result.groups),
-        ("roles", result.roles),
-        ("agents", result.agents),
-    ):
-        yield title, [(name, "", returns) for name, returns in found.items()]
+    shown = {server.returns.agents for server in result.servers.values()}
+    for title, found in (("teams", result.groups), ("roles", result.roles)):
+        # One with the same agents as a server, or as a team, has the same numbers.
+        news = {name: returns for name, returns in found.items() if returns.agents not in shown}
+        shown |= {returns.agents for returns in news.values()}
+        yield title, [(name, "", returns) for name, returns in news.items()]
+    yield "agents", [(name, "", returns) for name, returns in result.agents.items()]
     if len(result.servers) > 1:
         yield "everybody", [("all agents", "", result.everybody)]
 
