@@ -128,7 +128,9 @@ class SoloSeat:
             return None
         if isinstance(self.action_space, gymnasium.spaces.Discrete):
             return int(value) - int(self.action_space.start)
-        if isinstance(self.action_space, gymnasium.spaces.Box):
+        if isinstance(self.action_space, gymnasium.spaces.Box) and self.action_space.is_bounded(
+            "both"
+        ):
             return normalize_action(value, self.action_space)
         return value
 

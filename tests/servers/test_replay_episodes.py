@@ -1,0 +1,130 @@
+"""What RLlib's replay buffers make of the chunks that a server gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from ray.rllib.utils.replay_buffers import (
+    MultiAgentEpisodeReplayBuffer,
+    MultiAgentPrioritizedEpisodeReplayBuffer,
+)
+
+from servers.recorder import Recorder
+from servers.replay_episodes import by_agent
+
+GAMMA = 0.5
+
+
+@dataclass
+class Seat:
+    seat_id: str
+    observation_space: gymnasium.Space = field(
+        default_factory=lambda: gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
+    )
+    action_space: gymnasium.Space = field(default_factory=lambda: gymnasium.spaces.Discrete(99))
+
+
+def play(buffer: Any, episode_id: str, agents: str, length: int = 10, every: int = 3) -> None:
+    """Adds an episode in chunks. Observations are (t, agent), actions are t, rewards t + 1; the
+    last agent acts in every second step only."""
+    seats: dict[str, Any] = {agent: Seat(agent) for agent in agents}
+    recorder = Recorder(episode_id, seats, lambda *args, **kwargs: "shared", lookback=0)
+
+    def acting(t: int) -> list[str]:
+        return [a for a in agents if a != agents[-1] or t % 2 == 0 or t == length]
+
+    def seen(t: int) -> dict[str, Any]:
+        return {a: np.array([t, agents.index(a)], np.float32) for a in acting(t)}
+
+    recorder.begin(seen(0))
+    for t in range(length):
+        is_last = t == length - 1
+        recorder.add(
+            actions=dict.fromkeys(acting(t), t),
+            extra_outputs={},
+            observations=seen(t + 1),
+            rewards={a: float(t + 1) for a in agents},
+            terminated=set(agents) if is_last else set(),
+            truncated=set(),
+            is_last=is_last,
+            weights_seq_no=0,
+        )
+        chunk = recorder.finish() if is_last else recorder.cut() if t % every == 0 else None
+        if chunk is not None:
+            buffer.add(by_agent(chunk.episode.to_numpy()))
+
+
+def make(kind: str, capacity: int) -> Any:
+    if kind == "uniform":
+        return MultiAgentEpisodeReplayBuffer(capacity=capacity)
+    return MultiAgentPrioritizedEpisodeReplayBuffer(capacity=capacity, alpha=0.6)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+@pytest.mark.parametrize("n_step", [1, 2, 3])
+def test_every_step_drawn_is_one_that_was_played(kind: str, n_step: int) -> None:
+    buffer = make(kind, 10_000)
+    for i in range(5):
+        play(buffer, f"e{i}", "ab")
+    drawn = buffer.sample(num_items=200, n_step=n_step, gamma=GAMMA, beta=0.4, sample_episodes=True)
+    assert len(drawn) == 200
+    assert {episode.agent_id for episode in drawn} == {"a", "b"}
+    ends = 0
+    for episode in drawn:
+        (first, agent), (last, agent_again) = episode.get_observations()
+        stride = 1 if episode.agent_id == "a" else 2
+        assert agent == agent_again == "ab".index(episode.agent_id)
+        assert last == min(first + n_step * stride, 10)
+        assert episode.get_actions()[0] == first
+        steps = np.arange(first, last, stride)
+        # An agent that does not act in a step is paid for it all the same.
+        rewards = [sum(range(int(t) + 1, min(int(t) + stride, 10) + 1)) for t in steps]
+        expected = sum(GAMMA**k * reward for k, reward in enumerate(rewards))
+        assert episode.get_rewards()[0] == pytest.approx(expected)
+        assert episode.is_terminated == (last == 10)
+        ends += episode.is_terminated
+    assert ends > 0
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_many_agents_of_one_policy_fill_the_buffer_to_its_capacity(kind: str) -> None:
+    # RLlib's trees have room for twice the capacity, which it counts in env steps.
+    buffer = make(kind, 64)
+    for i in range(30):
+        play(buffer, f"e{i}", "abcdef")
+        assert buffer.get_num_timesteps() <= 64
+    drawn = buffer.sample(num_items=50, n_step=1, gamma=GAMMA, beta=0.4, sample_episodes=True)
+    assert {episode.module_id for episode in drawn} == {"shared"}
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_the_end_of_an_episode_whose_beginning_has_left_the_buffer(kind: str) -> None:
+    buffer = make(kind, 40)
+    seats: dict[str, Any] = {"a": Seat("a")}
+    slow = Recorder("slow", seats, lambda *args, **kwargs: "shared", lookback=0)
+    slow.begin({"a": np.zeros(2, np.float32)})
+    for t in range(60):
+        slow.add(
+            actions={"a": t},
+            extra_outputs={},
+            observations={"a": np.array([t + 1, 0], np.float32)},
+            rewards={"a": 1.0},
+            terminated=set(),
+            truncated=set(),
+            is_last=False,
+            weights_seq_no=0,
+        )
+        chunk = slow.cut()
+        assert chunk is not None
+        buffer.add(by_agent(chunk.episode.to_numpy()))
+        if t % 5 == 0:
+            play(buffer, f"e{t}", "ab", length=4, every=2)
+        drawn = buffer.sample(num_items=20, n_step=1, gamma=GAMMA, beta=0.4, sample_episodes=True)
+        for episode in drawn:
+            (first, _), (last, _) = episode.get_observations()
+            stride = 1 if episode.agent_id == "a" else 2
+            assert (last, episode.get_actions()[0]) == (first + stride, first)
