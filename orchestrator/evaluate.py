@@ -135,7 +135,8 @@ def _frozen(
             elif instead is not None:
                 servers[server_id] = _other(server, Path(instead), should_explore)
             elif find_fixed(server.algorithm) is not None:
-                servers[server_id] = dataclasses.replace(server, **_LOCAL)
+                # The run's own port may be taken by the next run, and nobody else is to connect.
+                servers[server_id] = dataclasses.replace(server, host="127.0.0.1", port=0, token="")
             else:
                 path = _checkpoint(folder, server_id, checkpoint)
                 servers[server_id] = _from(
@@ -146,10 +147,6 @@ def _frozen(
     if problems:
         raise CannotEvaluate("; ".join(problems))
     return servers
-
-
-# The run's own port may be taken by the next run, and nobody else is to connect.
-_LOCAL = {"host": "127.0.0.1", "port": 0, "token": ""}
 
 
 def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:

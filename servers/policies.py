@@ -35,10 +35,13 @@ class Acting(Protocol):
 class Policies(Protocol):
     """The policies of one server, with the episodes that they play."""
 
-    acting: Acting
     store: EpisodeStore
     feed: Feed
     """The gate in front of the acting."""
+
+    @property
+    def acting(self) -> Acting:
+        """Chooses the actions."""
 
     @property
     def iteration(self) -> int:

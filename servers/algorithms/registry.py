@@ -209,7 +209,7 @@ def get_algorithm(name: str) -> AlgorithmEntry:
             return entry
     if name.upper() in REFUSED:
         raise AlgorithmProblem(f"algorithm {name!r} {REFUSED[name.upper()]}")
-    known = [entry.name for entry in (*ALGORITHMS, *FIXED)]
+    known = [*(entry.name for entry in ALGORITHMS), *(fixed.name for fixed in FIXED)]
     close = difflib.get_close_matches(name.upper(), known, n=2, cutoff=0.6)
     hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
     raise AlgorithmProblem(f"unknown algorithm {name!r}{hint}; known: {', '.join(known)}")

@@ -77,6 +77,43 @@ def test_plans_of_two_servers():
     assert experiment.assignment == ("qmix:adversary_0,adversary_1,adversary_2|ppo:agent_0,agent_1")
 
 
+def test_fixed_servers_have_no_state_no_gate_and_their_settings_complete():
+    its = {"algorithm": "random", "agents": ["adversary_*"]}
+    experiment = resolved({"it": its, "ppo": {"agents": ["agent_*"]}})
+    plan = experiment.servers["it"]
+    assert (plan.algorithm, plan.groups, plan.state_size) == ("RANDOM", {}, None)
+    assert plan.while_learning == "serve"
+    assert experiment.fixed_servers == {"it"}
+
+
+def test_what_fixed_servers_cannot_have():
+    for fields, reason in (
+        ({"groups": {"pack": ["adversary_*"]}}, "but RANDOM acts for each agent alone"),
+        ({"while_learning": "wait"}, "RANDOM does not learn, so nobody waits for it"),
+        ({"model": {"fcnet_hiddens": [8]}}, "RANDOM does not learn and makes no network"),
+        ({"settings": {"lr": 0.1}}, "RANDOM has no setting 'lr'; it has none"),
+    ):
+        its = {"algorithm": "RANDOM", "agents": ["adversary_*"], **fields}
+        (problem,) = problems_of({"it": its, "ppo": {"agents": ["agent_*"]}})
+        assert problem.startswith("server 'it': ")
+        assert reason in problem
+
+
+def test_iterations_of_nobody_end_no_run():
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"it": ServerConfig("RANDOM", ["*"])},
+        stop=StopConfig(iterations=3),
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, TAG)
+    assert caught.value.problems == [
+        "stop.iterations: is given, but no server learns, so that there are no iterations; "
+        "leave it out"
+    ]
+
+
 def test_algorithm_names_are_told_apart_by_letters_alone():
     assert resolved(ppo(algorithm="a2c")).servers["ppo"].algorithm == "A2C"
 

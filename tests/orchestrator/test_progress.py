@@ -49,6 +49,17 @@ def test_a_line_says_all_there_is_to_say() -> None:
     )
 
 
+def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
+    fixed = ServerSnapshot("rule", "SCRIPTED", phase="ready", weights_seq_no=None)
+    line = plain_line("tag", Snapshot(time_s=1.0, servers=[fixed, ServerSnapshot("team", "QMIX")]))
+    assert " | rule ready return – | team starting return – v0 lag – loss –" in line
+    console = Console(file=io.StringIO(), force_terminal=True, force_interactive=True, width=100)
+    with Progress("tag", [fixed], console=console):
+        pass
+    row = [row for row in written(console).splitlines() if "rule" in row][-1]
+    assert row.count("–") == 4  # return, weights, lag, loss
+
+
 def test_without_a_terminal_there_is_a_line_every_ten_seconds() -> None:
     console = plain()
     with Progress("tag", [PREY], "100,000 env steps", console=console) as progress:

@@ -31,6 +31,26 @@ def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
     )
 
 
+def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    plan = run.read_plan()
+    plan["servers"]["sheep"] = {**plan["servers"]["sheep"], "algorithm": "RANDOM", "learns": False}
+    run.write_plan(plan)
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for replaced in (None, "wolves"):
+            metrics.evaluation(evaluation(1_000, replaced, [5.0, 6.0], [5.0, 6.0], [-1.0, -2.0]))
+    report = write_report(run)
+    wolves, sheep = report.servers
+    assert (wolves.learns, sheep.learns) == (True, False)
+    assert sheep.final is not None
+    assert sheep.final.learned.mean == -1.5
+    assert report.notes == ()  # not "never measured with random in its place"
+    summary, markdown, _ = files(run)
+    assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
+    assert "| sheep | RANDOM | sheep | – | – | −1.50 | – | – | does not learn |" in markdown
+    assert "does not learn" in " ".join(printed(report, width=120).split())
+
+
 def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)

@@ -22,6 +22,15 @@ def status(iteration: int = 0, episodes: int = 0, mean: float | None = None) -> 
     )
 
 
+def test_iterations_of_those_that_do_not_learn_are_not_waited_for():
+    conditions = StopConditions(StopConfig(iterations=3), fixed=["random"])
+    statuses = {"a": status(2), "random": status(0)}
+    assert not conditions.reached(tally(), statuses)
+    assert conditions.time_left_s(tally(time_s=10.0), statuses) == pytest.approx(5.0)
+    assert conditions.reached(tally(), {**statuses, "a": status(3)})
+    assert not conditions.reached(tally(), {"random": status(0)})
+
+
 @pytest.mark.parametrize(
     ("config", "steps", "time_s", "statuses", "is_over"),
     [
