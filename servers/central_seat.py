@@ -58,8 +58,7 @@ class StateView:
             self._own[member] = read, slice(self.size, self.size + size)
             self.size += size
             if state_space is not None and plan.use_global_state and not self._has_state:
-                read_state = module_observation_reader(state_space)
-                self._observed[member] = lambda v, read=read_state: read(v[STATE_KEY])
+                self._observed[member] = module_observation_reader(state_space)
                 state_size = math.prod(module_observation_space(state_space).shape)
         if self._observed:
             self.size = state_size
@@ -78,7 +77,7 @@ class StateView:
         if self._observed:
             seen = next((m for m in self._observed if m in observations), None)
             if seen is not None:
-                joined = self._observed[seen](observations[seen]).reshape(-1)
+                joined = self._observed[seen](observations[seen][STATE_KEY]).reshape(-1)
         else:
             for member, (read, place) in self._own.items():
                 if member in observations:
@@ -123,13 +122,13 @@ class CentralSeat:
             parts[ALIVE] = _box(0.0, 1.0, 1)
         self.observation_space: gymnasium.Space = gymnasium.spaces.Dict(parts)
         self._nothing_seen = {
-            OBS: np.zeros(parts[OBS].shape, np.float32),
+            OBS: np.zeros(parts[OBS].shape or (), np.float32),
             AGENT_ID: self._agent_id,
             ALIVE: np.zeros(1, np.float32),
         }
         if self._has_mask:
             # Of no consequence, but a distribution has to have something to draw.
-            self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape, np.float32)
+            self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape or (), np.float32)
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
 

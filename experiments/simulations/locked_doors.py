@@ -73,6 +73,7 @@ class LockedDoors(ParallelEnv[str, Any, Any]):
                 "action_mask": spaces.Box(0, 1, (num_doors,), np.int8),
             }
         )
+        self._action_space: spaces.Space[Any] = spaces.Discrete(num_doors)
         self._num_doors = num_doors
         self._num_steps = num_steps
         self._is_strict = is_strict
@@ -86,7 +87,7 @@ class LockedDoors(ParallelEnv[str, Any, Any]):
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
         """Returns the agents' action space."""
-        return spaces.Discrete(self._num_doors)
+        return self._action_space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

@@ -32,8 +32,14 @@ def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask > 0, logits, UNAVAILABLE)
 
 
-def masked_space(observation_space: spaces.Box, action_space: spaces.Discrete) -> spaces.Dict:
-    """Returns the observation space of a `MaskablePPOTorchRLModule` that has masks."""
+def masked_space(observation_space: spaces.Space, action_space: spaces.Space) -> spaces.Dict:
+    """Returns the observation space of a `MaskablePPOTorchRLModule` that has masks.
+
+    Raises:
+        TypeError: the action space is not Discrete.
+    """
+    if not isinstance(action_space, spaces.Discrete):
+        raise TypeError(f"an action mask is for Discrete actions, not for {action_space}")
     mask = spaces.Box(0.0, 1.0, (int(action_space.n),), np.float32)
     return spaces.Dict({OBS: observation_space, ACTION_MASK: mask})
 

@@ -1,0 +1,89 @@
+"""The games in which a critic of the state, or an action mask, is what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+
+import numpy as np
+import pytest
+from pettingzoo.test import parallel_api_test
+
+from experiments.simulations.cue_game import CueGame
+from experiments.simulations.locked_doors import (
+    LockedDoors,
+    blind_return,
+    oracle_return,
+    random_return,
+)
+from experiments.simulations.weather_cues import WeatherCues
+
+Choose = Callable[[np.ndarray], int]
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("env", [LockedDoors(num_steps=50), WeatherCues()])
+def test_pettingzoo_accepts_them(env: LockedDoors | WeatherCues) -> None:
+    parallel_api_test(env, num_cycles=100)
+
+
+def mean_return(choose: Choose, num_episodes: int = 800) -> float:
+    env, returns = LockedDoors(), []
+    for seed in range(num_episodes):
+        observations, _ = env.reset(seed=seed)
+        total = 0.0
+        while env.agents:
+            actions = {a: choose(observations[a]["action_mask"]) for a in env.agents}
+            observations, rewards, *_ = env.step(actions)
+            total += sum(rewards.values())
+        returns.append(total / len(env.possible_agents))
+    return fmean(returns)
+
+
+@pytest.mark.parametrize(
+    ("choose", "expected"),
+    [
+        (lambda mask: int(np.flatnonzero(mask)[-1]), oracle_return()),
+        (lambda mask: int(RNG.choice(np.flatnonzero(mask))), random_return()),
+        (lambda mask: len(mask) - 1, blind_return()),
+    ],
+    ids=["best open", "any open", "best of all"],
+)
+def test_bounds_of_the_locked_doors(choose: Choose, expected: float) -> None:
+    assert mean_return(choose) == pytest.approx(expected, abs=0.1)
+
+
+def test_bounds_of_the_locked_doors_in_figures() -> None:
+    assert oracle_return() == pytest.approx(7.5556, abs=1e-4)
+    assert blind_return() == pytest.approx(0.1426, abs=1e-4)
+
+
+def test_a_locked_door_ends_the_game_or_raises() -> None:
+    env = LockedDoors(num_agents=1)
+    observations, _ = env.reset(seed=0)
+    locked = int(np.flatnonzero(observations["agent_0"]["action_mask"] == 0)[0])
+    _, rewards, terminations, truncations, _ = env.step({"agent_0": locked})
+    assert (rewards, terminations) == ({"agent_0": -1.0}, {"agent_0": True})
+    assert truncations == {"agent_0": False}
+    assert env.agents == []
+    strict = LockedDoors(num_agents=1, is_strict=True)
+    strict.reset(seed=0)
+    with pytest.raises(ValueError, match=f"agent_0 walked into door {locked}, which is locked"):
+        strict.step({"agent_0": locked})
+
+
+def test_the_weather_is_in_the_rewards_and_the_state_and_nowhere_else() -> None:
+    plain, weather = CueGame(), WeatherCues(strength=5.0)
+    seen = set()
+    for seed in range(20):
+        observations, _ = weather.reset(seed=seed)
+        expected, _ = plain.reset(seed=seed)
+        actions = dict.fromkeys(plain.possible_agents, 0)
+        for agent in plain.possible_agents:
+            np.testing.assert_array_equal(observations[agent], expected[agent])
+        np.testing.assert_array_equal(weather.state()[:-1], plain.state())
+        assert weather.weather == 5.0 * weather.state()[-1]
+        rewards, plain_rewards = weather.step(actions)[1], plain.step(actions)[1]
+        assert rewards == {a: r + weather.weather for a, r in plain_rewards.items()}
+        seen.add(weather.weather)
+    assert seen == {-5.0, 5.0}
