@@ -43,6 +43,7 @@ from orchestrator.config import ConfigError, ExperimentConfig, load_config, prep
 from orchestrator.in_process import serve
 from orchestrator.json_files import write_text
 from orchestrator.local_ray import ONE_THREAD
+from orchestrator.signals import claim_sigterm
 from orchestrator.versions import software_versions
 from protocol import PROTOCOL_VERSION
 from protocol.messages import AgentInfo, ServerSpec
@@ -63,8 +64,9 @@ class ContestantConfig:
     """One algorithm and how it is set."""
 
     evaluation: Rule = "greedy"
-    """Rule of the curve: "greedy", or "sampled" for stochastic policies; the final evaluation
-    of a sampled one is made in both ways."""
+    """Rule of the curve: "greedy", or "sampled": actions as in training, drawn from the policy or,
+    for value-based ones, random with the epsilon of the moment. After training "sampled" ones are
+    evaluated in both ways."""
     is_trained: bool = True
     """False: a fixed policy to compare with (RANDOM, SCRIPTED, FROZEN); it is only evaluated."""
     server: dict[str, Any] = field(default_factory=dict)
@@ -160,6 +162,7 @@ def train(study: StudyConfig, contestant: str, seed: int) -> dict[str, Any]:
     config = experiment_of(study, contestant, seed)
     curve: list[Point] = []
     with serve(config) as served, served.client() as client, served.client() as evaluating:
+        claim_sigterm()  # ray.init took it
         arenas = [served.simulation() for _ in range(study.num_envs)]
 
         def evaluate(num_episodes: int, rule: Rule) -> list[float]:
@@ -253,29 +256,41 @@ def run(
         if i == 0 or study.contestants[contestant].is_trained
     ]
     missing = [one for one in [(RANDOM, 0), *wanted] if not _path(out, *one).exists()]
+    running: set[subprocess.Popen[str]] = set()
     with ThreadPoolExecutor(jobs) as pool:
-        problems = pool.map(lambda one: _run_process(name, *one, out), missing)
-        return [problem for problem in problems if problem]
+        try:
+            problems = pool.map(lambda one: _run_process(name, *one, out, running), missing)
+            return [problem for problem in problems if problem]
+        except BaseException:  # Ctrl-C: nothing more begins, and what runs is told to end
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()
+            raise
 
 
-def _run_process(name: str, contestant: str, seed: int, out: Path) -> str:
+def _run_process(
+    name: str, contestant: str, seed: int, out: Path, running: set[subprocess.Popen[str]]
+) -> str:
     """Runs this module in a process of its own; returns what went wrong, "" if nothing did."""
     command = [sys.executable, "-m", "experiments.study", "one", name, contestant, str(seed)]
     with tempfile.TemporaryFile("w+") as log:
         started = time.monotonic()
-        done = subprocess.run(
+        process = subprocess.Popen(
             [*command, "--out", str(out)],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **ONE_THREAD},
-            check=False,
+            text=True,
         )
+        running.add(process)
+        process.wait()
+        running.discard(process)
         log.seek(0)
         lines = log.read().splitlines()
     elapsed = time.monotonic() - started
-    if done.returncode:
+    if process.returncode:
         print("\n".join(lines[-_LOG_TAIL:]), file=sys.stderr, flush=True)
-        return f"{contestant} seed {seed} ended with code {done.returncode} after {elapsed:.0f} s"
+        return f"{contestant} seed {seed} ended with code {process.returncode} ({elapsed:.0f} s)"
     print(*lines[-1:], f"({elapsed:.0f} s in all)", flush=True)
     return ""
 
@@ -369,6 +384,7 @@ def main() -> int:
     report = verbs.add_parser("report", help="writes table and picture of a folder of runs")
     report.add_argument("folder", type=Path)
     args = parser.parse_args()
+    claim_sigterm()
     try:
         if args.verb == "run":
             problems = run(args.study, args.contestants, args.seeds, args.out, args.jobs)
@@ -383,6 +399,8 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     args.out.mkdir(parents=True, exist_ok=True)
     write_text(_path(args.out, args.contestant, args.seed), json.dumps(record) + "\n")
     final = ", ".join(f"{r} {np.mean(returns):.3f}" for r, returns in record["final"].items())

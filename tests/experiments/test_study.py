@@ -58,7 +58,7 @@ def test_runs_that_are_there_are_not_made_again(
 ) -> None:
     made: list[tuple[str, int]] = []
 
-    def make(name: str, contestant: str, seed: int, out: Path) -> str:
+    def make(name: str, contestant: str, seed: int, out: Path, running: set[Any]) -> str:
         made.append((contestant, seed))
         return "it broke" if contestant == "A2C" else ""
 
