@@ -47,7 +47,8 @@ class ServerConfig:
     """One policy server: an algorithm, its agents, and how they share policies."""
 
     algorithm: str = "PPO"
-    """Name of a registered algorithm: PPO, A2C, QMIX, VDN, IQL."""
+    """Name of an algorithm: PPO, A2C, MAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, IQL; or of one that
+    does not learn: RANDOM, SCRIPTED, FROZEN."""
     agents: list[str] = field(default_factory=list)
     """Agents served: names or shell patterns such as "adversary_*"."""
     label: str = ""
@@ -77,7 +78,7 @@ class ServerConfig:
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm's own RLlib config, by attribute name."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Network settings (RLlib's DefaultModelConfig), for PPO and A2C."""
+    """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` what that reads."""
     rl_module: str = ""
     """Import path "package.module:Class" of an RLModule of one's own, "" for RLlib's default
     networks; `model` is then its model_config, whatever it reads from that."""

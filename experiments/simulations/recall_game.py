@@ -46,7 +46,7 @@ class RecallGame(ParallelEnv[str, Any, Any]):
         self.agents: list[str] = []
         self.render_mode = None
         self._observation_space = spaces.Box(0.0, 1.0, (num_cues + 1,), np.float32)
-        self._action_space = spaces.Discrete(num_cues)
+        self._action_space: spaces.Space[Any] = spaces.Discrete(num_cues)
         self._num_cues = num_cues
         self._last_t = delay + 1
         self._rng = np.random.default_rng()

@@ -31,8 +31,7 @@ def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> typ
             f"rl_module {path!r} is {_kind_of(cls)}, and {algorithm} needs a subclass of RLlib's "
             "TorchRLModule"
         )
-    learner = config.get_default_learner_class()
-    assert isinstance(learner, type)  # a string only for TensorFlow
+    learner: Any = config.get_default_learner_class()
     missing = [
         api.__name__ for api in learner.rl_module_required_apis() if not issubclass(cls, api)
     ]
@@ -43,7 +42,7 @@ def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> typ
         )
     if inspect.isabstract(cls):
         raise AlgorithmProblem(
-            f"rl_module {path!r} leaves {', '.join(sorted(cls.__abstractmethods__))} abstract; "
+            f"rl_module {path!r} leaves {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))} abstract; "
             "implement it"
         )
     return cls
