@@ -26,7 +26,6 @@ from orchestrator.in_process import serve_experiment
 from orchestrator.json_files import write_json
 from orchestrator.run_directory import NotARunDirectory, RunDirectory
 from orchestrator.versions import software_versions
-from protocol import assignment
 from servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from servers.checkpoint import Checkpoint
 from servers.config import ServerConfig
@@ -136,7 +135,9 @@ def _frozen(
                 servers[server_id] = _other(server, Path(instead), should_explore)
             elif find_fixed(server.algorithm) is not None:
                 # The run's own port may be taken by the next run, and nobody else is to connect.
-                servers[server_id] = dataclasses.replace(server, host="127.0.0.1", port=0, token="")
+                servers[server_id] = dataclasses.replace(
+                    server, host="127.0.0.1", port=0, token="", label=_label(server)
+                )
             else:
                 path = _checkpoint(folder, server_id, checkpoint)
                 servers[server_id] = _from(
@@ -165,6 +166,7 @@ def _from(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfi
     return ServerConfig(
         algorithm="FROZEN",
         agents=server.agents,
+        label=_label(server),
         policies=server.policies,
         groups=server.groups,
         settings={"checkpoint": str(path.absolute()), "should_explore": should_explore},
@@ -179,10 +181,19 @@ def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConf
     """Returns the same from a checkpoint of another server, with that one's own groups."""
     about = Checkpoint.open(path)
     can_sample = about.algorithm is None or get_algorithm(about.algorithm).samples_actions
-    groups = about.about.get("groups", server.groups)
     return dataclasses.replace(
-        _from(server, path, should_explore and can_sample), groups=groups, policies={}
+        _from(server, path, should_explore and can_sample),
+        label=about.algorithm or "",
+        groups=about.about.get("groups", server.groups),
+        policies={},
     )
+
+
+def _label(server: ServerConfig) -> str:
+    """Returns what stands for a server in assignments: what trained its policies."""
+    if server.label or server.algorithm.upper() != "FROZEN":
+        return server.label or server.algorithm
+    return Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm or ""
 
 
 def _play(experiment: Experiment, seeds: Sequence[int]) -> list[EpisodeResult]:
@@ -227,7 +238,7 @@ def _result(
                 groups[f"{server_id}/{group}"] = returns_of(returns, present)
     return EvaluationResult(
         run=folder.path.resolve().name,
-        assignment=_assignment(experiment, servers),
+        assignment=experiment.assignment,
         seeds=tuple(e.seed or 0 for e in episodes),
         num_steps=tuple(e.num_steps for e in episodes),
         episode_returns=returns,
@@ -237,14 +248,6 @@ def _result(
         roles={role: returns_of(returns, theirs) for role, theirs in roles_of(agents).items()},
         everybody=returns_of(returns, agents),
         replaced=dict(replaced),
-    )
-
-
-def _assignment(experiment: Experiment, servers: Mapping[str, EvaluatedServer]) -> str:
-    """Returns who played whom, by the algorithms that trained the policies."""
-    labels = assignment.server_labels({s: server.algorithm for s, server in servers.items()})
-    return assignment.canonical(
-        {labels[s]: list(plan.agents) for s, plan in experiment.servers.items()}
     )
 
 
