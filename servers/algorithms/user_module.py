@@ -41,9 +41,9 @@ def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> typ
             "calls; inherit from it (ray.rllib.core.rl_module.apis)"
         )
     if inspect.isabstract(cls):
+        abstract: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
         raise AlgorithmProblem(
-            f"rl_module {path!r} leaves {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))} abstract; "
-            "implement it"
+            f"rl_module {path!r} leaves {', '.join(sorted(abstract))} abstract; implement it"
         )
     return cls
 

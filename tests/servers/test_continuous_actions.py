@@ -1,0 +1,98 @@
+"""Continuous actions: what is recorded is the policy's, what is sent is the simulation's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+
+from protocol.spaces import Box
+from servers.algorithms.registry import get_algorithm
+from servers.config import AgentPlan
+from servers.episodes import SeatRequest
+from servers.inference import Inference
+from servers.seats import SeatRecord, SoloSeat
+
+LOW, HIGH = 2.0, 10.0
+
+
+def seat(low: float | None = LOW, high: float | None = HIGH) -> SoloSeat:
+    return SoloSeat("a", AgentPlan("p", Box((3,)), Box((2,), "float32", low, high)))
+
+
+def act(
+    name: str, who: SoloSeat, num: int, *, should_explore: bool = True, logged: Any = None
+) -> list[SeatRecord]:
+    entry = get_algorithm(name)
+    config = entry.make_config({}, {})
+    spec = config.get_default_rl_module_spec()
+    spec.observation_space, spec.action_space = who.observation_space, who.action_space
+    spec.inference_only = True
+    spec.model_config = config.model_config
+    served = Inference(MultiRLModuleSpec(rl_module_specs={"p": spec}).build, seed=0)
+    served.needs_log_probabilities = entry.needs_log_probabilities
+    observation = np.array([0.1, -0.4, 0.9], np.float32)
+    requests = [SeatRequest(who, SeatRecord(), observation, logged) for _ in range(num)]
+    served.act([SimpleNamespace(requests=requests, should_explore=should_explore, is_gated=True)])  # type: ignore[list-item]
+    return [request.record for request in requests]
+
+
+def sent(who: SoloSeat, record: SeatRecord) -> Any:
+    return who.act(record.action, {}, record)["a"]
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "IMPALA", "APPO"])
+def test_the_log_probability_is_that_of_the_recorded_action(name: str) -> None:
+    who = seat()
+    records = act(name, who, 400)
+    actions = np.array([record.action for record in records])
+    assert (np.abs(actions) > 1.0).any()  # so that clipping what was recorded would be seen
+    for record in records:
+        mean, log_std = np.split(record.extra_outputs[Columns.ACTION_DIST_INPUTS], 2)
+        z = (record.action - mean) / np.exp(log_std)
+        expected = (-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)).sum()
+        assert record.extra_outputs[Columns.ACTION_LOGP] == pytest.approx(expected, abs=1e-4)
+        action = sent(who, record)
+        assert action.dtype == np.float32
+        assert who.action_space.contains(action)
+        scaled = LOW + (record.action + 1.0) * (HIGH - LOW) / 2
+        np.testing.assert_allclose(action, np.clip(scaled, LOW, HIGH), rtol=1e-6)
+
+
+def test_sac_acts_inside_its_scale_and_all_over_it() -> None:
+    who = seat()
+    records = act("SAC", who, 400)
+    actions = np.array([record.action for record in records])
+    assert np.abs(actions).max() < 1.0
+    assert actions.min() < -0.8
+    assert actions.max() > 0.8
+    assert not records[0].extra_outputs  # nobody reads them from a replay
+    assert all(who.action_space.contains(sent(who, record)) for record in records)
+
+
+@pytest.mark.parametrize("name", ["PPO", "SAC"])
+def test_the_likeliest_action_is_one_and_the_same(name: str) -> None:
+    records = act(name, seat(), 5, should_explore=False)
+    for record in records:
+        np.testing.assert_allclose(record.action, records[0].action)
+
+
+def test_an_action_taken_elsewhere_is_recorded_in_the_policys_scale() -> None:
+    who = seat()
+    elsewhere = np.array([2.0, 8.0], np.float32)
+    logged = who.read_logged({"a": elsewhere})
+    np.testing.assert_allclose(logged, [-1.0, 0.5])
+    (record,) = act("PPO", who, 1, logged=logged)
+    np.testing.assert_allclose(sent(who, record), elsewhere)
+
+
+def test_without_bounds_the_policys_action_is_the_simulations() -> None:
+    who = seat(None, None)
+    for record in act("PPO", who, 20):
+        np.testing.assert_array_equal(sent(who, record), record.action)
+    elsewhere = np.array([-30.0, 400.0], np.float32)
+    np.testing.assert_array_equal(who.read_logged({"a": elsewhere}), elsewhere)
