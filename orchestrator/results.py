@@ -13,6 +13,9 @@ from orchestrator.comparison import Comparison, compare
 from orchestrator.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
 
 _CURVE_RESAMPLES = 2_000  # a band's edge drawn one pixel off is no loss, and there are many points
+_RANDOM_RULE = (
+    "Random in its place: this server's agents act uniformly at random, the others as learned. "
+)
 _SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
 
 
@@ -100,8 +103,8 @@ class Report:
             f"Evaluated after {env_steps} env steps: {counts}, {actions} actions, "
             f"seed{'s' if num_seeds > 1 else ''} {seeds}. "
             "Return: sum of an agent's rewards in an episode, mean over the server's agents. "
-            "Random in its place: this server's agents act uniformly at random, the others as "
-            f"learned. Intervals: 95 %, bootstrap {resampled}. "
+            + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
+            + f"Intervals: 95 %, bootstrap {resampled}. "
             "Train return: exploration included, recent episodes."
         )
 
