@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.config import ExperimentConfig, load_config, prepare
 from orchestrator.run import RunResult, run_experiment
+
+if TYPE_CHECKING:
+    from orchestrator.sweeps import SweepConfig, SweepResult
 
 
 def launch(
@@ -43,3 +47,48 @@ def launch(
         show_progress=show_progress,
         console=Console() if show_progress else None,
     )
+
+
+def sweep(
+    config: str | Path | SweepConfig,
+    overrides: Sequence[str] = (),
+    *,
+    sweep_dir: str | Path | None = None,
+    resume: bool = False,
+    show_progress: bool = False,
+) -> SweepResult:
+    """Runs all trials of a sweep, each as a run of its own, on Ray Tune.
+
+    A trial that fails does not end it; the result names those that did. Ctrl-C ends it cleanly.
+
+    Args:
+        config: a YAML file, the name of a packaged sweep, or the sweep itself; with `resume` the
+            directory of one.
+        overrides: ``key.path=value`` items on top of a file, later ones win.
+        sweep_dir: the sweep's directory, which must not exist yet; None makes one under its
+            `sweeps_dir`.
+        resume: goes on with a sweep: finished trials are kept, all others begin again.
+        show_progress: whether to print what `muxrl sweep` prints: Tune's table of trials.
+
+    Raises:
+        ConfigError: with all that is wrong with the sweep or any trial, before any is started.
+        NotASweepDirectory, SweepIsRunning: there is nothing to resume, or it is running.
+        RunFailed: Ray did not start.
+        OSError: the directory is there already, or cannot be made.
+    """
+    from rich.console import Console
+
+    from orchestrator.sweeps import SweepConfig, load_sweep
+    from orchestrator.sweeps.runner import resume_sweep, start_sweep
+
+    console = Console() if show_progress else None
+    if isinstance(config, SweepConfig):
+        if overrides or resume:
+            raise TypeError("overrides and resume are for files and directories of sweeps")
+    elif resume:
+        if sweep_dir is not None:
+            raise TypeError("with resume, the first argument is the sweep's directory")
+        return resume_sweep(Path(config), overrides, console=console)
+    else:
+        config = load_sweep(config, overrides)
+    return start_sweep(config, None if sweep_dir is None else Path(sweep_dir), console=console)

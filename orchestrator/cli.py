@@ -1,4 +1,4 @@
-"""The command ``muxrl``: launch an experiment, check its config, serve one server, evaluate a run.
+"""The command ``muxrl``: launch, check or sweep experiments, serve one server, evaluate a run.
 
 Ray, torch and OmegaConf are imported where a command needs them, so that ``--help`` is quick.
 """
@@ -41,7 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from orchestrator.config import ConfigError
 
     try:
-        commands = {"launch": _launch, "check": _check, "serve": _serve, "evaluate": _evaluate}
+        commands = {
+            "launch": _launch,
+            "check": _check,
+            "serve": _serve,
+            "evaluate": _evaluate,
+            "sweep": _sweep,
+        }
         return commands[args.command](args)
     except ConfigError as error:
         what = args.run if args.command == "evaluate" else args.config
@@ -102,6 +108,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description="Serves the checkpoints of a run, frozen, and plays episodes with them.",
     )
     _add_evaluate_arguments(evaluate)
+    sweep = commands.add_parser(
+        "sweep",
+        help="run a table of trials: assignments, settings and seeds, on Ray Tune",
+        description="Runs every trial of a sweep as a launch of its own, on Ray Tune.",
+    )
+    _add_sweep_arguments(sweep)
 
     args, rest = parser.parse_known_args(argv)
     # argparse takes all positionals at once; those after an option are left over.
@@ -147,6 +159,31 @@ def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         type=_replacement,
         metavar="SERVER=WHAT",
         help="let WHAT play a server's agents: random, or the folder of a checkpoint",
+    )
+
+
+def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config",
+        metavar="SWEEP",
+        help="a YAML file, or the name of a packaged sweep; with --resume a sweep's directory",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="replaces a value of the sweep, such as seeds=[0,1] or experiment.stop.env_steps=9000",
+    )
+    parser.add_argument(
+        "--sweep-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
+    )
+    parser.add_argument("--address", help='Ray cluster to join, such as "auto"')
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--dry-run", action="store_true", help="show the trials and how long they would take"
+    )
+    how.add_argument(
+        "--resume", action="store_true", help="go on with a sweep; finished trials are kept"
     )
 
 
@@ -211,6 +248,37 @@ def _evaluate(args: argparse.Namespace) -> int:
     print_evaluation(result)
     sys.stdout.write(f"written to {result.path}\n")
     return EXIT_OK
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from orchestrator.config import ConfigError
+
+    with _quiet(but_raise=(ConfigError,)):
+        from orchestrator.run import RunFailed
+        from orchestrator.sweeps.command import dry_run, resume, start
+        from orchestrator.sweeps.directory import NotASweepDirectory, SweepIsRunning
+
+    overrides = list(args.overrides)
+    if args.address:
+        overrides.append(f"address={args.address}")
+    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    try:
+        if args.resume:
+            if args.sweep_dir is not None:
+                raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
+            return resume(Path(args.config), overrides, console)
+        if args.dry_run:
+            return dry_run(args.config, overrides, console)
+        return start(args.config, overrides, args.sweep_dir, console)
+    except (NotASweepDirectory, FileExistsError) as error:
+        sys.stderr.write(f"muxrl: {error}\n")
+        return EXIT_CONFIG
+    except (RunFailed, SweepIsRunning, OSError) as error:
+        sys.stderr.write(f"muxrl: {error}\n")
+        return EXIT_FAILED
 
 
 def _serve(args: argparse.Namespace) -> int:

@@ -11,17 +11,21 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Environment of every process; a server's `num_torch_threads` asks torch for more."""
 
+RAY_FOLDER_PREFIX = "muxrl-"
+"""Of the name of a local Ray's temporary folder."""
 
-def start_local_ray(num_cpus: int) -> str:
+
+def start_local_ray(num_cpus: int, env_vars: Mapping[str, str] | None = None) -> str:
     """Starts Ray for this process and its children.
 
     Args:
         num_cpus: logical ones, for placement.
+        env_vars: environment of all its workers, on top of this process's.
 
     Returns:
         Ray's folder, to be given to `stop_local_ray`.
@@ -32,7 +36,7 @@ def start_local_ray(num_cpus: int) -> str:
     import ray
 
     # Its own folder, so that nothing of it is left when the run is over.
-    folder = tempfile.mkdtemp(prefix="muxrl-")
+    folder = tempfile.mkdtemp(prefix=RAY_FOLDER_PREFIX)
     try:
         with _quiet():
             ray.init(
@@ -40,6 +44,7 @@ def start_local_ray(num_cpus: int) -> str:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
+                runtime_env={"env_vars": dict(env_vars)} if env_vars else None,
                 _temp_dir=folder,
             )
     except BaseException:  # Ctrl-C in the middle of it, too

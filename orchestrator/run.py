@@ -272,7 +272,7 @@ class Run:
     @property
     def time_left_s(self) -> float | None:
         """Until a stop condition holds at the present pace, None if nobody can tell."""
-        return self._stop_conditions.time_left_s(self.tally, self._statuses())
+        return self._stop_conditions.time_left_s(self.tally, self.statuses())
 
     # --- start --------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Run:
             self._evaluations.begin_if_due(self.tally.env_steps, self.tally.time_s)
         self._metrics.joint(self.tally.record())
         self._save_if_due()
-        return self._stop_conditions.reached(self.tally, self._statuses())
+        return self._stop_conditions.reached(self.tally, self.statuses())
 
     def rows(self) -> list[ServerSnapshot]:
         """Returns what there is to show of the servers before anything was asked."""
@@ -425,14 +425,14 @@ class Run:
             except ray.exceptions.GetTimeoutError:
                 continue
         if isinstance(error, ray.exceptions.RayActorError):
-            return RunFailed(f"{name} died ({_cause(error)}); its log: {self._log(name)}")
+            return RunFailed(f"{name} died ({cause_of_death(error)}); its log: {self._log(name)}")
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
         return RunFailed(f"{name} failed: {cause}; its log: {self._log(name)}")
 
     def _server_died(self, server_id: str, error: Exception) -> RunFailed:
         return RunFailed(
             f"server {server_id!r} (pid {self._pids.get(server_id, '?')}, "
-            f"{self.experiment.servers[server_id].algorithm}) died ({_cause(error)}); "
+            f"{self.experiment.servers[server_id].algorithm}) died ({cause_of_death(error)}); "
             f"its log: {self._log(server_id)}"
         )
 
@@ -446,7 +446,7 @@ class Run:
         for name, ref in simulation_refs.items():
             self.tally.add(name, self._get(ref, _REPORT_TIMEOUT_S, name, None))
         if self.experiment.is_external:
-            self.tally.set_external(self._statuses())
+            self.tally.set_external(self.statuses())
         self.tally.tick()
 
     def _take(self, server_id: str, report: ServerReport) -> None:
@@ -487,12 +487,13 @@ class Run:
         except ray.exceptions.RayActorError as error:
             if server_id is not None and server_id in self._pids:
                 raise self._server_died(server_id, error) from error
-            raise RunFailed(f"{who} died ({_cause(error)}); its log: {path}") from error
+            raise RunFailed(f"{who} died ({cause_of_death(error)}); its log: {path}") from error
 
     def _version_of(self, server_id: str, weights_seq_no: int) -> int | None:
         return None if server_id in self.experiment.fixed_servers else weights_seq_no
 
-    def _statuses(self) -> dict[str, Any]:
+    def statuses(self) -> dict[str, Any]:
+        """Returns what each server said of itself last."""
         return {server_id: report.status for server_id, report in self._reports.items()}
 
     def snapshot(self) -> Snapshot:
@@ -612,7 +613,7 @@ class Run:
             try:
                 ray.get(ref, timeout=_STOP_TIMEOUT_S)
             except ray.exceptions.RayError as error:
-                logger.warning("no checkpoint of server %r: %s", server_id, _cause(error))
+                logger.warning("no checkpoint of server %r: %s", server_id, cause_of_death(error))
         ray.wait(
             [actor.stop.remote() for actor in alive.values()],
             num_returns=len(alive),
@@ -622,7 +623,7 @@ class Run:
             ray.kill(actor)
 
 
-def _cause(error: Exception) -> str:
+def cause_of_death(error: Exception) -> str:
     """Ray's reason for an actor's death, in one line without its boilerplate."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in lines:

@@ -1,0 +1,32 @@
+"""Sweeps: one simulation, many assignments, settings and seeds, on Ray Tune.
+
+    result = start_sweep(load_sweep("experiments/sweeps/chase.yaml"))
+    result.frame()
+
+A sweep's YAML (`schema`) is written out to a table of trials (`plan`), each of them an experiment
+in which every name is known. Tune (`runner`) runs each one as a whole muxrl run (`trial`), and its
+directory (`directory`) says at any time what came of them.
+"""
+
+from orchestrator.sweeps.directory import (
+    NotASweepDirectory,
+    SweepDirectory,
+    SweepIsRunning,
+    TrialRecord,
+)
+from orchestrator.sweeps.load import load_sweep
+from orchestrator.sweeps.plan import SweepPlan, make_plan
+from orchestrator.sweeps.result import SweepResult
+from orchestrator.sweeps.schema import SweepConfig
+
+__all__ = [
+    "NotASweepDirectory",
+    "SweepConfig",
+    "SweepDirectory",
+    "SweepIsRunning",
+    "SweepPlan",
+    "SweepResult",
+    "TrialRecord",
+    "load_sweep",
+    "make_plan",
+]

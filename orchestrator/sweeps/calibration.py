@@ -1,0 +1,110 @@
+"""How long a sweep will take: each assignment is played for some seconds, and the rest reckoned.
+
+What is measured is a real run with its servers, learning included, alone on the machine. What it
+cannot know: how trials get into each other's way, what happens later than those seconds (a replay
+that has to fill before learning begins), and whether a stop by return comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
+from orchestrator.metrics import MetricsWriter
+from orchestrator.run import Run, make_folder
+from orchestrator.signals import interrupts_ignored
+from orchestrator.stop_conditions import StopConditions
+from orchestrator.sweeps.plan import SweepPlan
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What was measured of one assignment."""
+
+    assignment: str
+    num_trials: int
+    start_s: float
+    """Until servers and simulations were up."""
+    env_steps_per_s: float
+    train_s: float | None
+    """From the first env step to the stop condition at that pace; None: nobody can tell."""
+    evaluation_s: float
+    """Of evaluations that training waits for, if episodes stay as long and go no faster."""
+
+    @property
+    def trial_s(self) -> float | None:
+        """One trial from start to end."""
+        if self.train_s is None:
+            return None
+        return self.start_s + self.train_s + self.evaluation_s
+
+
+def calibrate(plan: SweepPlan) -> Iterator[Pace]:
+    """Plays each assignment of a table in turn, on the Ray that this process is connected to.
+
+    Raises:
+        RunFailed: an assignment does not run.
+    """
+    num_trials: dict[str, int] = {}
+    first: dict[str, Experiment] = {}
+    for row in plan.rows:
+        num_trials[row.assignment] = num_trials.get(row.assignment, 0) + 1
+        first.setdefault(row.assignment, plan.experiments[row.trial_id])
+    for assignment, experiment in first.items():
+        yield _measure(experiment, assignment, num_trials[assignment], plan.config.calibration_s)
+
+
+def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: float) -> Pace:
+    config = replace(
+        experiment.config,
+        name="calibration",
+        stop=StopConfig(time_s=time_s),
+        evaluation=EvaluationConfig(final_num_episodes=0),
+        checkpoint=CheckpointConfig(at_end=False),
+        tensorboard=False,
+    )
+    with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
+        folder = make_folder(replace(experiment, config=config), Path(temporary) / "run")
+        with MetricsWriter(folder, tensorboard=False) as metrics, contextlib.ExitStack() as way_out:
+            run = Run(replace(experiment, config=config), folder, metrics)
+            way_out.callback(_stop, run)
+            began_at = time.monotonic()
+            run.start()
+            start_s = time.monotonic() - began_at
+            run.begin()
+            while not run.watch():
+                pass
+            left = StopConditions(experiment.config.stop, experiment.fixed_servers)
+            left_s = left.time_left_s(run.tally, run.statuses())
+            train_s = None if left_s is None else run.tally.time_s + left_s
+            return Pace(
+                assignment,
+                num_trials,
+                start_s,
+                run.tally.env_steps_per_s,
+                train_s,
+                _evaluation_s(experiment, run),
+            )
+
+
+def _stop(run: Run) -> None:
+    with interrupts_ignored():
+        run.stop()
+
+
+def _evaluation_s(experiment: Experiment, run: Run) -> float:
+    evaluation = experiment.config.evaluation
+    # The first one, before training, and the last one; others go on beside the training.
+    num_episodes = evaluation.final_num_episodes
+    num_episodes += evaluation.num_episodes if evaluation.interval_env_steps else 0
+    num_learning = len(experiment.servers) - len(experiment.fixed_servers)
+    tally = run.tally
+    if not tally.num_episodes or not tally.env_steps_per_s:
+        return 0.0
+    steps = num_episodes * (1 + num_learning) * tally.env_steps / tally.num_episodes
+    return steps / tally.env_steps_per_s

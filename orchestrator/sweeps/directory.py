@@ -1,0 +1,246 @@
+"""The folder that holds all there is to know of a sweep.
+
+::
+
+    <name>-YYYYmmdd-HHMMSS/
+    ├── sweep.yaml      the sweep as it was resolved, its base experiment included
+    ├── trials.jsonl    one line for each trial: what it is, how it stands, what came of it
+    ├── runs/           one run directory for each trial, and one more for each time it began anew
+    ├── tune/           what Ray Tune writes: results as CSV and JSON, its own state
+    └── lock            held by the process that runs the sweep
+
+``trials.jsonl`` is written anew, whole, whenever a trial begins or ends, so that it is readable at
+any time and says no less than it did before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from orchestrator.json_files import finite, write_text
+from orchestrator.local_ray import RAY_FOLDER_PREFIX
+from orchestrator.run_directory import RunDirectory
+
+Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
+
+OUTCOME_FILE = "trial.json"
+"""In a trial's run directory: its record, written by the trial itself once it is over."""
+
+
+class NotASweepDirectory(Exception):
+    """The folder is not one that a sweep has written, or a file in it is broken.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is not the directory of a sweep: {reason}")
+        self.path = path
+
+
+class SweepIsRunning(Exception):
+    """Another process runs this sweep."""
+
+
+@dataclass
+class TrialRecord:
+    """A line of ``trials.jsonl``."""
+
+    id: str
+    assignment: str
+    """Canonical, labels being the sweep's names for algorithms."""
+    roles: dict[str, str]
+    """Role to the template that serves it."""
+    parameters: dict[str, Any]
+    seed: int
+    status: Status = "waiting"
+    """"stopped_early" by the scheduler; "interrupted" with the sweep."""
+    run_dir: str | None = None
+    """Relative to the sweep's; None: it has not begun."""
+    metric: float | None = None
+    """The newest value; of a trial that is done, that of its last evaluation."""
+    metric_source: str = ""
+    """"evaluation" or "training"."""
+    env_steps: int = 0
+    time_s: float = 0.0
+    """Of training."""
+    cause: str = ""
+    """Why it failed, in a sentence that names the log."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do: it ran to its end, or to where the scheduler ended it."""
+        return self.status in ("done", "stopped_early")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrialRecord:
+        """Returns the record that was written as JSON.
+
+        Raises:
+            TypeError: something is missing.
+        """
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    def to_json(self) -> str:
+        """Returns it as one line."""
+        return json.dumps(finite(asdict(self)), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class SweepDirectory:
+    """Where everything of one sweep lies. Make one with `create`, read one back with `open`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path, name: str, now: datetime) -> SweepDirectory:
+        """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`.
+
+        Raises:
+            OSError: `root` cannot be written to.
+        """
+        stem = f"{name}-{now:%Y%m%d-%H%M%S}"
+        attempt = 1
+        while True:
+            try:
+                return cls.create_at(root / (stem if attempt == 1 else f"{stem}-{attempt}"))
+            except FileExistsError:
+                attempt += 1
+
+    @classmethod
+    def create_at(cls, path: Path) -> SweepDirectory:
+        """Makes exactly this folder.
+
+        Raises:
+            FileExistsError: it is there already.
+            OSError: it cannot be made.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+        (path / "runs").mkdir()
+        return cls(path.resolve())
+
+    @classmethod
+    def open(cls, path: Path) -> SweepDirectory:
+        """The sweep that was written to `path`.
+
+        Raises:
+            NotASweepDirectory: there is no such folder, or no trials in it.
+        """
+        if not path.is_dir():
+            raise NotASweepDirectory(path, "there is no such folder")
+        for name in ("sweep.yaml", "trials.jsonl"):
+            if not (path / name).is_file():
+                raise NotASweepDirectory(path, f"it has no {name}")
+        return cls(path.resolve())
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    @property
+    def config_file(self) -> Path:
+        """The sweep as it was resolved."""
+        return self.path / "sweep.yaml"
+
+    @property
+    def runs(self) -> Path:
+        """The trials' run directories."""
+        return self.path / "runs"
+
+    def trials(self) -> list[TrialRecord]:
+        """Returns all trials, in their order.
+
+        Raises:
+            NotASweepDirectory: ``trials.jsonl`` cannot be read.
+        """
+        try:
+            lines = (self.path / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+            return [TrialRecord.from_dict(json.loads(line)) for line in lines if line.strip()]
+        except (OSError, ValueError, TypeError) as error:
+            raise NotASweepDirectory(
+                self.path, f"its trials.jsonl cannot be read: {error}"
+            ) from error
+
+    def write_trials(self, records: Sequence[TrialRecord]) -> None:
+        """Writes down how all trials stand.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        write_text(self.path / "trials.jsonl", "".join(f"{r.to_json()}\n" for r in records))
+
+    def new_run(self, trial_id: str) -> Path:
+        """Returns a run directory that a trial does not have yet; later ones end in ``-2``..."""
+        attempt = 1
+        while (path := self.runs / f"{trial_id}{f'-{attempt}' * (attempt > 1)}").exists():
+            attempt += 1
+        return path
+
+    def run_of(self, record: TrialRecord) -> RunDirectory | None:
+        """Returns a trial's newest run, None if it has not got so far."""
+        if record.run_dir is None or not (self.path / record.run_dir / "metrics").is_dir():
+            return None
+        return RunDirectory.open(self.path / record.run_dir)
+
+    def outcome_of(self, record: TrialRecord) -> TrialRecord | None:
+        """Returns what a trial itself wrote when it was over, None if it did not get there."""
+        if record.run_dir is None:
+            return None
+        try:
+            text = (self.path / record.run_dir / OUTCOME_FILE).read_text(encoding="utf-8")
+            return TrialRecord.from_dict(json.loads(text))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Lock]:
+        """Keeps others from running this sweep, too; however this process ends, it lets go.
+
+        Raises:
+            SweepIsRunning: another one does already.
+        """
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SweepIsRunning(
+                    f"{self.path} is being run by another process; wait for it, or stop it first"
+                ) from None
+            yield Lock(file)
+
+
+class Lock:
+    """A sweep that is being run, by this process.
+
+    It keeps in mind the temporary folder of the Ray that runs it: a process that is killed cannot
+    remove that, so the next one does.
+
+    Args:
+        file: open, and locked.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        file.seek(0)
+        left = Path(file.read().strip())
+        if left.is_absolute() and left.name.startswith(RAY_FOLDER_PREFIX):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def note(self, ray_folder: str | None) -> None:
+        """Writes down where Ray has its folder, None once it is gone."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(ray_folder or "")
+        self._file.flush()

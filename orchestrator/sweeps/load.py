@@ -1,0 +1,77 @@
+"""A sweep's YAML and overrides to `SweepConfig`, its base experiment filled in; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.config import ConfigError, find_config, load_config
+from orchestrator.config.load import load_structured, read_yaml
+from orchestrator.sweeps.schema import SweepConfig
+
+_RESUMABLE = ("max_concurrent", "report_interval_s", "address")
+"""Keys that change how trials are run, not which."""
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepConfig:
+    """Reads a sweep.
+
+    Args:
+        path: a YAML file, or the bare name of a packaged sweep.
+        overrides: ``key.path=value`` items, later ones win; `experiment.` leads to the experiment.
+
+    Raises:
+        ConfigError: with all unknown keys, values of a wrong type and broken interpolations, of
+            the sweep or of the experiment it is based on.
+    """
+    file = find_config(path, "sweeps")
+    base = read_yaml(file)[0].get("base")
+    for override in overrides:
+        key, _, value = override.partition("=")
+        base = value if key == "base" else base
+    defaults = SweepConfig(name=file.stem)
+    if isinstance(base, str) and base:  # what else it may be is said below
+        beside = file.parent / base
+        defaults.experiment = load_config(beside if beside.is_file() else base)
+    return load_structured(file, defaults, overrides, str(path))
+
+
+def load_resumed(file: Path, overrides: Sequence[str] = ()) -> SweepConfig:
+    """Reads what `to_yaml` wrote, to go on with it.
+
+    Args:
+        file: of the sweep's directory.
+        overrides: only such as leave the trials what they were; masked tokens are given here.
+
+    Raises:
+        ConfigError: it cannot be read, or an override would make other trials.
+    """
+    refused = [
+        f"override {override!r}: a sweep goes on with the trials it has; only "
+        f"{', '.join(_RESUMABLE)} and tokens can be given anew"
+        for override in overrides
+        if (key := override.partition("=")[0]) not in _RESUMABLE and not key.endswith(".token")
+    ]
+    if refused:
+        raise ConfigError(refused, str(file))
+    return load_structured(file, SweepConfig(), overrides, str(file))
+
+
+def to_yaml(config: SweepConfig) -> str:
+    """Returns every setting, defaults and base included; tokens masked, as in a run's config."""
+    from omegaconf import OmegaConf
+
+    experiment = config.experiment
+    servers = {
+        server_id: replace(server, token="???") if server.token else server
+        for server_id, server in experiment.servers.items()
+    }
+    templates = {
+        name: replace(template, token="???") if template.token else template
+        for name, template in config.algorithms.items()
+    }
+    masked = replace(
+        config, base="", experiment=replace(experiment, servers=servers), algorithms=templates
+    )
+    return OmegaConf.to_yaml(OmegaConf.structured(masked))

@@ -1,0 +1,125 @@
+"""Values of config keys: grids, and draws that are the same wherever and whenever they are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from orchestrator.config.resolve import derive_seed
+from orchestrator.sweeps.schema import ParameterConfig
+
+TEMPLATES = "algorithms."
+"""What keys of templates begin with."""
+
+KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
+
+# Keys that a sweep sets itself.
+_TAKEN = {
+    "seed": "the sweep's `seeds` is for that",
+    "name": "trials have names of their own",
+    "runs_dir": "trials lie in the sweep's directory",
+    "address": "the sweep's `address` is for that",
+}
+
+
+def kind_of(parameter: ParameterConfig) -> str | None:
+    """Returns which of `KINDS` a parameter is, None unless it is exactly one."""
+    given = [kind for kind in KINDS if getattr(parameter, kind) is not None]
+    return given[0] if len(given) == 1 else None
+
+
+def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
+    """Yields a sentence for each thing that is wrong with a parameter by itself."""
+    at = f"parameters.{key}"
+    if key in _TAKEN:
+        yield f"{at}: cannot be a parameter; {_TAKEN[key]}"
+    kind = kind_of(parameter)
+    if kind is None:
+        given = [kind for kind in KINDS if getattr(parameter, kind) is not None]
+        yield (
+            f"{at}: says {' and '.join(given)}; only one can be"
+            if given
+            else f"{at}: says none of {', '.join(KINDS)}; such as {{grid: [0.001, 0.0003]}}"
+        )
+        return
+    values = getattr(parameter, kind)
+    if kind in ("grid", "choice"):
+        if not values:
+            yield f"{at}.{kind}: holds no value"
+        return
+    num = 3 if kind == "quniform" else 2
+    if len(values) != num:
+        wanted = "[low, high, step]" if num == 3 else "[low, high]"
+        yield f"{at}.{kind}: must be {wanted}, got {values}"
+        return
+    if not all(map(math.isfinite, values)) or values[0] >= values[1]:
+        yield f"{at}.{kind}: low must be below high, got {values}"
+    elif kind == "loguniform" and values[0] <= 0:
+        yield f"{at}.{kind}: low must be above 0, got {values[0]}"
+    elif kind == "quniform" and not 0 < values[2] <= values[1] - values[0]:
+        yield f"{at}.{kind}: the step must be above 0 and fit between low and high, got {values[2]}"
+
+
+def active(
+    parameters: Mapping[str, ParameterConfig], templates: set[str]
+) -> dict[str, ParameterConfig]:
+    """Returns the parameters that mean something where these templates are used."""
+    return {
+        key: parameter
+        for key, parameter in parameters.items()
+        if not key.startswith(TEMPLATES) or key.split(".")[1] in templates
+    }
+
+
+def settings(
+    parameters: Mapping[str, ParameterConfig], num_samples: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Yields the values of all parameters together: every point of the grids, so often drawn.
+
+    Args:
+        parameters: those that are active.
+        num_samples: draws for each point of the grids; without anything to draw, one is enough.
+        seed: of the draws.
+    """
+    kinds = {key: kind_of(parameter) for key, parameter in parameters.items()}
+    grids = [
+        [(key, value) for value in parameters[key].grid or []]
+        for key, kind in kinds.items()
+        if kind == "grid"
+    ]
+    drawn = [key for key, kind in kinds.items() if kind != "grid"]
+    for point in product(*grids):
+        for sample in range(num_samples if drawn else 1):
+            values = dict(point)
+            values |= {key: draw(key, parameters[key], sample, seed) for key in drawn}
+            yield {key: values[key] for key in parameters}
+
+
+def draw(key: str, parameter: ParameterConfig, sample: int, seed: int) -> Any:
+    """Returns one value of a distribution.
+
+    It depends on the arguments alone, so that it stays when other parameters, assignments or
+    samples are added, and is the same under every assignment.
+    """
+    rng = np.random.default_rng(derive_seed(seed, "sample", key, str(sample)))
+    kind = kind_of(parameter)
+    assert kind is not None
+    values = getattr(parameter, kind)
+    if kind == "choice":
+        return values[int(rng.integers(len(values)))]
+    if kind == "randint":
+        return int(rng.integers(values[0], values[1]))
+    low, high = values[:2]
+    if kind == "loguniform":
+        return float(math.exp(rng.uniform(math.log(low), math.log(high))))
+    value = float(rng.uniform(low, high))
+    if kind == "quniform":
+        step = values[2]
+        # Rounded once more, since 3 * 0.1 is not 0.3 in floating point.
+        value = round(round(value / step) * step, 12)
+        value = min(max(value, math.ceil(low / step) * step), math.floor(high / step) * step)
+    return value

@@ -1,0 +1,89 @@
+"""Trials on the terminal: before a sweep what there is to run, after it what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.number_text import MISSING, number
+from orchestrator.sweeps.directory import TrialRecord
+from orchestrator.sweeps.plan import Row
+from orchestrator.sweeps.result import SweepResult
+
+_STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
+
+
+def print_rows(rows: Sequence[Row], console: Console) -> None:
+    """Prints the trials that a sweep would run."""
+    table = _table(f"{len(rows)} trials", rows)
+    for row in rows:
+        table.add_row(*_cells(row, rows))
+    console.print(table)
+
+
+def print_result(result: SweepResult, console: Console) -> None:
+    """Prints how all trials stand, the failed ones with their causes."""
+    metric = result.config.metric
+    table = _table(f"{result.sweep_dir.name}: {result.counts()}", result.trials)
+    table.add_column("status", no_wrap=True)
+    table.add_column("env steps", justify="right", no_wrap=True)
+    table.add_column(f"return ({metric.of})", justify="right", no_wrap=True)
+    table.add_column("of", no_wrap=True)
+    for trial in result.trials:
+        status = trial.status.replace("_", " ")
+        table.add_row(
+            *_cells(trial, result.trials),
+            Text(status, style=_STYLES.get(trial.status, "")),
+            f"{trial.env_steps:,}" if trial.run_dir else MISSING,
+            number(trial.metric),
+            trial.metric_source or MISSING,
+        )
+    console.print(table)
+    for trial in result.failed:
+        console.print(
+            Text(f"{trial.id} failed: {trial.cause}", style="red"), soft_wrap=True, highlight=False
+        )
+
+
+def _table(title: str, trials: Sequence[Row | TrialRecord]) -> Table:
+    table = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("trial", no_wrap=True)
+    for heading in (*_roles(trials), *(key.split(".", 1)[-1] for key in _keys(trials)), "seed"):
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _cells(trial: Row | TrialRecord, trials: Sequence[Row | TrialRecord]) -> list[str]:
+    # The number says which one it is; the rest of the id stands in the other columns.
+    trial_id = trial.trial_id if isinstance(trial, Row) else trial.id
+    return [
+        trial_id.partition("-")[0],
+        *(trial.roles.get(role, MISSING) for role in _roles(trials)),
+        *(_shown(trial.parameters.get(key)) for key in _keys(trials)),
+        str(trial.seed),
+    ]
+
+
+def _roles(trials: Sequence[Row | TrialRecord]) -> list[str]:
+    return list(dict.fromkeys(role for trial in trials for role in trial.roles))
+
+
+def _keys(trials: Sequence[Row | TrialRecord]) -> list[str]:
+    return list(dict.fromkeys(key for trial in trials for key in trial.parameters))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,197 @@
+"""One trial of a sweep, as Ray Tune runs it: a whole muxrl run with servers of its own.
+
+A class and not a function, since Tune asks a class to clean up: a trial that the scheduler ends
+early saves its checkpoints and writes its report as any run does. (A function's thread is left
+behind in the middle of what it does.)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from orchestrator.config import Experiment, ExperimentConfig
+from orchestrator.json_files import write_text
+from orchestrator.metrics import MetricsWriter
+from orchestrator.process_log import log_to
+from orchestrator.report import write_report
+from orchestrator.run import Run, RunFailed, make_folder
+from orchestrator.sweeps.directory import OUTCOME_FILE, Status, TrialRecord
+from orchestrator.sweeps.metric import measure
+from orchestrator.sweeps.plan import Row, SweepPlan
+
+METRIC = "return"
+"""What Tune knows the metric as."""
+METRIC_ENV_STEPS = "metric_env_steps"
+"""Env steps of training before the metric was measured: what schedulers compare at."""
+IS_FINISHED = "is_finished"
+"""True in a trial's own last result; a scheduler's last one has it false."""
+
+_LOG = "trial.log"
+
+logger = logging.getLogger(__name__)
+
+
+def tune_config(row: Row, run_dir: Path) -> dict[str, Any]:
+    """Returns a trial's config as Tune carries it about; `row_of` reads it back."""
+    return {
+        "trial": row.trial_id,
+        "assignment": row.assignment,
+        "roles": row.roles,
+        "parameters": row.parameters,
+        "seed": row.seed,
+        "run_dir": str(run_dir),
+    }
+
+
+def row_of(config: Mapping[str, Any]) -> Row:
+    """Returns the row that `tune_config` was given."""
+    return Row(
+        config["trial"],
+        config["assignment"],
+        dict(config.get("roles") or {}),
+        dict(config.get("parameters") or {}),
+        config["seed"],
+    )
+
+
+def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
+    """Returns what a trial's placement group holds: a bundle for each of its processes.
+
+    The first is the trial's own, which only watches; Ray takes an empty one as that.
+    """
+    simulation = config.simulation
+    wanted = [
+        {"CPU": server.resources.num_cpus, "GPU": server.resources.num_gpus}
+        for server in config.servers.values()
+    ]
+    # One more for the evaluation.
+    wanted += [{"CPU": simulation.num_cpus}] * (simulation.num_processes + 1)
+    kept = [{k: v for k, v in bundle.items() if v > 0} for bundle in wanted]
+    return [{}, *(bundle for bundle in kept if bundle)]
+
+
+def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
+    """Returns where a trial's processes go: on one machine if its servers listen to that alone."""
+    is_local = all(s.host in ("127.0.0.1", "localhost") for s in config.servers.values())
+    wanted = bundles(config)
+    if len(wanted) == 1:
+        wanted = [{"CPU": 0.001}]  # Ray has no placement group of nothing
+    return tune.PlacementGroupFactory(wanted, strategy="STRICT_PACK" if is_local else "PACK")
+
+
+class Trial(tune.Trainable):
+    """Holds a `Run` and reports its metric."""
+
+    def setup(self, config: dict[str, Any], plan: SweepPlan | None = None) -> None:
+        """Takes note of what to do; the first step begins with it.
+
+        Args:
+            config: see `tune_config`.
+            plan: the sweep's; always given, by `tune.with_parameters`.
+        """
+        assert plan is not None
+        self._plan = plan
+        self._row = row_of(config)
+        self._path = Path(config["run_dir"])
+        self._run: Run | None = None
+        self._is_over = False
+
+    def step(self) -> dict[str, Any]:
+        """Lets the run go on until the next report is due, or its end.
+
+        Raises:
+            RunFailed: something of it died.
+            ConfigError: a searcher has drawn what the experiment cannot be.
+            OSError: the run directory cannot be made or written to.
+        """
+        try:
+            return self._step(self._run or self._start())
+        except RunFailed as error:
+            self._end("failed", str(error))
+            raise
+        except Exception as error:
+            logger.exception("the trial failed")
+            log = self._path / "logs" / _LOG
+            self._end("failed", f"{type(error).__name__}: {error}; its log: {log}")
+            raise
+
+    def _start(self) -> Run:
+        plan, row = self._plan, self._row
+        experiment = plan.experiments.get(row.trial_id)
+        if experiment is None:
+            experiment = plan.resolve(row.roles, row.parameters, row.seed)
+        folder = make_folder(_named(experiment, row.trial_id), self._path)
+        log_to(folder.logs / _LOG)
+        self._folder = folder
+        self._metrics = MetricsWriter(folder, experiment.config.tensorboard)
+        self._run = Run(experiment, folder, self._metrics)
+        self._run.start()
+        self._run.begin()
+        return self._run
+
+    def _step(self, run: Run) -> dict[str, Any]:
+        due_at = time.monotonic() + self._plan.config.report_interval_s
+        while True:
+            if run.watch():
+                run.finish()
+                self._end("done")
+                return {**self._result(run), IS_FINISHED: True, "done": True}
+            if time.monotonic() >= due_at:
+                return self._result(run)
+
+    def _result(self, run: Run) -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "env_steps": run.tally.env_steps,
+            "env_steps_per_s": run.tally.env_steps_per_s,
+            "train_time_s": run.tally.time_s,
+            IS_FINISHED: False,
+        }
+        measured = measure(run, self._plan.config.metric)
+        if measured is not None:
+            result[METRIC] = measured.value
+            result[METRIC_ENV_STEPS] = measured.env_steps
+            result["metric_source"] = measured.source
+        return result
+
+    def cleanup(self) -> None:
+        """Ends the run if it is not over: the scheduler has seen enough of it."""
+        if not self._is_over:
+            self._end("stopped_early")
+
+    def _end(self, status: Status, cause: str = "") -> None:
+        """Ends all processes, and writes the report and the outcome."""
+        self._is_over = True
+        run, row = self._run, self._row
+        if run is None:  # it never came to have a directory
+            return
+        run.stop()
+        self._metrics.close()
+        if run.has_started:
+            write_report(self._folder)
+        result = self._result(run)
+        record = TrialRecord(
+            id=row.trial_id,
+            assignment=row.assignment,
+            roles=row.roles,
+            parameters=row.parameters,
+            seed=row.seed,
+            status=status,
+            metric=result.get(METRIC),
+            metric_source=result.get("metric_source", ""),
+            env_steps=result["env_steps"],
+            time_s=result["train_time_s"],
+            cause=cause,
+        )
+        # The last thing: who finds it knows that all the rest is there.
+        write_text(self._folder.path / OUTCOME_FILE, record.to_json() + "\n")
+
+
+def _named(experiment: Experiment, trial_id: str) -> Experiment:
+    return replace(experiment, config=replace(experiment.config, name=trial_id))
