@@ -1,12 +1,14 @@
-"""Climbing and penalty through a policy server: a mixer cannot see the optimum, and must not.
+"""Climbing and penalty through a policy server: games whose optimum no mixer can fit.
 
     python -m experiments.matrix_games --seeds 0 1 2 --out experiments/results/matrix_games
 
 Under uniform exploration VDN fits the payoffs by a sum of what each agent adds, QMIX by a monotonic
 function of it, and IQL by each agent's mean over the other's actions. None can say that an action
 is good only beside its partner: the best fits choose 5 in climbing (optimum 11), and in penalty,
-for k from -25 to -100, the safe 2 (optimum 10); `experiments.best_fits` works that out. A team that
-holds the optimum would be a bug, not a success.
+for k from -25 to -100, the safe 2 (optimum 10); `experiments.best_fits` works that out. A team of
+VDN or IQL that holds anything else would be a bug, not a success. QMIX's fit has other minima than
+the best, and gradient descent may end there; what it can never do is fit better than a monotonic
+table with those actions on top (`tests/servers/algorithms/test_qmix_fits.py`).
 
 Budget 10,000 env steps (episodes of one step), epsilon 1 throughout. The rule: at every 1,000
 env steps one greedy evaluation episode, joint return = sum over the two agents; see

@@ -1,0 +1,123 @@
+"""Teams of unlike sizes, spaces and habits on one real server, as the config resolves them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from real_servers import MakeServer
+
+from client import MultiplexingClient
+from orchestrator.config import (
+    ConfigError,
+    ExperimentConfig,
+    SimulationConfig,
+    SimulationFacts,
+    StopConfig,
+    resolve,
+)
+from protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
+from servers.config import ServerConfig
+from servers.learned_policies import LearnedPolicies
+from servers.server import PolicyServer
+
+PATIENCE_S = 60.0
+NUM_EPISODES = 34  # of 6 env steps: one batch of whole episodes, which has 200 or more
+NUM_ACTIONS = {"a": 3, "b": 2, "c": 5, "d": 3, "e": 3, "f": 3, "g": 3, "h": 2}
+OBSERVATIONS: dict[str, Space] = {
+    "a": Box((2,)),
+    "b": DictSpace({"observation": Box((4,)), "action_mask": MultiBinary(2)}),
+    "c": Discrete(3),  # read as one-hot
+    "d": Box((2,)),
+    "e": Box((2,)),
+    "f": Box((2,)),
+    "g": Box((2,)),
+    "h": Box((1,)),
+}
+GROUPS = {"unlike": ["a", "b", "c"], "pair_1": ["d", "e"], "pair_2": ["f", "g"]}
+SETTINGS = {
+    "batch_size_episodes": 4,
+    "num_episodes_before_learning": 4,
+    "min_sample_timesteps_per_iteration": 1,
+    "hidden_dim": 8,
+    "mixing_embed_dim": 4,
+    "hypernet_embed": 4,
+    "epsilon": 1.0,
+    "td_lambda": 0.5,
+    "standardize_rewards": True,
+}
+
+
+def team_server(make_server: MakeServer, algorithm: str) -> PolicyServer:
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={
+            "teams": ServerConfig(
+                algorithm=algorithm,
+                agents=["*"],
+                groups=GROUPS,
+                late_members="allow",
+                team_reward="mean",
+                settings=dict(SETTINGS),
+            )
+        },
+        stop=StopConfig(env_steps=10),
+    )
+    agents = {a: (OBSERVATIONS[a], Discrete(n)) for a, n in NUM_ACTIONS.items()}
+    # Pairs are alike and share a policy; every other kind of team has one of its own.
+    config.servers["teams"].policies = {"all": ["*"]}
+    with pytest.raises(ConfigError, match="their spaces differ"):
+        resolve(config, SimulationFacts(agents))
+    config.servers["teams"].policies = {"unlike": ["unlike"], "pair": ["pair_*"], "h": ["h"]}
+    return make_server(resolve(config, SimulationFacts(agents)).servers["teams"])
+
+
+def observe(agents: str, t: int) -> dict[str, Any]:
+    rng = np.random.default_rng(t)
+    seen: dict[str, Any] = {}
+    for agent in agents:
+        space = OBSERVATIONS[agent]
+        if isinstance(space, Box):
+            seen[agent] = rng.normal(size=space.shape).astype(np.float32)
+        elif isinstance(space, Discrete):
+            seen[agent] = int(rng.integers(space.n))
+        else:
+            observation = rng.normal(size=4).astype(np.float32)
+            seen[agent] = {"observation": observation, "action_mask": np.array([0, 1])}
+    return seen
+
+
+@pytest.mark.parametrize("algorithm", ["QMIX", "VDN", "IQL"])
+def test_each_team_learns_whoever_is_missing(make_server: MakeServer, algorithm: str) -> None:
+    server = team_server(make_server, algorithm)
+    # Who is asked at each step: b comes late, a dies at 3, d and e take turns, c is asked rarely.
+    asked = ["acdfgh", "aefgh", "abcdfgh", "befgh", "bdfgh", "cefg"]
+    with MultiplexingClient([server.address]) as client:
+        for _ in range(NUM_EPISODES):
+            episode_id = client.start_episode()
+            for t, agents in enumerate(asked):
+                actions = client.get_action(episode_id, observe(agents, t))
+                assert actions.keys() == set(agents)
+                assert all(0 <= actions[a] < NUM_ACTIONS[a] for a in agents)
+                assert actions.get("b", 1) == 1, "its mask leaves it no other"
+                ends = {"a": True} if t == 2 else {"h": True} if t == 4 else {}
+                rewards = {a: float(actions[a] + t) for a in agents}
+                client.log_returns(episode_id, rewards, terminations=ends)
+            client.end_episode(episode_id, observe("bcdefg", len(asked)), truncated=True)
+        assert client.num_mismatches == 0
+    policies = server.policies
+    assert isinstance(policies, LearnedPolicies)
+    learner = policies.algo.learner_group._learner
+    assert learner is not None
+    deadline = time.monotonic() + PATIENCE_S
+    # The first three episodes of a policy only fill its replay; the pairs share theirs.
+    expected = {"unlike": NUM_EPISODES - 3, "h": NUM_EPISODES - 3, "pair": 2 * NUM_EPISODES - 3}
+    while learner._num_updates != expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.status().problem == ""
+    assert learner._num_updates == expected
+    for _, module in learner.module.items():
+        assert all(np.isfinite(p.detach().numpy()).all() for p in module.parameters())
