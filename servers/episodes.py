@@ -127,7 +127,9 @@ class ServedEpisode:
         self._check_rewards(message.rewards)
         terminated, truncated = _flagged(message.terminations), _flagged(message.truncations)
         done = self._check_done(terminated | truncated) if terminated or truncated else _NOBODY
-        if (done or self._agents_done) and (back := observations.keys() & (done | self._agents_done)):
+        if (done or self._agents_done) and (
+            back := observations.keys() & (done | self._agents_done)
+        ):
             agent_id = min(back)
             raise ValueMismatch(
                 f"agent {agent_id!r} is done in this episode and cannot observe again; "

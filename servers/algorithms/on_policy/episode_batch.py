@@ -24,8 +24,6 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
-Episode = MultiAgentEpisode | SingleAgentEpisode
-
 _RECORDED = (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
 # RLlib's floor for the standard deviation of advantages.
 _MIN_STD = 1e-4
@@ -55,7 +53,7 @@ class EpisodeBatch(ConnectorV2):
         *,
         rl_module: MultiRLModule,
         batch: dict[str, Any],
-        episodes: Sequence[Episode],
+        episodes: Sequence[MultiAgentEpisode | SingleAgentEpisode],
         **kwargs: Any,
     ) -> dict[str, Any]:
         by_module: dict[str, list[SingleAgentEpisode]] = {}
@@ -144,7 +142,9 @@ def advantages_of(
     return errors[has_step]
 
 
-def _singles(episodes: Iterable[Episode]) -> Iterator[SingleAgentEpisode]:
+def _singles(
+    episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
+) -> Iterator[SingleAgentEpisode]:
     for episode in episodes:
         if isinstance(episode, MultiAgentEpisode):
             yield from episode.agent_episodes.values()

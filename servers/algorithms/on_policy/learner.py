@@ -9,7 +9,7 @@ mixin replaces those parts and keeps the rest: losses, schedules and KL coeffici
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -19,13 +19,8 @@ from ray.rllib.core.learner.training_data import TrainingData
 from servers.algorithms.on_policy.episode_batch import EpisodeBatch
 from servers.algorithms.on_policy.minibatches import Minibatch, Minibatches
 
-if TYPE_CHECKING:
-    _Base = TorchLearner
-else:
-    _Base = object
 
-
-class LeanUpdate(_Base):
+class LeanUpdate(TorchLearner):
     """To be mixed in before a ``PPOTorchLearner``.
 
     Modules with a state (LSTMs) are trained by RLlib's own pipeline, which pads sequences; so is

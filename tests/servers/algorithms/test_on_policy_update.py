@@ -35,7 +35,7 @@ def make_learner(learner_class: type[PPOTorchLearner] | None = None, **training:
         .debugging(seed=0)
     )
     config.validate()
-    of_modules = {m: (BOX, DISCRETE) for m in ("p", "q")}
+    of_modules = dict.fromkeys(("p", "q"), (BOX, DISCRETE))
     learner_class = learner_class or config.get_default_learner_class()
     learner = learner_class(
         config=config, module_spec=config.get_multi_rl_module_spec(spaces=of_modules)
