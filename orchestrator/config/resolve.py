@@ -563,8 +563,8 @@ class _ServerResolver:
         if isinstance(action_space, Box):
             bounds = f" in {action_space.low}..{action_space.high}"
         view = self._views.get(unit)
-        state = "" if view is None else f", {len(view)} in view, a state of {self._view_size(view)}"
-        return f"observes {observation_space}, acts {action_space}{bounds}{state}"
+        seen = "" if view is None else f", {len(view)} in view, a state of {self._view_size(view)}"
+        return f"observes {observation_space}, acts {action_space}{bounds}{seen}"
 
     def _check_spaces(self, algorithm: AlgorithmEntry, plans: Mapping[str, AgentPlan]) -> None:
         """Shows the algorithm the spaces as its networks will see them (`servers.seats`)."""
