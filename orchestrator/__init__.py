@@ -18,9 +18,12 @@ import importlib
 from typing import Any
 
 _EXPORTS = {
+    "CannotCompare": "orchestrator.comparisons.sources:CannotCompare",
+    "Comparison": "orchestrator.comparisons.comparison:Comparison",
     "ConfigError": "orchestrator.config:ConfigError",
     "RunResult": "orchestrator.run:RunResult",
     "SweepResult": "orchestrator.sweeps:SweepResult",
+    "compare": "orchestrator.comparisons.compare:compare_runs",
     "launch": "orchestrator.api:launch",
     "sweep": "orchestrator.api:sweep",
 }

@@ -1,4 +1,4 @@
-"""The command ``muxrl``: launch, check or sweep experiments, serve one server, evaluate a run.
+"""The command ``muxrl``: launch, check or sweep experiments, serve a server, measure runs.
 
 Ray, torch and OmegaConf are imported where a command needs them, so that ``--help`` is quick.
 """
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "serve": _serve,
             "evaluate": _evaluate,
             "sweep": _sweep,
+            "compare": _compare,
         }
         return commands[args.command](args)
     except ConfigError as error:
@@ -114,10 +115,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description="Runs every trial of a sweep as a launch of its own, on Ray Tune.",
     )
     _add_sweep_arguments(sweep)
+    compare = commands.add_parser(
+        "compare",
+        help="compare runs of one simulation, or the runs of a sweep",
+        description="Compares runs of one simulation, side by side and head to head.",
+    )
+    _add_compare_arguments(compare)
 
     args, rest = parser.parse_known_args(argv)
     # argparse takes all positionals at once; those after an option are left over.
-    has_overrides = args.command != "evaluate"
+    has_overrides = args.command not in ("evaluate", "compare")
     unknown = [x for x in rest if not has_overrides or x.startswith("-") or "=" not in x]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -185,6 +192,89 @@ def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--resume", action="store_true", help="go on with a sweep; finished trials are kept"
     )
+
+
+def _add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="RUN", help="directories of runs, or of sweeps"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where the report goes; default: comparison, in the sweep or beside the first run",
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=100,
+        metavar="N",
+        help="of the baselines and of each match; default: 100",
+    )
+    parser.add_argument(
+        "--head-to-head",
+        action="store_true",
+        help="let the policies of every run meet those of every other, in all roles",
+    )
+    parser.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        type=_named_list,
+        metavar="NAME=AGENT,...",
+        help="a role and its agents (names or patterns); default: as the sweep or servers have it",
+    )
+    parser.add_argument(
+        "--interchangeable",
+        default=[],
+        type=lambda text: text.split(","),
+        metavar="ROLE,ROLE",
+        help="roles whose seats are rotated in the head to head",
+    )
+    parser.add_argument(
+        "--budget",
+        type=int,
+        metavar="STEPS",
+        help="env steps at which runs are compared; default: the most that all have",
+    )
+    parser.add_argument(
+        "--threshold",
+        action="append",
+        default=[],
+        type=_threshold,
+        metavar="WHO=RETURN",
+        help="what counts as reached (role:prey=10); default: halfway from random to the best",
+    )
+    rule = parser.add_mutually_exclusive_group()
+    rule.add_argument(
+        "--explore",
+        dest="should_explore",
+        action="store_const",
+        const=True,
+        help="sample the actions of stochastic policies that meet head to head",
+    )
+    rule.add_argument(
+        "--greedy",
+        dest="should_explore",
+        action="store_const",
+        const=False,
+        help="take their likeliest action; default: as in the runs' own evaluations",
+    )
+
+
+def _named_list(text: str) -> tuple[str, list[str]]:
+    name, _, items = text.partition("=")
+    if not name or not items:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like NAME=AGENT,AGENT")
+    return name, items.split(",")
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    name, _, value = text.rpartition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like role:NAME=10") from None
 
 
 def _replacement(text: str) -> tuple[str, str]:
@@ -279,6 +369,46 @@ def _sweep(args: argparse.Namespace) -> int:
     except (RunFailed, SweepIsRunning, OSError) as error:
         sys.stderr.write(f"muxrl: {error}\n")
         return EXIT_FAILED
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from orchestrator.local_ray import ONE_THREAD
+
+    os.environ.update(ONE_THREAD)  # before numpy comes in
+    with _quiet(but_raise=()):
+        from client.env_loop import SimulationFailed
+        from client.errors import ClientError
+        from orchestrator.comparisons.compare import compare_runs, default_folder
+        from orchestrator.comparisons.sources import CannotCompare
+        from orchestrator.comparisons.summary import MatchProgress, print_comparison
+        from orchestrator.metrics import MalformedMetrics
+        from servers.policies import ServerProblem
+
+    failures = (ServerProblem, SimulationFailed, ClientError, MalformedMetrics, OSError)
+    try:
+        # Made first: it keeps the terminal that `_quiet` turns away.
+        with MatchProgress() as progress, _quiet(but_raise=(CannotCompare, *failures)):
+            comparison = compare_runs(
+                args.paths,
+                num_episodes=args.episodes,
+                should_meet=args.head_to_head,
+                roles=dict(args.role) or None,
+                interchangeable=args.interchangeable,
+                budget=args.budget,
+                thresholds=dict(args.threshold),
+                should_explore=args.should_explore,
+                on_match=progress,
+            )
+            report = comparison.write(args.out or default_folder(args.paths))
+    except CannotCompare as error:
+        sys.stderr.write(f"muxrl: {error}\n")
+        return EXIT_CONFIG
+    except failures as error:
+        sys.stderr.write(f"muxrl: {error}\n")
+        return EXIT_FAILED
+    print_comparison(comparison)
+    sys.stdout.write(f"written to {report}\n")
+    return EXIT_OK
 
 
 def _serve(args: argparse.Namespace) -> int:

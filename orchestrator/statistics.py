@@ -169,8 +169,7 @@ def probability_of_improvement(
         weights = [_weights(len(runs), rng, num_resamples) for runs in (ours, theirs)]
         resampled += np.einsum("ri,ij,rj->r", weights[0], wins, weights[1]) / len(first)
         is_alone = [
-            alone and len(runs) == 1
-            for alone, runs in zip(is_alone, (ours, theirs), strict=True)
+            alone and len(runs) == 1 for alone, runs in zip(is_alone, (ours, theirs), strict=True)
         ]
     if any(is_alone):
         return Estimate(estimate, math.nan, math.nan)

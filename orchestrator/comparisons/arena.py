@@ -1,0 +1,310 @@
+"""Where policies of different runs meet: frozen, each served by a server of its own.
+
+A *player* is what plays one role: the policies of a run's checkpoint, a scripted one, or random
+actions. It is started when it is first needed and stays, so that every pair of players costs no
+more than their episodes. Nothing here can learn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from client import MultiplexingClient
+from client.adapters import make_simulation
+from client.env_loop import EnvLoop, EpisodeResult
+from client.random_policy import RandomTransport
+from orchestrator.comparisons.contestants import is_fixed, server_of_role
+from orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from orchestrator.config import ConfigError, ExperimentConfig, resolve
+from orchestrator.config.resolve import SimulationFacts, derive_seed, probe
+from orchestrator.config.schema import EvaluationConfig, SimulationConfig
+from orchestrator.processes import ServerAddress, connect
+from protocol import PROTOCOL_VERSION
+from protocol.messages import AgentInfo, ServerSpec
+from servers.algorithms.registry import get_algorithm
+from servers.algorithms.settings import AlgorithmProblem
+from servers.checkpoint import Checkpoint
+from servers.config import ServerConfig, ServerPlan
+
+if TYPE_CHECKING:
+    from servers.server import PolicyServer
+
+RANDOM = "random"
+"""Label of uniformly random actions."""
+_MAX_ENVS = 8
+"""Environments in lockstep: they share every message, and more of them would save little."""
+_REST = "rest"
+
+EpisodeReturns = Mapping[str, tuple[float | None, ...]]
+"""Agent to its raw return in each episode, by the episodes' seeds; None: it was not in it."""
+
+
+@dataclass(frozen=True)
+class Player:
+    """What plays a role.
+
+    Attributes:
+        label: in tables.
+        home: the role that it was trained or written for.
+        server: what it is served by; ``agents`` are those of the home role.
+        run: whose policies they are, None for what nobody trained.
+    """
+
+    label: str
+    home: str
+    server: ServerConfig = dataclasses.field(compare=False)
+    run: ComparedRun | None = dataclasses.field(default=None, compare=False)
+    run_path: Path | None = None
+    """Of the run; it tells players of one label apart."""
+
+
+def random_player(role: str, agents: Sequence[str]) -> Player:
+    """Returns uniformly random actions for a role."""
+    return Player(RANDOM, role, ServerConfig(algorithm="RANDOM", agents=list(agents)))
+
+
+def player_of(
+    run: ComparedRun,
+    role: str,
+    agents: Sequence[str],
+    label: str,
+    *,
+    should_explore: bool,
+    checkpoint: str = "last",
+) -> Player:
+    """Returns a run's policies for a role, from their checkpoint if they were trained.
+
+    Args:
+        run: whose.
+        role: that it played there.
+        agents: of the role.
+        label: for tables.
+        should_explore: whether stochastic policies are sampled.
+        checkpoint: the folder's name under ``checkpoints/SERVER``.
+
+    Raises:
+        CannotCompare: there is no such checkpoint, or a team has members outside the role.
+    """
+    server_id, server = server_of_role(run, agents)
+    if is_fixed(server):
+        fixed = dataclasses.replace(server, agents=list(agents), host="127.0.0.1", port=0, token="")
+        if server.algorithm.upper() == "RANDOM":
+            return random_player(role, agents)
+        return Player(label, role, fixed)
+    path = run.path / "checkpoints" / server_id / checkpoint
+    try:
+        about = Checkpoint.open(path).about
+        algorithm = get_algorithm(server.algorithm)
+    except AlgorithmProblem as error:
+        raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
+    groups = _teams_of_role(about, server, agents, run.name, role)
+    policies = _policies_of_role(about, server, agents, {} if algorithm.is_central else groups)
+    frozen = ServerConfig(
+        algorithm="FROZEN",
+        agents=list(agents),
+        policies=policies,
+        groups=groups,
+        late_members=server.late_members,
+        use_global_state=server.use_global_state,
+        settings={
+            "checkpoint": str(path),
+            "should_explore": should_explore and algorithm.samples_actions,
+        },
+    )
+    return Player(label, role, frozen, run, run.path)
+
+
+def _teams_of_role(
+    about: Mapping[str, Any], server: ServerConfig, agents: Sequence[str], run: str, role: str
+) -> dict[str, list[str]]:
+    """Returns a role's teams on a server that may have had more agents."""
+    groups: dict[str, list[str]] = {}
+    for team, members in about.get("groups", server.groups).items():
+        inside = [member for member in members if member in agents]
+        if inside and len(inside) < len(members):
+            raise CannotCompare(
+                f"run {run!r} has team {team!r} ({', '.join(members)}) of which role {role!r} is "
+                "only a part; a team's policy cannot be divided, so this role can meet nobody"
+            )
+        if inside and list(members) != [team]:  # a team of one, named after it, is made anyway
+            groups[team] = list(members)
+    return groups
+
+
+def _policies_of_role(
+    about: Mapping[str, Any],
+    server: ServerConfig,
+    agents: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+) -> dict[str, list[str]]:
+    """Returns the policies of a role's agents, or of its teams, as the checkpoint names them."""
+    if "agents" not in about:
+        return server.policies
+    team_of = {member: team for team, members in groups.items() for member in members}
+    policies: dict[str, list[str]] = {}
+    for agent in agents:
+        seats = policies.setdefault(about["agents"][agent]["policy"], [])
+        seat = team_of.get(agent, agent)
+        if seat not in seats:
+            seats.append(seat)
+    return policies
+
+
+class Arena:
+    """Plays episodes of one simulation between players; a context manager, which stops them.
+
+    Args:
+        simulation: as the runs have it.
+        roles: role to its agents.
+        seed: of everything that is drawn.
+
+    Raises:
+        CannotCompare: the simulation is external, or cannot be made.
+    """
+
+    def __init__(
+        self, simulation: SimulationConfig, roles: Mapping[str, tuple[str, ...]], seed: int
+    ) -> None:
+        if simulation.env == "external":
+            raise CannotCompare(
+                "the simulation of these runs is external, so muxrl cannot start it and nothing "
+                "can be played; what the runs have recorded can be compared"
+            )
+        self._roles = dict(roles)
+        self._seed = seed
+        self._stack = contextlib.ExitStack()
+        self._servers: dict[tuple[Player, str], ServerAddress] = {}
+        self._config = dataclasses.replace(simulation, num_processes=1, num_envs_per_process=1)
+        try:
+            self.facts: SimulationFacts = probe(self._config)
+        except ConfigError as error:
+            raise CannotCompare(f"nothing can be played: {error}") from error
+        self._simulations = [
+            make_simulation(simulation.env, dict(simulation.kwargs)) for _ in range(_MAX_ENVS)
+        ]
+        for made in self._simulations:
+            self._stack.callback(made.close)
+        self.num_episodes = 0
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
+        """Plays episodes.
+
+        Args:
+            seating: role to who plays it; a player may sit in another role than its own.
+            seeds: one for each episode's reset.
+
+        Raises:
+            CannotCompare: a player does not fit its seats.
+            ServerProblem: its server could not be started.
+            SimulationFailed: the simulation raised.
+        """
+        addresses = {role: self._address(player, role) for role, player in seating.items()}
+        with connect(addresses, None, self._seed) as client:
+            return self._episodes(client, seeds)
+
+    def play_at_random(self, seeds: Sequence[int]) -> EpisodeReturns:
+        """Plays episodes in which all agents act uniformly at random."""
+        agents = {a: AgentInfo("", *spaces) for a, spaces in self.facts.agents.items()}
+        spec = ServerSpec(PROTOCOL_VERSION, RANDOM, RANDOM, agents)
+        with MultiplexingClient({RANDOM: RandomTransport(spec, self._seed)}) as client:
+            return self._episodes(client, seeds)
+
+    def check_interchangeable(self, roles: Sequence[str]) -> None:
+        """Holds the roles' agents against each other, one by one.
+
+        Raises:
+            CannotCompare: a role is unknown, or their numbers of agents or their spaces differ.
+        """
+        for role in roles:
+            if role not in self._roles:
+                raise CannotCompare(
+                    f"there is no role {role!r} to rotate; the roles are {', '.join(self._roles)}"
+                )
+        first = self._spaces(roles[0])
+        for role in roles[1:]:
+            if self._spaces(role) != first:
+                raise CannotCompare(
+                    f"roles {roles[0]!r} and {role!r} are not interchangeable: their agents differ "
+                    "in number or in their spaces"
+                )
+
+    def _spaces(self, role: str) -> list[object]:
+        return [self.facts.agents[agent] for agent in self._roles[role]]
+
+    def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> EpisodeReturns:
+        results: list[EpisodeResult] = []
+        simulations = self._simulations[: len(seeds)]
+        EnvLoop(simulations, client, mode="eval", seeds=iter(seeds)).run(results.append)
+        self.num_episodes += len(results)
+        results.sort(key=lambda result: result.seed or 0)
+        return {a: tuple(r.returns.get(a) for r in results) for a in self.facts.agents}
+
+    def _address(self, player: Player, role: str) -> ServerAddress:
+        """Returns where a player listens for the agents of a role; it is started if it is new."""
+        if (player, role) not in self._servers:
+            self._servers[player, role] = self._start(player, role)
+        return self._servers[player, role]
+
+    def _start(self, player: Player, role: str) -> ServerAddress:
+        from servers.server import PolicyServer
+
+        server: PolicyServer = PolicyServer(self._plan(player, role))
+        self._stack.callback(server.stop)
+        return ServerAddress(server.start())
+
+    def _plan(self, player: Player, role: str) -> ServerPlan:
+        seats = dict(zip(self._roles[player.home], self._roles[role], strict=True))
+        server = dataclasses.replace(
+            player.server,
+            agents=list(self._roles[role]),
+            policies={
+                p: [seats.get(a, a) for a in who] for p, who in player.server.policies.items()
+            },
+            groups={g: [seats.get(a, a) for a in who] for g, who in player.server.groups.items()},
+        )
+        rest = [agent for agent in self.facts.agents if agent not in self._roles[role]]
+        servers = {role: server}
+        if rest:
+            servers[_REST + role] = ServerConfig(algorithm="RANDOM", agents=rest)
+        config = ExperimentConfig(
+            name="comparison",
+            seed=derive_seed(self._seed, player.label, str(player.run_path or ""), role),
+            simulation=self._config,
+            servers=servers,
+            evaluation=EvaluationConfig(),
+        )
+        try:
+            return resolve(config, self.facts, needs_stop=False).servers[role]
+        except ConfigError as error:
+            whose = f" of run {player.run.name!r}" if player.run else ""
+            raise CannotCompare(
+                f"{player.label!r}{whose} cannot play role {role!r}: {error}"
+            ) from error
+
+
+def episode_seeds(first: int, num_episodes: int) -> tuple[int, ...]:
+    """Returns the seeds that every pair of players meets on."""
+    return tuple(range(first, first + num_episodes))
+
+
+def rotations(roles: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yields each cyclic shift of seats, home role to the role that is played, none at first."""
+    for shift in range(max(1, len(roles))):
+        yield {home: roles[(i + shift) % len(roles)] for i, home in enumerate(roles)}

@@ -1,0 +1,163 @@
+"""Runs that differ in nothing but the seed are one contestant, and it needs a name.
+
+What tells contestants apart is who plays which role, with which settings. A label says the
+algorithm, or what a sweep calls it; settings are added only where two servers of one label differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from servers.config import ServerConfig
+from servers.fixed_policies import find_fixed
+
+# Where a server runs, what it refuses, and whom it serves (the role says that) is not what it does.
+_NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")
+_OF_THE_RUN = ("num_processes", "num_envs_per_process")
+_MAX_SHOWN = 40  # characters of a setting's value
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One assignment with its settings, trained once for each seed.
+
+    Attributes:
+        name: for tables: ``qmix predator | ppo prey``.
+        assignment: the canonical string, as the runs have it.
+        played: role to the label of what played it.
+        settings: of the simulation processes, " [num_processes=4]", where runs differ in them.
+        learns: whether any of it was trained.
+        runs: by seed, no two of the same.
+    """
+
+    name: str
+    assignment: str
+    played: Mapping[str, str]
+    settings: str
+    learns: bool
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of its runs."""
+        return tuple(run.seed for run in self.runs)
+
+    def others(self, role: str) -> str:
+        """All that tells it from contestants who differ in this role alone."""
+        return _joined({r: label for r, label in self.played.items() if r != role}) + self.settings
+
+
+def find_contestants(
+    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
+) -> tuple[Contestant, ...]:
+    """Groups runs by what they differ in, in the order in which each is met first.
+
+    Raises:
+        CannotCompare: two runs of one contestant have one seed; they would count twice.
+    """
+    labels = _labels(runs, roles)
+    settings = [_run_settings(run) for run in runs]
+    differing = [key for key in _OF_THE_RUN if len({str(s[key]) for s in settings}) > 1]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for index in range(len(runs)):
+        suffix = ", ".join(f"{key}={settings[index][key]}" for key in differing)
+        groups.setdefault((tuple(labels[index].items()), suffix), []).append(index)
+    contestants = []
+    for (played, suffix), indices in groups.items():
+        ours = sorted((runs[i] for i in indices), key=lambda run: run.seed)
+        for one, other in pairwise(ours):
+            if one.seed == other.seed:
+                raise CannotCompare(
+                    f"runs {one.name!r} and {other.name!r} are the same assignment with the same "
+                    f"settings and the same seed {one.seed}; they are no two independent runs, so "
+                    "leave one out"
+                )
+        shown = f" [{suffix}]" if suffix else ""
+        contestants.append(
+            Contestant(
+                name=_joined(dict(played)) + shown,
+                assignment=ours[0].recorded.assignment,
+                played=dict(played),
+                settings=shown,
+                learns=any(s.learns for s in ours[0].recorded.servers.values()),
+                runs=tuple(ours),
+            )
+        )
+    return tuple(contestants)
+
+
+def _joined(played: Mapping[str, str]) -> str:
+    return " | ".join(f"{label} {role}" for role, label in played.items())
+
+
+def server_of_role(run: ComparedRun, agents: Sequence[str]) -> tuple[str, ServerConfig]:
+    """Returns the server that plays a role in a run, by its id."""
+    server_id = run.server_of[agents[0]]
+    return server_id, run.config.servers[server_id]
+
+
+def _labels(
+    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
+) -> list[dict[str, str]]:
+    """For each run, role to label."""
+    labels: list[dict[str, str]] = [{} for _ in runs]
+    for role, agents in roles.items():
+        servers = [server_of_role(run, agents) for run in runs]
+        plain = []
+        for run, (server_id, server) in zip(runs, servers, strict=True):
+            label = server.label or server.algorithm.lower()
+            also = [
+                other
+                for other, members in roles.items()
+                if other != role and run.server_of[members[0]] == server_id
+            ]
+            plain.append(label + (f" shared with {', '.join(also)}" if also else ""))
+        for label in dict.fromkeys(plain):
+            ours = [i for i, other in enumerate(plain) if other == label]
+            told = _differences([servers[i][1] for i in ours])
+            for index, difference in zip(ours, told, strict=True):
+                labels[index][role] = label + (f" [{difference}]" if difference else "")
+    return labels
+
+
+def _differences(servers: Sequence[ServerConfig]) -> list[str]:
+    """For each server, the settings in which it differs from any of the others, as text."""
+    flat = [dict(_flattened(_behaviour(server))) for server in servers]
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    differing = [k for k in keys if len({str(one.get(k, "default")) for one in flat}) > 1]
+    return [
+        ", ".join(f"{k}={str(one.get(k, 'default'))[:_MAX_SHOWN]}" for k in differing)
+        for one in flat
+    ]
+
+
+def _behaviour(server: ServerConfig) -> dict[str, Any]:
+    fields = {k: v for k, v in dataclasses.asdict(server).items() if k not in _NOT_WHAT_IT_DOES}
+    fields["algorithm"] = server.algorithm.upper()
+    return fields
+
+
+def _flattened(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Leaves by dotted key, ``settings.`` left out, since most are there."""
+    leaves: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            leaves += _flattened(value, "" if path == "settings" else f"{path}.")
+        else:
+            leaves.append((path, value))
+    return leaves
+
+
+def _run_settings(run: ComparedRun) -> dict[str, Any]:
+    return {key: getattr(run.config.simulation, key) for key in _OF_THE_RUN}
+
+
+def is_fixed(server: ServerConfig) -> bool:
+    """Whether a server's policies were never trained in its run."""
+    return find_fixed(server.algorithm) is not None

@@ -1,0 +1,122 @@
+"""A comparison as data: CSV files, one JSON file with all estimates, and marl-eval's JSON.
+
+marl-eval (Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for
+Cooperative MARL") reads environment -> task -> algorithm -> run -> step -> metrics, each metric a
+list with one number for each evaluation episode. Here a contestant is an algorithm, a run's seed
+its name, each subject's return a metric, and the simulation environment and task.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.comparisons.comparison import Comparison
+from orchestrator.comparisons.contestants import Contestant
+from orchestrator.comparisons.roles import Subject
+from orchestrator.comparisons.rows import TABLES
+from orchestrator.comparisons.side_by_side import TOLERANCE
+from orchestrator.comparisons.sources import ComparedRun
+from orchestrator.json_files import write_json, write_text
+from orchestrator.recorded_run import EvaluationPoint
+
+_FORMAT = 1
+
+
+def write_files(comparison: Comparison, folder: Path) -> None:
+    """Writes a CSV file for each table, ``comparison.json`` and ``marl_eval.json``.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    for name, (columns, rows) in TABLES.items():
+        if name == "matches" and comparison.head_to_head is None:
+            continue
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows(comparison):
+            writer.writerow({key: _cell(value) for key, value in row.items()})
+        write_text(folder / f"{name}.csv", text.getvalue())
+    write_json(folder / "comparison.json", as_json(comparison))
+    write_json(folder / "marl_eval.json", marl_eval(comparison))
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """All that was found, for ``comparison.json``."""
+    return {
+        "format": _FORMAT,
+        "simulation": {"env": comparison.env, "kwargs": comparison.kwargs},
+        "roles": comparison.roles,
+        "contestants": {
+            contestant.name: {
+                "assignment": contestant.assignment,
+                "played": contestant.played,
+                "learns": contestant.learns,
+                "runs": {run.seed: str(run.path) for run in contestant.runs},
+            }
+            for contestant in comparison.contestants
+        },
+        "budget": asdict(comparison.budget),
+        "evaluated_actions": "sampled" if comparison.should_explore else "greedy",
+        "first_episode_seed": comparison.first_seed,
+        "thresholds": comparison.thresholds,
+        "notes": comparison.notes,
+        "tables": {
+            name: list(rows(comparison)) for name, (_, rows) in TABLES.items() if name != "curves"
+        },
+    }
+
+
+def marl_eval(comparison: Comparison) -> dict[str, Any]:
+    """The runs in marl-eval's shape."""
+    environment, _, task = comparison.env.rpartition(":")
+    return {
+        environment or comparison.env: {
+            task or "task": {
+                contestant.name: {
+                    f"seed_{run.seed}": _steps(comparison, contestant, run)
+                    for run in contestant.runs
+                }
+                for contestant in comparison.contestants
+            }
+        }
+    }
+
+
+def _steps(comparison: Comparison, contestant: Contestant, run: ComparedRun) -> dict[str, Any]:
+    limit = comparison.budget.env_steps * (1 + TOLERANCE)
+    points = [p for p in run.points if p.env_steps <= limit or not contestant.learns]
+    steps: dict[str, Any] = {
+        f"step_{number}": {
+            "step_count": point.env_steps,
+            **({"elapsed_time": point.time_s} if math.isfinite(point.time_s) else {}),
+            **_metrics(comparison.subjects, point),
+        }
+        for number, point in enumerate(points)
+    }
+    steps["absolute_metrics"] = _metrics(comparison.subjects, points[-1])
+    return steps
+
+
+def _metrics(subjects: tuple[Subject, ...], point: EvaluationPoint) -> Mapping[str, list[float]]:
+    metrics = {}
+    for subject in subjects:
+        values = subject.returns(point.returns[None])
+        name = "return" if subject.kind == "total" else f"return_{subject.kind}_{subject.name}"
+        metrics[re.sub(r"\W+", "_", name).lower()] = values[np.isfinite(values)].tolist()
+    return metrics
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float) and not np.isfinite(value):
+        return ""
+    return value

@@ -1,0 +1,168 @@
+"""Who is measured: agents, the roles they play, the teams they learn in, and all together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from orchestrator.config.problems import listed
+from orchestrator.config.resolve import match
+from orchestrator.recorded_run import AgentReturns, Floats
+
+Kind = Literal["role", "team", "agent", "total"]
+
+_NUMBERED = re.compile(r"(.*?[A-Za-z])[_-]?\d+")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Some agents whose return is measured.
+
+    Attributes:
+        kind: a role, team or agent has the mean over its agents, "total" the sum over all.
+        name: of the role, team or agent.
+        agents: whose.
+    """
+
+    kind: Kind
+    name: str
+    agents: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Names it among all subjects: ``role:prey``, ``total``."""
+        return self.kind if self.kind == "total" else f"{self.kind}:{self.name}"
+
+    @property
+    def title(self) -> str:
+        """For headings."""
+        many = {"role": "mean over", "team": "mean over", "total": "sum over"}
+        if len(self.agents) == 1:
+            return self.name
+        return f"{self.name} ({many[self.kind]} {len(self.agents)} agents)"
+
+    def returns(self, by_agent: AgentReturns) -> Floats:
+        """Returns one number for each episode: ``[num_episodes]``.
+
+        An agent that was not in an episode does not count there; an episode that had none of
+        them is NaN.
+        """
+        rows = [
+            [math.nan if r is None else r for r in by_agent[agent]]
+            for agent in self.agents
+            if agent in by_agent
+        ]
+        if not rows:
+            return np.empty(0)
+        table = np.array(rows, dtype=np.float64)
+        counts = np.isfinite(table).sum(axis=0)
+        totals = np.where(counts > 0, np.nansum(table, axis=0), math.nan)
+        return totals if self.kind == "total" else totals / np.maximum(counts, 1)
+
+
+def find_roles(
+    runs: Sequence[ComparedRun], named: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns each role's agents, in the simulation's order.
+
+    Args:
+        runs: of one simulation.
+        named: role to agent patterns, as a sweep or a user names them. Agents in none of them
+            form roles of their own: those that every run gives to one server together.
+
+    Raises:
+        CannotCompare: a pattern matches nobody, an agent is in two roles, or a run has a role's
+            agents on several servers.
+    """
+    agents = simulation_order(runs)
+    roles: dict[str, tuple[str, ...]] = {}
+    owner: dict[str, str] = {}
+    for role, patterns in named.items():
+        members, idle = match(patterns, agents)
+        if idle:
+            raise CannotCompare(
+                f"role {role!r}: {idle[0]!r} matches no agent; the simulation has {listed(agents)}"
+            )
+        for agent in members:
+            if agent in owner:
+                raise CannotCompare(
+                    f"agent {agent!r} is in the roles {owner[agent]!r} and {role!r}"
+                )
+            owner[agent] = role
+        for run in runs:
+            servers = {run.server_of[agent] for agent in members}
+            if len(servers) > 1:
+                raise CannotCompare(
+                    f"run {run.name!r} has the agents of role {role!r} on the servers "
+                    f"{listed(sorted(servers))}; a role is played by one server in every run"
+                )
+        roles[role] = tuple(a for a in agents if a in members)
+    together: dict[tuple[str, ...], list[str]] = {}
+    for agent in agents:
+        if agent not in owner:
+            together.setdefault(tuple(run.server_of[agent] for run in runs), []).append(agent)
+    roles.update(_named(runs, list(together.values()), taken=roles))
+    return roles
+
+
+def find_subjects(
+    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
+) -> tuple[Subject, ...]:
+    """Returns all that is measured: the roles, the total, teams that are no role, the agents."""
+    agents = simulation_order(runs)
+    found = [Subject("role", role, members) for role, members in roles.items()]
+    if len(agents) > 1:
+        found.append(Subject("total", "all agents", tuple(agents)))
+    seen = {frozenset(members) for members in roles.values()}
+    for run in runs:
+        for server in run.config.servers.values():
+            for team, patterns in server.groups.items():
+                members = tuple(match(patterns, agents)[0])
+                if len(members) > 1 and frozenset(members) not in seen:
+                    seen.add(frozenset(members))
+                    found.append(Subject("team", team, members))
+    alone = {members[0] for members in roles.values() if len(members) == 1}
+    found += [Subject("agent", agent, (agent,)) for agent in agents if agent not in alone]
+    return tuple(found)
+
+
+def simulation_order(runs: Sequence[ComparedRun]) -> list[str]:
+    """Returns all agents, in the order in which the first run's evaluation has them."""
+    measured = runs[0].points[-1].returns[None]
+    return [*measured, *sorted(set(runs[0].server_of) - set(measured))]
+
+
+def _named(
+    runs: Sequence[ComparedRun], groups: Sequence[Sequence[str]], taken: Mapping[str, object]
+) -> dict[str, tuple[str, ...]]:
+    """Names each group as its agents are called before their numbers, if that is theirs alone.
+
+    Else after the server that serves just them in every run; else it is all of their names.
+    """
+    stems = [{_stem(agent) for agent in members} for members in groups]
+    named: dict[str, tuple[str, ...]] = {}
+    for members, ours in zip(groups, stems, strict=True):
+        stem = next(iter(ours))
+        servers = {run.server_of[members[0]] for run in runs}
+        server = next(iter(servers))
+        if len(ours) == 1 and sum(stem in theirs for theirs in stems) == 1:
+            name = stem
+        elif len(servers) == 1 and all(
+            set(run.recorded.servers[server].agents) == set(members) for run in runs
+        ):
+            name = server
+        else:
+            name = "+".join(members)
+        named["+".join(members) if name in taken or name in named else name] = tuple(members)
+    return named
+
+
+def _stem(agent: str) -> str:
+    numbered = _NUMBERED.fullmatch(agent)
+    return numbered.group(1) if numbered else agent

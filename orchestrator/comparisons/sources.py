@@ -1,0 +1,243 @@
+"""Which runs are compared: read, and held against each other.
+
+What is compared must be comparable: one simulation, made with the same arguments, the same
+evaluation episodes under the same rule, one run for each seed. Whatever differs is refused by the
+names of two runs that show it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from orchestrator.config import ConfigError, ExperimentConfig, from_yaml
+from orchestrator.config.problems import listed
+from orchestrator.recorded_run import EvaluationPoint, RecordedRun
+from orchestrator.run_directory import NotARunDirectory
+from servers.config import ServerConfig
+
+TRIALS_FILE = "trials.jsonl"
+SWEEP_FILE = "sweep.yaml"
+_MAX_LISTED = 5
+
+
+class CannotCompare(Exception):
+    """The runs cannot be compared as asked for; the sentence says what stands in the way."""
+
+
+@dataclass(frozen=True, eq=False)  # one folder is one run: no two are alike
+class ComparedRun:
+    """One run, as its files tell it.
+
+    Attributes:
+        path: its directory.
+        recorded: what was measured.
+        config: what it was started with.
+        versions: the software that made it.
+    """
+
+    path: Path
+    recorded: RecordedRun
+    config: ExperimentConfig
+    versions: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.recorded.name
+
+    @property
+    def seed(self) -> int:
+        """Of its training."""
+        return self.config.seed
+
+    @property
+    def points(self) -> tuple[EvaluationPoint, ...]:
+        """Its evaluations with all agents as learned, by env steps."""
+        return tuple(point for point in self.recorded.points if None in point.returns)
+
+    @property
+    def server_of(self) -> dict[str, str]:
+        """Agent to the server that it was served by."""
+        return {a: s for s, server in self.recorded.servers.items() for a in server.agents}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The runs, and what a sweep said of them.
+
+    Attributes:
+        runs: all of one simulation, evaluated in the same way.
+        roles: role to agent patterns; {} where no sweep named any.
+        scripts: role to the scripted policies that a sweep has for it, finished or not.
+        notes: what a reader must know of runs that were left out.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    roles: Mapping[str, Sequence[str]]
+    scripts: Mapping[str, Sequence[ServerConfig]]
+    notes: tuple[str, ...]
+
+
+def read_sources(paths: Sequence[Path]) -> Sources:
+    """Reads runs, or the runs of sweeps.
+
+    Args:
+        paths: of run directories and of sweep directories (they hold a ``trials.jsonl``).
+
+    Raises:
+        CannotCompare: a path is neither, or two runs are not comparable.
+        MalformedMetrics: a metrics file is broken elsewhere than in its last line.
+    """
+    runs: list[ComparedRun] = []
+    roles: dict[str, Sequence[str]] = {}
+    scripts: dict[str, list[ServerConfig]] = {}
+    notes: list[str] = []
+    for path in paths:
+        if (path / TRIALS_FILE).is_file():
+            trials = _trials(path)
+            runs += [
+                _read_run(path / trial["run_dir"]) for trial in trials.values() if _is_done(trial)
+            ]
+            notes += _left_out(path, trials)
+            _add_sweep(path, trials, roles, scripts)
+        else:
+            runs.append(_read_run(path))
+    if not runs:
+        raise CannotCompare(
+            f"there is no finished run in {listed(map(str, paths))}"
+            + (f": {'; '.join(notes)}" if notes else "")
+        )
+    for run in runs[1:]:
+        _check_comparable(runs[0], run)
+    _check_evaluated(runs)
+    notes += _version_notes(runs)
+    return Sources(tuple(runs), roles, scripts, tuple(notes))
+
+
+def _read_run(path: Path) -> ComparedRun:
+    try:
+        recorded = RecordedRun.read(path)
+        config = from_yaml((path / "config.yaml").read_text(encoding="utf-8"), str(path))
+    except NotARunDirectory as error:
+        raise CannotCompare(f"{error}; a sweep's directory would hold a {TRIALS_FILE}") from error
+    except FileNotFoundError as error:
+        raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
+    except ConfigError as error:
+        raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
+    try:
+        versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        versions = {}
+    return ComparedRun(path.resolve(), recorded, config, versions)
+
+
+def _trials(sweep: Path) -> dict[str, Mapping[str, Any]]:
+    """Returns a sweep's trials by id; of several lines with one id, the last."""
+    trials: dict[str, Mapping[str, Any]] = {}
+    for number, line in enumerate((sweep / TRIALS_FILE).read_text(encoding="utf-8").splitlines()):
+        try:
+            trial = json.loads(line)
+            trials[str(trial["id"])] = trial
+        except (ValueError, KeyError, TypeError) as error:
+            raise CannotCompare(
+                f"line {number + 1} of {sweep / TRIALS_FILE} is no trial ({error!r}); was the file "
+                "edited?"
+            ) from error
+    return trials
+
+
+def _is_done(trial: Mapping[str, Any]) -> bool:
+    return trial.get("status") == "done" and bool(trial.get("run_dir"))
+
+
+def _left_out(sweep: Path, trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Says which trials did not finish, and so are not compared."""
+    ids: dict[str, list[str]] = {}
+    for trial_id, trial in trials.items():
+        if not _is_done(trial):
+            ids.setdefault(str(trial.get("status", "unknown")), []).append(trial_id)
+    return [
+        f"left out of sweep {sweep.resolve().name!r}: {len(those)} of {len(trials)} trials are "
+        f"{status.replace('_', ' ')} ({listed(those, _MAX_LISTED)})"
+        for status, those in ids.items()
+    ]
+
+
+def _add_sweep(
+    sweep: Path,
+    trials: Mapping[str, Mapping[str, Any]],
+    roles: dict[str, Sequence[str]],
+    scripts: dict[str, list[ServerConfig]],
+) -> None:
+    """Adds what ``sweep.yaml`` says of roles, and of scripted policies that trials have in them."""
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(sweep / SWEEP_FILE))
+    except FileNotFoundError:
+        return
+    assert isinstance(config, dict)
+    for role, patterns in dict(config.get("roles") or {}).items():
+        roles.setdefault(str(role), [patterns] if isinstance(patterns, str) else list(patterns))
+    known = set(ServerConfig.__dataclass_fields__)
+    for label, template in dict(config.get("algorithms") or {}).items():
+        if str(template.get("algorithm", "")).upper() != "SCRIPTED":
+            continue
+        fields = {str(k): v for k, v in template.items() if k in known and v is not None}
+        server = ServerConfig(**{**fields, "label": str(label)})
+        for role in roles:
+            if any((trial.get("roles") or {}).get(role) == label for trial in trials.values()):
+                scripts.setdefault(role, []).append(server)
+
+
+def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
+    def refuse(what: str) -> None:
+        raise CannotCompare(
+            f"runs {first.name!r} and {other.name!r} cannot be compared: {what}; expected runs of "
+            "one simulation, evaluated in the same way"
+        )
+
+    ours, theirs = first.config.simulation, other.config.simulation
+    if ours.env != theirs.env:
+        refuse(f"simulation {ours.env!r} against {theirs.env!r}")
+    for key in sorted({*ours.kwargs, *theirs.kwargs}):
+        values = [dict(s.kwargs).get(key, "its default") for s in (ours, theirs)]
+        if values[0] != values[1]:
+            refuse(f"the simulation's argument {key!r} is {values[0]} against {values[1]}")
+    if set(first.server_of) != set(other.server_of):
+        differing = sorted(set(first.server_of) ^ set(other.server_of))
+        refuse(f"the agents differ in {listed(differing)}")
+    if first.config.evaluation.seed != other.config.evaluation.seed:
+        refuse(
+            f"evaluation episodes begin with seed {first.config.evaluation.seed} against "
+            f"{other.config.evaluation.seed}"
+        )
+    rules = [run.recorded.should_explore for run in (first, other)]
+    if None not in rules and rules[0] != rules[1]:
+        names = ["sampled" if rule else "greedy" for rule in rules]
+        refuse(f"evaluated actions are {names[0]} against {names[1]}")
+
+
+def _check_evaluated(runs: Sequence[ComparedRun]) -> None:
+    missing = [run.name for run in runs if not run.points]
+    if missing:
+        raise CannotCompare(
+            f"{listed(map(repr, missing), _MAX_LISTED)} {'were' if len(missing) > 1 else 'was'} "
+            "never evaluated, and training returns are no measure, since they hold exploration; "
+            "set evaluation.final_num_episodes, or leave the run out"
+        )
+
+
+def _version_notes(runs: Sequence[ComparedRun]) -> list[str]:
+    notes = []
+    for package in ("muxrl", "ray", "torch"):
+        found = {str(run.versions[package]) for run in runs if run.versions.get(package)}
+        if len(found) > 1:
+            notes.append(
+                f"the runs were made with different versions of {package}: {listed(sorted(found))}"
+            )
+    return notes
