@@ -4,8 +4,8 @@
 
 Cues (discrete actions, three agents that share one policy), dials (continuous actions, two agents,
 one policy each), recall (memory). The rule: after the budget, 50 evaluation episodes with the
-likeliest actions, mean return per agent. Each task has exact bounds; `floor` is what is possible
-without what is to be shown, a learner without it stays below `low`, one with it gets above.
+likeliest actions, mean return per agent. Each task has exact bounds: `floor` is what is possible
+without having learnt, and who lacks what the task needs (memory) has to stay below `low`.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ CASES: dict[str, Case] = {
     "PPO, LSTM": Case("PPO", RECALL, 12_000, _RECALL_PPO, _LSTM),
     "PPO, MLP": Case("PPO", RECALL, 12_000, _RECALL_PPO, is_learnable=False),
     "A2C, LSTM": Case("A2C", RECALL, 20_000, _RECALL_A2C, _LSTM),
+    "IMPALA, LSTM": Case("IMPALA", RECALL, 20_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
+    "APPO, LSTM": Case("APPO", RECALL, 24_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
     "A2C, MLP": Case("A2C", RECALL, 20_000, _RECALL_A2C, is_learnable=False),
 }
 
