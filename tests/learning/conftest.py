@@ -1,0 +1,15 @@
+"""One Ray for all of these tests: a start of its own is a third of the time that some of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.local_ray import local_ray
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _running_ray() -> Iterator[None]:
+    with local_ray(num_cpus=2):
+        yield
