@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from orchestrator.config import Experiment, to_yaml
+from orchestrator.config import Experiment, ExperimentConfig, to_yaml
+from orchestrator.config.checks import EXTERNAL
 from orchestrator.config.resolve import derive_seed
 from orchestrator.evaluation import Evaluations
 from orchestrator.local_ray import ONE_THREAD, start_local_ray, stop_local_ray
@@ -194,7 +195,7 @@ def _ray(experiment: Experiment) -> Iterator[None]:
             ray.shutdown()
         return
     # On one machine nobody waits for a place.
-    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(experiment))) + 1)
+    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(experiment.config))) + 1)
     try:
         folder = start_local_ray(num_cpus)
     except Exception as error:
@@ -205,13 +206,20 @@ def _ray(experiment: Experiment) -> Iterator[None]:
         stop_local_ray(folder)
 
 
-def cpus_wanted(experiment: Experiment) -> list[float]:
+def cpus_wanted(config: ExperimentConfig) -> list[float]:
     """Returns the logical CPUs of each process of a run: servers, simulations, evaluation."""
-    simulation = experiment.config.simulation
-    servers = [plan.resources.num_cpus for plan in experiment.servers.values()]
-    if experiment.is_external:
+    simulation = config.simulation
+    servers = [server.resources.num_cpus for server in config.servers.values()]
+    if simulation.env == EXTERNAL:
         return servers
-    return servers + [simulation.num_cpus] * (simulation.num_processes + 1)
+    num_processes = simulation.num_processes + has_evaluations(config)
+    return servers + [simulation.num_cpus] * num_processes
+
+
+def has_evaluations(config: ExperimentConfig) -> bool:
+    """Whether anything is evaluated, so that a process is needed for it."""
+    evaluation = config.evaluation
+    return evaluation.interval_env_steps is not None or evaluation.final_num_episodes > 0
 
 
 class Run:
@@ -324,6 +332,8 @@ class Run:
             self._simulations[name] = actor.remote(
                 simulation, self._addresses, seed, self._log(name)
             )
+        if not has_evaluations(self.config):
+            return
         self._evaluator = (
             ray.remote(EvaluationProcess)
             .options(num_cpus=simulation.num_cpus, max_restarts=0, runtime_env=self._environment())

@@ -99,11 +99,18 @@ def load_structured(file: Path, defaults: T, overrides: Sequence[str] = (), sour
     config = OmegaConf.structured(defaults)
     open_keys = [path for path, value in _leaves(raw) if value == "???"]
     config, misfits = _merge(config, raw, schema)
-    misfits += [(path, f"{_dotted(path)}: is left open (???)") for path in open_keys]
-    problems += [_placed(lines, key_path, sentence) for key_path, sentence in misfits]
+    of_overrides: list[str] = []
     for override in overrides:
         config, sentences = _override(config, override, schema)
-        problems += [f"override {override!r}: {sentence}" for sentence in sentences]
+        of_overrides += [f"override {override!r}: {sentence}" for sentence in sentences]
+    given = {override.partition("=")[0] for override in overrides}
+    misfits += [
+        (path, f"{_dotted(path)}: is left open (???)")
+        for path in open_keys
+        if _dotted(path) not in given
+    ]
+    problems += [_placed(lines, key_path, sentence) for key_path, sentence in misfits]
+    problems += of_overrides
     problems += [_placed(lines, key_path, sentence) for key_path, sentence in _unresolved(config)]
     if problems:
         raise ConfigError(problems, source)
@@ -116,13 +123,17 @@ def load_structured(file: Path, defaults: T, overrides: Sequence[str] = (), sour
 
 
 def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
-    """Returns a copy of a config with some values replaced, and a sentence for each misfit.
+    """Returns a config with some values replaced, and a sentence for each misfit.
+
+    It is a copy, but where there are no values.
 
     Args:
         config: a dataclass of a schema.
         values: key path, such as ``"servers.qmix.settings.lr"``, to its value; a mapping goes on
             top of what is there.
     """
+    if not values:
+        return config, []
     tree = OmegaConf.structured(config)
     sentences: list[str] = []
     for dotted, value in values.items():

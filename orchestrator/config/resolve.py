@@ -19,7 +19,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -193,6 +193,15 @@ def resolve(
     if problems:
         raise ConfigError(problems)
     return experiment
+
+
+def reseeded(experiment: Experiment, seed: int) -> Experiment:
+    """Returns the experiment as it would have been resolved with another seed."""
+    servers = {
+        server_id: replace(plan, seed=derive_seed(seed, "server", server_id))
+        for server_id, plan in experiment.servers.items()
+    }
+    return replace(experiment, config=replace(experiment.config, seed=seed), servers=servers)
 
 
 def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], list[str]]:

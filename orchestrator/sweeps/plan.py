@@ -24,7 +24,7 @@ from orchestrator.config import (
 from orchestrator.config.checks import EXTERNAL, is_file_name, is_label
 from orchestrator.config.load import set_values
 from orchestrator.config.problems import did_you_mean, listed
-from orchestrator.config.resolve import match
+from orchestrator.config.resolve import match, reseeded
 from orchestrator.sweeps.assignments import Cast, make_casts
 from orchestrator.sweeps.parameters import TEMPLATES, active, settings
 from orchestrator.sweeps.parameters import find_problems as find_parameter_problems
@@ -183,35 +183,33 @@ def _write_out(plan: SweepPlan) -> None:
     config = plan.config
     seeds = config.seeds or [config.experiment.seed]
     is_table = config.searcher == "random"
-    wanted: list[tuple[Cast, dict[str, Any], int]] = []
-    for seed in seeds if is_table else seeds[:1]:
-        for cast in plan.casts:
-            parameters = active(config.parameters, set(cast.values()))
-            num_samples = config.num_samples if is_table else 1
-            wanted += [
-                (cast, values, seed) for values in settings(parameters, num_samples, config.seed)
-            ]
+    wanted: list[tuple[Cast, dict[str, Any]]] = []
+    for cast in plan.casts:
+        parameters = active(config.parameters, set(cast.values()))
+        num_samples = config.num_samples if is_table else 1
+        wanted += [(cast, values) for values in settings(parameters, num_samples, config.seed)]
     found: dict[str, list[int]] = {}
     experiments: list[Experiment] = []
-    for number, (cast, values, seed) in enumerate(wanted):
+    for number, (cast, values) in enumerate(wanted):
         try:
-            experiments.append(plan.resolve(cast, values, seed))
+            experiment = plan.resolve(cast, values, seeds[0])
+            experiments.append(experiment)
+            problems = list(_metric_problems(config, experiment))
         except ConfigError as error:
-            for problem in error.problems:
-                found.setdefault(problem, []).append(number)
-    for experiment in experiments:
-        for problem in _metric_problems(config, experiment):
-            found.setdefault(problem, []).append(0)
+            problems = error.problems
+        for problem in problems:
+            found.setdefault(problem, []).append(number)
     if found:
         raise ConfigError([_placed(p, where, wanted) for p, where in found.items()])
     if not is_table:
         return
-    width = len(str(len(wanted) - 1))
-    for number, experiment in enumerate(experiments):
-        cast, values, seed = wanted[number]
-        trial_id = name_trial(number, width, experiment.assignment, seed)
-        plan.rows.append(Row(trial_id, experiment.assignment, cast, values, seed))
-        plan.experiments[trial_id] = experiment
+    width = len(str(len(wanted) * len(seeds) - 1))
+    for seed in seeds:
+        for (cast, values), resolved in zip(wanted, experiments, strict=True):
+            experiment = reseeded(resolved, seed)
+            trial_id = name_trial(len(plan.rows), width, experiment.assignment, seed)
+            plan.rows.append(Row(trial_id, experiment.assignment, cast, values, seed))
+            plan.experiments[trial_id] = experiment
 
 
 def name_trial(number: int, width: int, assignment: str, seed: int) -> str:
@@ -219,14 +217,13 @@ def name_trial(number: int, width: int, assignment: str, seed: int) -> str:
     return f"{number:0{width}d}-{file_name(assignment)}-s{seed}"
 
 
-def _placed(problem: str, where: list[int], wanted: list[tuple[Cast, dict[str, Any], int]]) -> str:
-    """Says which trials have a problem, where not all of them do."""
-    if len(where) in (0, len(wanted)) or where == [0]:
+def _placed(problem: str, where: list[int], wanted: list[tuple[Cast, dict[str, Any]]]) -> str:
+    """Says which settings have a problem, where not all of them do."""
+    if len(where) == len(wanted):
         return problem
-    cast, values, _ = wanted[where[0]]
+    cast, values = wanted[where[0]]
     shown = ", ".join(f"{key}: {value}" for key, value in (cast | values).items())
-    count = f"{len(where)} of {len(wanted)} trials, such as" if len(where) > 1 else "the trial"
-    return f"{problem} (in {count} {{{shown}}})"
+    return f"{problem} (in {len(where)} of {len(wanted)} settings, such as {{{shown}}})"
 
 
 def _sweep_problems(config: SweepConfig) -> Iterator[str]:
@@ -387,7 +384,8 @@ def _make_way(
     for server_id, server in list(experiment.servers.items()):
         agents, _ = match(server.agents, list(facts.agents))
         rest = [agent for agent in agents if agent not in taken]
-        if agents and not rest:
+        # Where everybody is in a role, one that matches nobody has nobody left, either.
+        if not rest and (agents or len(taken) == len(facts.agents)):
             del experiment.servers[server_id]
         elif len(rest) < len(agents):
             yield (

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from orchestrator.json_files import write_text
 from orchestrator.metrics import MetricsWriter
 from orchestrator.process_log import log_to
 from orchestrator.report import write_report
-from orchestrator.run import Run, RunFailed, make_folder
+from orchestrator.run import Run, RunFailed, cpus_wanted, make_folder
 from orchestrator.sweeps.directory import OUTCOME_FILE, Status, TrialRecord
 from orchestrator.sweeps.metric import measure
 from orchestrator.sweeps.plan import Row, SweepPlan
@@ -66,13 +67,11 @@ def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
 
     The first is the trial's own, which only watches; Ray takes an empty one as that.
     """
-    simulation = config.simulation
+    num_cpus = cpus_wanted(config)
+    num_gpus = [server.resources.num_gpus for server in config.servers.values()]
     wanted = [
-        {"CPU": server.resources.num_cpus, "GPU": server.resources.num_gpus}
-        for server in config.servers.values()
+        {"CPU": cpus, "GPU": gpus} for cpus, gpus in zip_longest(num_cpus, num_gpus, fillvalue=0.0)
     ]
-    # One more for the evaluation.
-    wanted += [{"CPU": simulation.num_cpus}] * (simulation.num_processes + 1)
     kept = [{k: v for k, v in bundle.items() if v > 0} for bundle in wanted]
     return [{}, *(bundle for bundle in kept if bundle)]
 

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from started import ENDS_S, PATIENCE_S, Started
 
 from orchestrator.run_directory import RunDirectory
 
 pytestmark = pytest.mark.faults
-
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 85.0
-"""For a run to start to learn; on a busy machine that takes many seconds."""
-ENDS_S = 30.0
-"""For a run to end."""
 
 
 def small_server(algorithm: str, agent: str) -> dict[str, Any]:
@@ -63,58 +55,15 @@ def config(fault: str | None = None, at_step: int = 150) -> dict[str, Any]:
 
 
 @dataclass
-class Process:
-    """One process of this machine, as ``/proc`` tells of it."""
+class Run(Started):
+    """A ``muxrl launch``."""
 
-    pid: int
-    started_at: str
-    """With the pid, this names a process for ever."""
-    environ: bytes
-    command: str
-
-
-def processes() -> Iterator[Process]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            if stat[0] in "ZX":
-                continue
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            yield Process(int(entry.name), stat[19], (entry / "environ").read_bytes(), command)
-        except OSError:
-            continue  # it has just ended
-
-
-@dataclass
-class Run:
-    """A ``muxrl launch`` in a process group of its own.
-
-    Everything that it starts inherits `mark` in its environment, and so can be found again.
-    """
-
-    popen: subprocess.Popen[str]
-    folder: Path
-    mark: bytes
-    began_at: float = field(default_factory=time.monotonic)
-    output: str = ""
-
-    def wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_there():
-            assert self.popen.poll() is None, f"ended before {what}: {self.popen.communicate()}"
-            assert time.monotonic() < deadline, f"no {what} in {PATIENCE_S} s"
-            time.sleep(0.05)
+    folder: Path = Path()
 
     def wait_for_learning(self) -> None:
         """Returns when simulations play and both servers have learnt."""
         files = [self.folder / "metrics" / f"{name}.jsonl" for name in ("ppo", "a2c", "joint")]
         self.wait_for("metrics", lambda: all(f.exists() and f.stat().st_size for f in files))
-
-    def started(self) -> list[Process]:
-        """Returns the living processes that descend from this run, itself left out."""
-        return [p for p in processes() if self.mark in p.environ and p.pid != self.popen.pid]
 
     def pid_of(self, server_id: str) -> int:
         """Returns the process that has the server's log open as its stdout."""
@@ -127,37 +76,6 @@ class Run:
                 continue
         raise AssertionError(f"no process writes to {log}")
 
-    def wait(self, timeout_s: float = ENDS_S) -> int:
-        """Returns the exit code."""
-        self.output, _ = self.popen.communicate(timeout=timeout_s)
-        return self.popen.returncode
-
-    def assert_nothing_is_left(self) -> None:
-        deadline = time.monotonic() + 5.0
-        while (left := self.started()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not left, [p.command for p in left]
-
-    def kill(self) -> None:
-        """Ends all that is left, whatever became of the test."""
-        if self.popen.poll() is None:
-            self.popen.kill()
-            self.popen.communicate()
-        for _ in range(3):  # what is killed may just have started another one
-            for process in self.started():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
-            time.sleep(0.1)
-
-
-@pytest.fixture
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for temporary files; short, because Ray's sockets are in it."""
-    folder = Path(f"/tmp/mx{os.getpid()}")
-    folder.mkdir()
-    yield folder
-    subprocess.run(["rm", "-rf", str(folder)], check=True)
-
 
 @pytest.fixture
 def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]], Run]]:
@@ -167,30 +85,19 @@ def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]
         path = tmp_path / "hurt.yaml"
         path.write_text(yaml.safe_dump(experiment))
         folder = tmp_path / "run"
-        mark = f"MUXRL_TEST_MARK={os.getpid()}-{tmp_path.name}"
-        name, _, value = mark.partition("=")
-        command = [sys.executable, "-m", "orchestrator.cli", "launch", str(path)]
-        popen = subprocess.Popen(
-            [*command, "--run-dir", str(folder), "--no-progress"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, name: value, "TMPDIR": str(temporary), "COLUMNS": "200"},
+        runs.append(
+            Run.of_command(
+                ["launch", str(path), "--run-dir", str(folder), "--no-progress"],
+                mark=tmp_path.name,
+                temporary=temporary,
+            )
         )
-        runs.append(Run(popen, folder, mark.encode()))
+        runs[-1].folder = folder
         return runs[-1]
 
     yield start
     for run in runs:
         run.kill()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_temporary_is_left(temporary: Path) -> Iterator[None]:
-    yield
-    assert not list(temporary.glob("muxrl-*")), "Ray's folder"
 
 
 def assert_readable(run: Run) -> None:

@@ -1,0 +1,112 @@
+"""Commands of muxrl in process groups of their own, and all that descends from them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 85.0
+"""For a run to start to learn; on a busy machine that takes many seconds."""
+ENDS_S = 30.0
+"""For a run to end."""
+
+
+@dataclass
+class Process:
+    """One process of this machine, as ``/proc`` tells of it."""
+
+    pid: int
+    started_at: str
+    """With the pid, this names a process for ever."""
+    environ: bytes
+    command: str
+
+
+def processes() -> Iterator[Process]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            if stat[0] in "ZX":
+                continue
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            yield Process(int(entry.name), stat[19], (entry / "environ").read_bytes(), command)
+        except OSError:
+            continue  # it has just ended
+
+
+@dataclass
+class Started:
+    """A command in a process group of its own.
+
+    Everything that it starts inherits `mark` in its environment, and so can be found again.
+    """
+
+    popen: subprocess.Popen[str]
+    mark: bytes
+    output: str = field(default="", init=False)
+
+    @classmethod
+    def of_command(cls, arguments: Sequence[str], mark: str, temporary: Path) -> Self:
+        """Starts ``muxrl`` with these arguments, its temporary files in a folder of the test's."""
+        value = f"{os.getpid()}-{mark}"
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "MUXRL_TEST_MARK": value,
+                "TMPDIR": str(temporary),
+                "COLUMNS": "200",
+            },
+        )
+        return cls(popen, f"MUXRL_TEST_MARK={value}".encode())
+
+    def wait_for(
+        self, what: str, is_there: Callable[[], bool], patience_s: float = PATIENCE_S
+    ) -> None:
+        deadline = time.monotonic() + patience_s
+        while not is_there():
+            assert self.popen.poll() is None, f"ended before {what}: {self.popen.communicate()}"
+            assert time.monotonic() < deadline, f"no {what} in {patience_s} s"
+            time.sleep(0.05)
+
+    def started(self) -> list[Process]:
+        """Returns the living processes that descend from it, itself left out."""
+        return [p for p in processes() if self.mark in p.environ and p.pid != self.popen.pid]
+
+    def wait(self, timeout_s: float = ENDS_S) -> int:
+        """Returns the exit code."""
+        self.output, _ = self.popen.communicate(timeout=timeout_s)
+        return self.popen.returncode
+
+    def assert_nothing_is_left(self) -> None:
+        deadline = time.monotonic() + 5.0
+        while (left := self.started()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left, [p.command for p in left]
+
+    def kill(self) -> None:
+        """Ends all that is left, whatever became of the test."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.communicate()
+        for _ in range(3):  # what is killed may just have started another one
+            for process in self.started():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+            time.sleep(0.1)

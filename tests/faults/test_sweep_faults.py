@@ -1,0 +1,148 @@
+"""Whole sweeps, started as a user starts them, and hurt: what is finished stays finished."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from started import ENDS_S, Started
+
+from orchestrator.recorded_run import RecordedRun
+from orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+PATIENCE_S = 280.0
+"""For six trials on a busy machine; on a quiet one they take 20 s."""
+
+
+def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
+    """Returns a sweep of small runs, whose one server has nothing to learn."""
+    return {
+        "name": "hurt",
+        "experiment": {
+            "simulation": {
+                "env": "experiments.simulations.faulty:Faulty",
+                "kwargs": {"num_agents": 2, "num_steps": 20, "fault": "raise", "in_episode": 10**9}
+                | kwargs,
+                "num_cpus": 0.25,
+            },
+            "stop": {"env_steps": 200},
+            "evaluation": {"final_num_episodes": 0},
+            "metrics_interval_s": 0.1,
+            "tensorboard": False,
+        },
+        "roles": {"all": ["*"]},
+        "algorithms": {"random": {"resources": {"num_cpus": 0.25}}},
+        "seeds": seeds,
+        "max_concurrent": 2,
+        "report_interval_s": 0.5,
+    }
+
+
+@pytest.fixture
+def start(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Started]]:
+    commands: list[Started] = []
+
+    def start(config: dict[str, Any] | None = None, *arguments: str) -> Started:
+        if config is not None:
+            path = tmp_path / "hurt.yaml"
+            path.write_text(yaml.safe_dump(config))
+            arguments = (str(path), "--sweep-dir", str(tmp_path / "sweep"), *arguments)
+        commands.append(Started.of_command(["sweep", *arguments], tmp_path.name, temporary))
+        return commands[-1]
+
+    yield start
+    for command in commands:
+        command.kill()
+
+
+def trials(folder: Path) -> list[TrialRecord]:
+    """Returns the trials as they stand, none before there are any."""
+    return SweepDirectory.open(folder).trials() if (folder / "trials.jsonl").exists() else []
+
+
+def num_finished(folder: Path) -> int:
+    return sum(trial.is_finished for trial in trials(folder))
+
+
+def files_of(folder: Path, trial: TrialRecord) -> dict[str, bytes]:
+    assert trial.run_dir is not None
+    root = folder / trial.run_dir
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "sweep"
+    killed = start(sweep(seeds=list(range(12))))
+    killed.wait_for("six trials", lambda: num_finished(folder) >= 6, PATIENCE_S)
+    os.kill(killed.popen.pid, signal.SIGKILL)
+    killed.wait()
+    killed.assert_nothing_is_left()
+    before = {trial.id: trial for trial in trials(folder) if trial.is_finished}
+    assert 6 <= len(before) < 12
+    kept = {trial.id: files_of(folder, trial) for trial in before.values()}
+
+    resumed = start(None, str(folder), "--resume")
+    assert resumed.wait(PATIENCE_S) == 0, resumed.output
+    resumed.assert_nothing_is_left()
+    after = trials(folder)
+    assert [trial.seed for trial in after] == list(range(12))
+    assert {trial.status for trial in after} == {"done"}
+    assert {t.id: t for t in after if t.id in before} == before
+    for trial in after:
+        if trial.id in kept:
+            assert files_of(folder, trial) == kept[trial.id]
+        assert trial.run_dir is not None
+        assert RecordedRun.read(folder / trial.run_dir).seed == trial.seed
+        assert trial.env_steps >= 200
+    assert "12 done" in resumed.output
+
+
+def test_a_trial_that_fails_is_named_and_the_others_go_on(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "sweep"
+    config = sweep(seeds=[0])
+    # The simulation raises in its first episode under one of two settings.
+    config["parameters"] = {"simulation.kwargs.in_episode": {"grid": [0, 1_000_000]}}
+    run = start(config)
+    assert run.wait(PATIENCE_S) == 1, run.output
+    failed, done = SweepResult.read(folder).trials
+    assert (failed.status, done.status) == ("failed", "done")
+    assert "simulation-0 failed" in failed.cause
+    assert "InjectedFault" in failed.cause
+    log = f"{folder / (failed.run_dir or '')}/logs/simulation-0.log"
+    assert log in failed.cause
+    assert f"{failed.id} failed: {failed.cause}" in run.output
+    run.assert_nothing_is_left()
+
+
+def test_a_sweep_that_is_interrupted_keeps_what_it_has(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "sweep"
+    config = sweep(seeds=[0, 1, 2])
+    config["max_concurrent"] = 1
+    config["parameters"] = {"stop.env_steps": {"grid": [200, 10**9]}}
+    run = start(config)
+    # The first trial ends, the second would go on for ever.
+    run.wait_for(
+        "a trial beside one that is done",
+        lambda: [t.status for t in trials(folder)][:2] == ["done", "running"],
+        PATIENCE_S,
+    )
+    os.killpg(run.popen.pid, signal.SIGINT)
+    assert run.wait(2 * ENDS_S) == 130, run.output
+    assert [trial.status for trial in trials(folder)] == [
+        *("done", "interrupted", "waiting", "waiting", "waiting", "waiting")
+    ]
+    assert f"muxrl sweep {folder} --resume" in run.output
+    run.assert_nothing_is_left()
