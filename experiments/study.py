@@ -259,7 +259,9 @@ def run(
     running: set[subprocess.Popen[str]] = set()
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            problems = pool.map(lambda one: _run_process(name, *one, out, running), missing)
+            problems = pool.map(
+                lambda one: _run_process(name, one[0], one[1], out, running), missing
+            )
             return [problem for problem in problems if problem]
         except BaseException:  # Ctrl-C: nothing more begins, and what runs is told to end
             pool.shutdown(wait=False, cancel_futures=True)

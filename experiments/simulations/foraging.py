@@ -44,7 +44,8 @@ class Foraging(ParallelEnv[str, Any, Any]):
 
     def __init__(self, env_id: str = "Foraging-8x8-2p-2f-coop-v3") -> None:
         # Gymnasium's own wrappers expect one agent and one reward.
-        self._env: Any = gymnasium.make(env_id, disable_env_checker=True).unwrapped
+        env: Any = gymnasium.make(env_id, disable_env_checker=True)
+        self._env = env.unwrapped
         self.possible_agents = [f"agent_{i}" for i in range(len(self._env.players))]
         self.agents: list[str] = []
         self.render_mode = None
