@@ -1,4 +1,4 @@
-"""One Ray for all of these tests: a start of its own is a third of the time that some of them take."""
+"""One Ray for all of these tests: a start of its own takes longer than some of them learn."""
 
 from __future__ import annotations
 
