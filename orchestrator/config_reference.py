@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.config import schema
+from orchestrator.sweeps import schema as sweep_schema
 from servers import config as server_config
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "config.md"
@@ -27,6 +28,12 @@ SECTIONS: dict[type, str] = {
     schema.StopConfig: "stop",
     schema.EvaluationConfig: "evaluation",
     schema.CheckpointConfig: "checkpoint",
+    sweep_schema.SweepConfig: "(sweep)",
+    sweep_schema.AlgorithmTemplate: "(sweep).algorithms.NAME",
+    sweep_schema.AssignmentsConfig: "(sweep).assignments",
+    sweep_schema.ParameterConfig: "(sweep).parameters.KEY",
+    sweep_schema.MetricConfig: "(sweep).metric",
+    sweep_schema.SchedulerConfig: "(sweep).scheduler",
 }
 
 _HEAD = """\
@@ -38,6 +45,8 @@ An experiment is one YAML file that holds only what differs from the defaults be
 also be given on the command line, later ones win: `muxrl launch tag seed=3 servers.qmix.port=9900`.
 `muxrl check CONFIG` says what is wrong, or shows what would run. Values may refer to others and
 to the environment: `${seed}`, `${oc.env:TOKEN}`. A `null` means that something is not used.
+
+The sections that begin with `(sweep)` are of the files of `muxrl sweep`, see [Sweeps](sweeps.md).
 """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.config import ConfigError, find_config, load_config
+from orchestrator.config import ConfigError, ExperimentConfig, find_config, load_config
 from orchestrator.config.load import load_structured, read_yaml
 from orchestrator.sweeps.schema import SweepConfig
 
@@ -30,7 +30,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepConfig:
     for override in overrides:
         key, _, value = override.partition("=")
         base = value if key == "base" else base
-    defaults = SweepConfig(name=file.stem)
+    defaults = SweepConfig(name=file.stem, experiment=ExperimentConfig(name=file.stem))
     if isinstance(base, str) and base:  # what else it may be is said below
         beside = file.parent / base
         defaults.experiment = load_config(beside if beside.is_file() else base)

@@ -14,7 +14,7 @@ TOTAL = "total"
 
 @dataclass
 class AlgorithmTemplate(ServerConfig):
-    """A server but for its agents: those of the role that it is given in a trial."""
+    """A server but for its agents, which a role brings. It has all keys of `servers.SERVER`."""
 
     algorithm: str = ""
     """Name of a registered algorithm; "" takes the template's own name: `qmix: {}`."""

@@ -1,0 +1,129 @@
+"""Rows are handed out once each; a searcher that learns hears the mean over the seeds."""
+
+import pytest
+
+from orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
+from orchestrator.sweeps.directory import TrialRecord
+from orchestrator.sweeps.search import CAST, Suggestions, TableSearch, domain, make_optuna
+from orchestrator.sweeps.trial import METRIC, row_of
+
+SWEEP = """
+experiment:
+  simulation: {env: "experiments.simulations.zero_cost:ZeroCost", kwargs: {num_agents: 1}}
+  stop: {env_steps: 10}
+roles: {all: ["*"]}
+algorithms: {random: {}, ppo: {}}
+parameters: {algorithms.ppo.settings.lr: {loguniform: [0.001, 0.1]}}
+seeds: [0, 1]
+num_samples: 3
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    def plan(*overrides):
+        (tmp_path / "s.yaml").write_text(SWEEP)
+        return make_plan(load_sweep(tmp_path / "s.yaml", overrides))
+
+    return plan
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return SweepDirectory.create_at(tmp_path / "sweep")
+
+
+class Script:
+    """A searcher that says what it was told to say, and keeps what it hears."""
+
+    def __init__(self, points):
+        self.points = list(points)
+        self.heard = []
+        self.made_with = None
+
+    def make(self, *arguments):
+        self.made_with = arguments
+        return self
+
+    def suggest(self, suggestion_id):
+        return self.points.pop(0)
+
+    def on_trial_complete(self, suggestion_id, result, error):
+        self.heard.append((suggestion_id, result and result[METRIC], error))
+
+
+def test_a_table_is_handed_out_once_in_its_order(plan, folder):
+    rows = plan().rows
+    search = TableSearch(rows, folder, METRIC, "max")
+    configs = [search.suggest(f"t{i}") for i in range(len(rows))]
+    assert [row_of(config) for config in configs] == rows
+    assert [config["run_dir"] for config in configs] == [
+        str(folder.runs / row.trial_id) for row in rows
+    ]
+    assert search.suggest("one more") == "FINISHED"
+
+
+LR = "algorithms.ppo.settings.lr"
+
+
+def suggestions(monkeypatch, plan, points, earlier=()):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    made = plan("searcher=optuna")
+    script = Script(points)
+    rows = []
+    return made, script, rows, Suggestions(made, METRIC, list(earlier), script.make, rows.extend)
+
+
+def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch, plan, folder):
+    points = [{CAST: 1, LR: 0.01}, {CAST: 0, LR: 0.02}, {CAST: 1, LR: 0.01}]
+    _, script, rows, more = suggestions(monkeypatch, plan, points)
+    search = TableSearch([], folder, METRIC, "max", more)
+    configs = [search.suggest(f"t{i}") for i in range(6)]
+    assert search.suggest("t6") == "FINISHED"
+    assert [row_of(config) for config in configs] == rows
+    assert [row.seed for row in rows] == [0, 1] * 3
+    assert [row.roles["all"] for row in rows] == ["ppo"] * 2 + ["random"] * 2 + ["ppo"] * 2
+    # What an assignment has no use for is no parameter of its trials.
+    assert [row.parameters for row in rows[1:3]] == [{LR: 0.01}, {}]
+    for i, value in enumerate([1.0, 3.0, 5.0]):
+        search.on_trial_complete(f"t{i}", {METRIC: value})
+    assert script.heard == [("suggestion-0", 2.0, False)]
+    search.on_trial_complete("t3", error=True)
+    search.on_trial_complete("t4", {METRIC: 4.0})
+    search.on_trial_complete("t5", {METRIC: 8.0})
+    assert script.heard[1:] == [("suggestion-2", None, True), ("suggestion-4", 6.0, False)]
+
+
+def test_a_resumed_search_is_told_what_is_known_and_makes_the_rest(monkeypatch, plan):
+    def record(number, template, values, seed, status, metric=None):
+        return TrialRecord(
+            f"{number}", "x", {"all": template}, values, seed, status=status, metric=metric
+        )
+
+    earlier = [
+        record(0, "ppo", {LR: 0.02}, 0, "done", 1.0),
+        record(1, "ppo", {LR: 0.02}, 1, "done", 2.0),
+        record(2, "random", {}, 0, "done", 3.0),
+        record(3, "random", {}, 1, "waiting"),
+    ]
+    _, script, rows, more = suggestions(monkeypatch, plan, [{CAST: 0, LR: 0.5}], earlier)
+    _, metric, mode, known = script.made_with
+    assert (metric, mode) == (METRIC, "max")
+    assert known == [({LR: 0.02, CAST: 1}, 1.5)]
+    assert [row.trial_id.partition("-")[0] for row in more.next()] == ["4", "5"]
+    assert more.next() == []
+    assert len(rows) == 2
+
+
+def test_optuna_itself_finds_what_is_better(monkeypatch, plan):
+    pytest.importorskip("optuna")
+    made = plan("searcher=optuna")
+    space = {LR: domain(made.config.parameters[LR])}
+    search = make_optuna(space, METRIC, "max", [({LR: 0.05}, -0.01)], seed=3)
+    found = []
+    for i in range(40):
+        lr = search.suggest(f"t{i}")[LR]
+        found.append(abs(lr - 0.05))
+        search.on_trial_complete(f"t{i}", {METRIC: -found[-1]})
+    assert all(0 <= distance <= 0.05 for distance in found)
+    assert sum(found[-10:]) < 0.5 * sum(found[:10])
