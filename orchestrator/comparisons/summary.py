@@ -25,9 +25,11 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console = console or Console()
     subjects = [s for s in comparison.subjects if s.kind in ("role", "total")]
     table = _table("Side by side: interquartile mean over runs [95 %]")
-    table.add_column("contestant", overflow="fold")
+    table.add_column("contestant", overflow="fold", min_width=16)
     for subject in subjects:
-        table.add_column(Text(subject.title.replace(" (", "\n(")), justify="right", no_wrap=True)
+        how = "sum" if subject.kind == "total" else "mean"
+        many = f"\n{how} of {len(subject.agents)}" if len(subject.agents) > 1 else ""
+        table.add_column(Text(subject.name + many), justify="right", no_wrap=True)
     table.add_column("seeds", justify="right")
     for contestant in comparison.contestants:
         scores = [comparison.standing(contestant.name, s.key).score for s in subjects]
