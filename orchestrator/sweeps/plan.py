@@ -153,7 +153,12 @@ def make_plan(config: SweepConfig) -> SweepPlan:
     problems = list(_sweep_problems(config))
     plan = SweepPlan(config)
     simulation = config.experiment.simulation
-    if simulation.env == EXTERNAL:
+    if not simulation.env:
+        problems.append(
+            "experiment.simulation.env: is missing; name an experiment under `base`, or give "
+            "'package.module:callable' or 'gymnasium:ENV_ID'"
+        )
+    elif simulation.env == EXTERNAL:
         problems.append(
             "experiment.simulation.env: is external; a sweep starts the simulations of its trials "
             "itself, so give 'package.module:callable' or 'gymnasium:ENV_ID'"

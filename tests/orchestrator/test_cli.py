@@ -149,6 +149,36 @@ def test_serve_suggests_a_server(served, capsys):
     assert served == []
 
 
+SWEEP = """
+experiment:
+  simulation: {env: "experiments.simulations.zero_cost:ZeroCost", kwargs: {num_agents: 2}}
+  stop: {env_steps: 10}
+roles: {left: [agent_0], right: [agent_1]}
+algorithms: {random: {}, ppo: {}}
+"""
+
+
+def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    argv = ["sweep", str(tmp_path / "mine.yaml"), "seeds=[4]", "--dry-run", "calibration_s=0"]
+    assert cli.main(argv) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["4", "trials"] in lines
+    assert ["2", "ppo", "random", "4"] in lines
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
+
+
+def test_mistakes_in_a_sweep_are_lines_and_exit_code_2(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(SWEEP + "sedes: [1]\nscheduler: {kind: pbt}\n")
+    path = str(tmp_path / "mine.yaml")
+    assert cli.main(["sweep", path]) == 2
+    assert capsys.readouterr().err == (
+        f"muxrl: {path}: line 7: sedes: unknown key 'sedes'; did you mean 'seeds'?\n"
+    )
+    assert cli.main(["sweep", str(tmp_path), "--resume"]) == 2
+    assert "is not the directory of a sweep: it has no sweep.yaml" in capsys.readouterr().err
+
+
 def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt

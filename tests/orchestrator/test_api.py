@@ -1,0 +1,54 @@
+"""The functions for scripts: light to import, and strict about what they are given."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator.api import launch, sweep
+from orchestrator.config import ConfigError, ExperimentConfig
+from orchestrator.sweeps import SweepConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_importing_orchestrator_loads_nothing():
+    code = (
+        "import sys; import orchestrator; dir(orchestrator)\n"
+        "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'pandas', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", sorted(orchestrator._EXPORTS))
+def test_what_is_exported_is_there_and_no_module_is_in_its_place(name):
+    assert not isinstance(getattr(orchestrator, name), type(sys))
+    assert not (ROOT / "orchestrator" / f"{name}.py").exists()
+    assert not (ROOT / "orchestrator" / name).exists()
+
+
+def test_what_is_not_there_says_so():
+    with pytest.raises(AttributeError, match="has no attribute 'lunch'"):
+        _ = orchestrator.lunch
+
+
+def test_mistakes_come_before_anything_is_started(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        launch("nowhere")
+    with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
+        launch(ExperimentConfig(name="x"), run_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
+        sweep(SweepConfig(name="x"), sweep_dir=tmp_path / "sweep")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overrides_go_on_files():
+    with pytest.raises(TypeError, match="on top of a file"):
+        launch(ExperimentConfig(), ["seed=1"])
+    with pytest.raises(TypeError, match="files and directories"):
+        sweep(SweepConfig(), ["seed=1"])
+    with pytest.raises(TypeError, match="first argument is the sweep's directory"):
+        sweep("here", resume=True, sweep_dir="there")
