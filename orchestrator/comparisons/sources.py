@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from orchestrator.config import ConfigError, ExperimentConfig, from_yaml
 from orchestrator.config.problems import listed
 from orchestrator.recorded_run import EvaluationPoint, RecordedRun
 from orchestrator.run_directory import NotARunDirectory
+from orchestrator.sweeps.directory import NotASweepDirectory, SweepDirectory, TrialRecord
+from orchestrator.sweeps.load import load_resumed
 from servers.config import ServerConfig
 
 TRIALS_FILE = "trials.jsonl"
-SWEEP_FILE = "sweep.yaml"
 _MAX_LISTED = 5
 
 
@@ -100,12 +99,10 @@ def read_sources(paths: Sequence[Path]) -> Sources:
     notes: list[str] = []
     for path in paths:
         if (path / TRIALS_FILE).is_file():
-            trials = _trials(path)
-            runs += [
-                _read_run(path / trial["run_dir"]) for trial in trials.values() if _is_done(trial)
-            ]
-            notes += _left_out(path, trials)
-            _add_sweep(path, trials, roles, scripts)
+            sweep, trials = _read_sweep(path)
+            runs += [_read_run(path / t.run_dir) for t in trials if _is_done(t) and t.run_dir]
+            notes += _left_out(sweep, trials)
+            _add_sweep(sweep, trials, roles, scripts)
         else:
             runs.append(_read_run(path))
     if not runs:
@@ -137,61 +134,55 @@ def _read_run(path: Path) -> ComparedRun:
     return ComparedRun(path.resolve(), recorded, config, versions)
 
 
-def _trials(sweep: Path) -> dict[str, Mapping[str, Any]]:
-    """Returns a sweep's trials by id; of several lines with one id, the last."""
-    trials: dict[str, Mapping[str, Any]] = {}
-    for number, line in enumerate((sweep / TRIALS_FILE).read_text(encoding="utf-8").splitlines()):
-        try:
-            trial = json.loads(line)
-            trials[str(trial["id"])] = trial
-        except (ValueError, KeyError, TypeError) as error:
-            raise CannotCompare(
-                f"line {number + 1} of {sweep / TRIALS_FILE} is no trial ({error!r}); was the file "
-                "edited?"
-            ) from error
-    return trials
+def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
+    try:
+        sweep = SweepDirectory.open(path)
+        return sweep, sweep.trials()
+    except NotASweepDirectory as error:
+        raise CannotCompare(str(error)) from error
 
 
-def _is_done(trial: Mapping[str, Any]) -> bool:
-    return trial.get("status") == "done" and bool(trial.get("run_dir"))
-
-
-def _left_out(sweep: Path, trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Says which trials did not finish, and so are not compared."""
+def _left_out(sweep: SweepDirectory, trials: Sequence[TrialRecord]) -> list[str]:
+    """Says which trials did not run to their end, and so are not compared."""
     ids: dict[str, list[str]] = {}
-    for trial_id, trial in trials.items():
+    for trial in trials:
         if not _is_done(trial):
-            ids.setdefault(str(trial.get("status", "unknown")), []).append(trial_id)
+            ids.setdefault(trial.status, []).append(trial.id)
     return [
-        f"left out of sweep {sweep.resolve().name!r}: {len(those)} of {len(trials)} trials are "
+        f"left out of sweep {sweep.name!r}: {len(those)} of {len(trials)} trials are "
         f"{status.replace('_', ' ')} ({listed(those, _MAX_LISTED)})"
         for status, those in ids.items()
     ]
 
 
+def _is_done(trial: TrialRecord) -> bool:
+    # One that a scheduler ended early was chosen for its bad start: its seed is no fair sample.
+    return trial.status == "done" and trial.run_dir is not None
+
+
 def _add_sweep(
-    sweep: Path,
-    trials: Mapping[str, Mapping[str, Any]],
+    sweep: SweepDirectory,
+    trials: Sequence[TrialRecord],
     roles: dict[str, Sequence[str]],
     scripts: dict[str, list[ServerConfig]],
 ) -> None:
-    """Adds what ``sweep.yaml`` says of roles, and of scripted policies that trials have in them."""
+    """Adds a sweep's roles, and the scripted policies that its trials were to have in them."""
     try:
-        config = OmegaConf.to_container(OmegaConf.load(sweep / SWEEP_FILE))
-    except FileNotFoundError:
-        return
-    assert isinstance(config, dict)
-    for role, patterns in dict(config.get("roles") or {}).items():
-        roles.setdefault(str(role), [patterns] if isinstance(patterns, str) else list(patterns))
-    known = set(ServerConfig.__dataclass_fields__)
-    for label, template in dict(config.get("algorithms") or {}).items():
-        if str(template.get("algorithm", "")).upper() != "SCRIPTED":
-            continue
-        fields = {str(k): v for k, v in template.items() if k in known and v is not None}
-        server = ServerConfig(**{**fields, "label": str(label)})
-        for role in roles:
-            if any((trial.get("roles") or {}).get(role) == label for trial in trials.values()):
-                scripts.setdefault(role, []).append(server)
+        config = load_resumed(sweep.config_file)
+    except ConfigError as error:
+        raise CannotCompare(
+            f"the config of sweep {sweep.name!r} cannot be read: {error}"
+        ) from error
+    for role, patterns in config.roles.items():
+        roles.setdefault(role, patterns)
+        for label, template in config.algorithms.items():
+            algorithm = template.algorithm or label
+            if algorithm.upper() == "SCRIPTED" and any(t.roles.get(role) == label for t in trials):
+                values = {
+                    field.name: getattr(template, field.name) for field in fields(ServerConfig)
+                }
+                values |= {"algorithm": algorithm, "label": label}
+                scripts.setdefault(role, []).append(ServerConfig(**values))
 
 
 def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:

@@ -70,6 +70,13 @@ def contestants(
     return find_contestants(runs, find_roles(runs, {}))
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Contestant, ...]:
+    """Both hunters with both prey, two seeds each."""
+    every = itertools.product(("QMIX", "PPO"), ("PPO", "A2C"))
+    return contestants(tmp_path_factory.mktemp("runs"), dict.fromkeys(every, (1, 2)))
+
+
 def meet(
     ledger: Ledger, who: Sequence[Contestant], **settings: Any
 ) -> tuple[HeadToHead, list[str]]:
@@ -86,12 +93,11 @@ def meet(
     )
 
 
-EVERY = dict.fromkeys(itertools.product(("QMIX", "PPO"), ("PPO", "A2C")), (1, 2))
-
-
-def test_merit_is_strength_whatever_the_seat_gives(ledger: Ledger, tmp_path: Path) -> None:
+def test_merit_is_strength_whatever_the_seat_gives(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
     """Hunters: 4.15, 1.15, 0 on the mean over seeds; all meet the same prey."""
-    played, notes = meet(ledger, contestants(tmp_path, EVERY))
+    played, notes = meet(ledger, four)
     assert notes == []
     hunters, prey = played.by_label
     assert hunters.role == "hunters"
@@ -101,8 +107,10 @@ def test_merit_is_strength_whatever_the_seat_gives(ledger: Ledger, tmp_path: Pat
     assert sum(merit.mean for merit in prey.merits.values()) == pytest.approx(0.0)
 
 
-def test_a_cell_is_the_mean_over_pairs_of_seeds(ledger: Ledger, tmp_path: Path) -> None:
-    played, _ = meet(ledger, contestants(tmp_path, EVERY))
+def test_a_cell_is_the_mean_over_pairs_of_seeds(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    played, _ = meet(ledger, four)
     cell = played.by_label[0].cells["qmix", "a2c"]
     # Both are 0.1 stronger with each seed, which cancels: 4 - 2 + 10.
     assert (cell.score.mean, cell.score.low, cell.score.high) == pytest.approx((12, 12, 12))
@@ -112,8 +120,10 @@ def test_a_cell_is_the_mean_over_pairs_of_seeds(ledger: Ledger, tmp_path: Path) 
     assert (against_random.low, against_random.high) == pytest.approx((14.1, 14.2))
 
 
-def test_runs_of_equal_seeds_meet_and_no_others(ledger: Ledger, tmp_path: Path) -> None:
-    meet(ledger, contestants(tmp_path, EVERY))
+def test_runs_of_equal_seeds_meet_and_no_others(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    meet(ledger, four)
     for seating in ledger.seatings:
         seeds = {p.run.seed for p in seating.values() if p.run is not None}
         assert len(seeds) <= 1
@@ -164,8 +174,10 @@ def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> Non
     assert "flee" not in hunters.players
 
 
-def test_what_nobody_trained_has_no_interval_over_seeds(ledger: Ledger, tmp_path: Path) -> None:
-    played, _ = meet(ledger, contestants(tmp_path, EVERY))
+def test_what_nobody_trained_has_no_interval_over_seeds(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    played, _ = meet(ledger, four)
     cell = played.by_label[0].cells["random", "random"]
     assert cell.score.mean == pytest.approx(10)
     assert cell.score.low != cell.score.low

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compared_runs import HUNTERS, KWARGS, PREY, made_up_run, made_up_runs
 
+from orchestrator import cli
 from orchestrator.comparisons.contestants import find_contestants
 from orchestrator.comparisons.roles import find_roles, find_subjects
 from orchestrator.comparisons.sources import CannotCompare, read_sources
+from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 
 def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:
@@ -115,22 +118,28 @@ def test_returns_of_absent_agents_do_not_count(tmp_path: Path) -> None:
     assert total.returns(episodes).tolist() == [3.0, 5.0]
 
 
-def sweep(root: Path) -> Path:
+def sweep(root: Path, *changed: Mapping[str, Any]) -> Path:
     """Two finished trials, one that failed, one that waits; the prey of one is scripted."""
-    runs = [made_up_run(root / "runs", h, "PPO", 1, 5.0) for h in ("QMIX", "PPO")]
+    runs = [made_up_run(root / "runs", hunters, "PPO", 1, 5.0) for hunters in ("QMIX", "PPO")]
     trials = [
-        {"id": "0", "status": "done", "run_dir": f"runs/{runs[0].name}", "roles": {}},
-        {"id": "1", "status": "failed", "run_dir": None, "roles": {"prey": "flee"}},
-        {"id": "2", "status": "done", "run_dir": f"runs/{runs[1].name}", "roles": {}},
-        {"id": "3", "status": "waiting", "run_dir": None, "roles": {}},
+        {"status": "done", "run_dir": f"runs/{runs[0].name}"},
+        {"status": "failed", "roles": {"prey": "flee"}, "cause": "it raised"},
+        {"status": "done", "run_dir": f"runs/{runs[1].name}"},
+        {"status": "waiting"},
     ]
-    (root / "trials.jsonl").write_text("".join(json.dumps(trial) + "\n" for trial in trials))
+    records = [
+        TrialRecord(
+            **{"id": str(i), "assignment": "", "roles": {}, "parameters": {}, "seed": 1, **trial}
+        )
+        for i, trial in enumerate(changed or trials)
+    ]
+    SweepDirectory(root).write_trials(records)
     (root / "sweep.yaml").write_text(
         "roles: {hunters: ['agent_[01]'], prey: [agent_2]}\n"
         "algorithms:\n"
         "  flee: {algorithm: SCRIPTED, settings: {policy: 'a:b'}}\n"
         "  stay: {algorithm: SCRIPTED, settings: {policy: 'a:c'}}\n"
-        "  ppo: {algorithm: PPO}\n"
+        "  ppo: {}\n"
     )
     return root
 
@@ -152,13 +161,25 @@ def test_a_sweep_gives_its_finished_runs_its_roles_and_its_scripts(tmp_path: Pat
 
 
 def test_a_sweep_without_a_finished_run_is_refused(tmp_path: Path) -> None:
-    sweep(tmp_path)
-    (tmp_path / "trials.jsonl").write_text('{"id": "0", "status": "failed"}\n')
+    sweep(tmp_path, {"status": "failed"})
     with pytest.raises(CannotCompare, match=r"no finished run .* 1 of 1 trials are failed"):
         read_sources([tmp_path])
     (tmp_path / "trials.jsonl").write_text("no trial\n")
-    with pytest.raises(CannotCompare, match=r"line 1 of .*trials.jsonl is no trial"):
+    with pytest.raises(CannotCompare, match=r"trials.jsonl cannot be read"):
         read_sources([tmp_path])
+
+
+def test_the_command_says_why_and_ends_with_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compare", str(tmp_path / "nothing")]) == 2
+    assert "nothing is not the directory of a run: there is no such folder" in (
+        capsys.readouterr().err
+    )
+    for wrong in (["--threshold", "prey"], ["--role", "prey"]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["compare", "run", *wrong])
+        assert "must look like" in capsys.readouterr().err
 
 
 def test_different_versions_are_noted(tmp_path: Path) -> None:
