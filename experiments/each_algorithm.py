@@ -110,11 +110,11 @@ CASES: dict[str, Case] = {
     "A2C, continuous": Case("A2C", DIALS, 8_000, {**_A2C, "gamma": 0.0}),
     "SAC, continuous": Case("SAC", DIALS, 2_500, {**_SAC, "gamma": 0.0}),
     "IMPALA, continuous": Case("IMPALA", DIALS, 12_000, {**_LAGGED, "gamma": 0.0}),
-    "APPO, continuous": Case("APPO", DIALS, 20_000, {**_LAGGED, "gamma": 0.0}),
+    "APPO, continuous": Case("APPO", DIALS, 16_000, {**_LAGGED, "lr": 0.001, "gamma": 0.0}),
     "PPO, LSTM": Case("PPO", RECALL, 12_000, _RECALL_PPO, _LSTM),
     "PPO, MLP": Case("PPO", RECALL, 12_000, _RECALL_PPO, is_learnable=False),
     "A2C, LSTM": Case("A2C", RECALL, 20_000, _RECALL_A2C, _LSTM),
-    "IMPALA, LSTM": Case("IMPALA", RECALL, 20_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
+    "IMPALA, LSTM": Case("IMPALA", RECALL, 30_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
     "APPO, LSTM": Case("APPO", RECALL, 24_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
     "A2C, MLP": Case("A2C", RECALL, 20_000, _RECALL_A2C, is_learnable=False),
 }

@@ -31,6 +31,9 @@ class _InPlace(IMPALATorchLearner):
     def build(self) -> None:
         super().build()
         self.shutdown()  # the learner thread, before it has seen anything
+        # RLlib stops it once more at the interpreter's exit if it is still there; APPO's buffer
+        # raises then, at a second order to stop.
+        self._learner_thread = None
 
     @property
     def num_updates_per_batch(self) -> int:
