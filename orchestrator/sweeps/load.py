@@ -58,6 +58,25 @@ def load_resumed(file: Path, overrides: Sequence[str] = ()) -> SweepConfig:
     return load_structured(file, SweepConfig(), overrides, str(file))
 
 
+def load_written(file: Path) -> SweepConfig:
+    """Reads what `to_yaml` wrote, to look at it; masked tokens come back as none.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    raw, _ = read_yaml(file)
+    open_tokens = [
+        f"{where}.{name}.token=''"
+        for where, servers in (
+            ("experiment.servers", raw.get("experiment", {}).get("servers", {})),
+            ("algorithms", raw.get("algorithms", {})),
+        )
+        for name, server in servers.items()
+        if server.get("token") == "???"
+    ]
+    return load_structured(file, SweepConfig(), open_tokens, str(file))
+
+
 def to_yaml(config: SweepConfig) -> str:
     """Returns every setting, defaults and base included; tokens masked, as in a run's config."""
     from omegaconf import OmegaConf

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.run import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from orchestrator.sweeps.load import load_resumed
+from orchestrator.sweeps.load import load_written
 from orchestrator.sweeps.schema import SweepConfig
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SweepResult:
             ConfigError: its sweep.yaml cannot be read.
         """
         folder = SweepDirectory.open(Path(sweep_dir))
-        return cls(folder.path, tuple(folder.trials()), load_resumed(folder.config_file))
+        return cls(folder.path, tuple(folder.trials()), load_written(folder.config_file))
 
     @property
     def failed(self) -> tuple[TrialRecord, ...]:

@@ -15,10 +15,10 @@ from started import ENDS_S, Started
 from orchestrator.recorded_run import RecordedRun
 from orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 
-PATIENCE_S = 280.0
-"""For six trials on a busy machine; on a quiet one they take 20 s."""
+PATIENCE_S = 600.0
+"""For six trials on a machine that is busy with other things, where each takes a minute."""
 
 
 def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:

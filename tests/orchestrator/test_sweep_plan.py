@@ -5,7 +5,7 @@ import re
 import pytest
 
 from orchestrator.config import ConfigError
-from orchestrator.sweeps.load import load_resumed, load_sweep, to_yaml
+from orchestrator.sweeps.load import load_resumed, load_sweep, load_written, to_yaml
 from orchestrator.sweeps.plan import make_plan
 
 BASE = """
@@ -134,6 +134,9 @@ def test_what_is_written_down_makes_the_same_table(write, tmp_path):
     )
     assert again.max_concurrent == 3
     assert make_plan(again).rows == make_plan(config).rows
+    with pytest.raises(ConfigError, match=r"stays\.token: is left open"):
+        load_resumed(tmp_path / "sweep.yaml")
+    assert load_written(tmp_path / "sweep.yaml").experiment.servers["stays"].token == ""
     with pytest.raises(ConfigError, match=r"seeds=\[1\].*goes on with the trials it has"):
         load_resumed(tmp_path / "sweep.yaml", ["seeds=[1]"])
 
