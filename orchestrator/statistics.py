@@ -222,8 +222,9 @@ def performance_profile(
         unknown = np.full(len(places), math.nan)
         return Profile(places, fractions, unknown, unknown)
     rng = np.random.default_rng(seed)
-    resampled = sum(_weights(len(a), rng, num_resamples) @ a * len(a) for a in above)
-    resampled = resampled / sum(map(len, arrays))
+    num = sum(map(len, arrays))
+    parts = [_weights(len(a), rng, num_resamples) @ a * len(a) / num for a in above]
+    resampled = np.sum(parts, axis=0)
     low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
     return Profile(places, fractions, low, high)
 

@@ -2,9 +2,9 @@
 
 ::
 
-    comparison = compare_runs([Path("sweeps/tag-20261121-101500")], should_meet=True)
-    comparison.frame()                       # pandas, one row for each run and subject
-    comparison.write(Path("comparison"))     # report.html and its data
+    comparison = compare_runs(["sweeps/tag-20261121-101500"], should_meet=True)
+    comparison.frame()                 # pandas, one row for each run and subject
+    comparison.write("comparison")     # report.html and its data
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FEW_EPISODES = 20
 
 
 def compare_runs(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     *,
     num_episodes: int = 100,
     should_meet: bool = False,
@@ -84,7 +84,7 @@ def compare_runs(
     """
     if num_episodes < 1:
         raise CannotCompare(f"the number of episodes is {num_episodes}, must be at least 1")
-    sources = read_sources(paths)
+    sources = read_sources([Path(path) for path in paths])
     runs = sources.runs
     role_agents = find_roles(runs, sources.roles if roles is None else roles)
     contestants = find_contestants(runs, role_agents)

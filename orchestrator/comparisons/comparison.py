@@ -110,7 +110,7 @@ class Comparison:
         columns, rows = TABLES[table]
         return pandas.DataFrame(list(rows(self)), columns=list(columns))
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder: str | Path) -> Path:
         """Writes the report and its data into a folder, made if absent.
 
         Returns:
@@ -123,6 +123,7 @@ class Comparison:
         from orchestrator.comparisons.files import write_files
         from orchestrator.comparisons.page import write_page
 
-        folder.mkdir(parents=True, exist_ok=True)
-        write_files(self, folder)
-        return write_page(self, folder)
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        write_files(self, path)
+        return write_page(self, path)
