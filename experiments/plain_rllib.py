@@ -13,8 +13,13 @@ config = (
     QMIXConfig()
     .environment("two_step")
     .multi_agent(policies={"team"}, policy_mapping_fn=lambda agent_id, *args, **kwargs: "team")
-    .training(mixer="qmix", agent="mlp", gamma=1.0, epsilon=1.0, target_update_freq=50)
-    .evaluation(evaluation_interval=1, evaluation_duration=1)  # greedy: explore is off there
+    .training(mixer="qmix", agent="mlp", epsilon=1.0, optimizer_name="adam")
+    .training(updates_per_episode=0.5, target_update_freq=100)
+    .evaluation(
+        evaluation_interval=1,
+        evaluation_duration=1,
+        evaluation_config=QMIXConfig.overrides(explore=False),  # greedy
+    )
     .debugging(seed=0, log_sys_usage=False)
 )
 
