@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.run import EXIT_DONE
+from orchestrator.run import EXIT_DONE, cpus_wanted
 from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
 from orchestrator.sweeps.calibration import Pace, calibrate
 from orchestrator.sweeps.load import load_sweep
@@ -81,11 +81,7 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> int:
 
 def concurrency(plan: SweepPlan) -> int:
     """Returns how many trials a local Ray holds at once, by their logical CPUs."""
-    from orchestrator.sweeps.trial import bundles
-
-    wanted = [
-        sum(bundle.get("CPU", 0.0) for bundle in bundles(plan.config_of(row))) for row in plan.rows
-    ]
+    wanted = [sum(cpus_wanted(plan.config_of(row))) for row in plan.rows]
     fit = int(local_num_cpus(plan) / max(max(wanted), 1e-9))
     most = plan.config.max_concurrent or fit
     return max(1, min(fit, most, len(plan.rows)))

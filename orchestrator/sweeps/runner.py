@@ -27,10 +27,12 @@ from rich.console import Console
 from orchestrator.config.resolve import derive_seed
 from orchestrator.json_files import write_text
 from orchestrator.local_ray import ONE_THREAD, start_local_ray, stop_local_ray
-from orchestrator.run import RunFailed, cause_of_death
+from orchestrator.run import RunFailed, cause_of_death, cpus_wanted
 from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
+from orchestrator.sweeps.assignments import Cast
 from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from orchestrator.sweeps.load import load_resumed, to_yaml
+from orchestrator.sweeps.parameters import active, settings
 from orchestrator.sweeps.plan import Row, SweepPlan, make_plan
 from orchestrator.sweeps.result import SweepResult
 from orchestrator.sweeps.schema import SweepConfig
@@ -40,7 +42,6 @@ from orchestrator.sweeps.trial import (
     METRIC,
     METRIC_ENV_STEPS,
     Trial,
-    bundles,
     placement,
 )
 
@@ -143,6 +144,8 @@ def _run(
             try:
                 lock.note(ray_session.enter_context(sweep_ray(plan)))
                 claim_sigterm()
+                for note in _placement_notes(plan):
+                    say(note, soft_wrap=True, highlight=False)
                 _tune(plan, book, console)
             except KeyboardInterrupt:
                 is_interrupted = True
@@ -207,14 +210,33 @@ def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
 
 def local_num_cpus(plan: SweepPlan) -> int:
     """Returns the logical CPUs of a local Ray: the machine's, and enough for what was asked."""
-    wanted = [
-        sum(bundle.get("CPU", 0.0) for bundle in bundles(plan.config_of(row))) for row in plan.rows
-    ] or [
-        sum(bundle.get("CPU", 0.0) for bundle in bundles(plan.resolve(cast, {}, 0).config))
+    wanted = [sum(cpus_wanted(plan.config_of(row))) for row in plan.rows]
+    # A searcher has made no rows yet.
+    wanted = wanted or [
+        sum(cpus_wanted(plan.resolve(cast, _first_values(plan.config, cast), 0).config))
         for cast in plan.casts
     ]
     most = max(wanted, default=1.0) * (plan.config.max_concurrent or 1)
     return max(os.cpu_count() or 1, math.ceil(most))
+
+
+def _first_values(config: SweepConfig, cast: Cast) -> dict[str, Any]:
+    return next(settings(active(config.parameters, set(cast.values())), 1, config.seed))
+
+
+def _placement_notes(plan: SweepPlan) -> Iterator[str]:
+    """Yields why trials may wait for ever; a cluster that grows can still make room for them."""
+    needs = [(row, cpus_wanted(plan.config_of(row))) for row in plan.rows]
+    if not plan.config.address or not needs:
+        return
+    row, cpus = max(needs, key=lambda need: sum(need[1]))
+    largest = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
+    if sum(cpus) > largest and placement(plan.config_of(row)).strategy == "STRICT_PACK":
+        yield (
+            f"note: trial {row.trial_id} takes {sum(cpus):g} CPUs on one machine, since its "
+            f"servers listen on the loopback address, and the largest one has {largest:g}; it "
+            "waits until there is a larger one"
+        )
 
 
 def _tune(plan: SweepPlan, book: Book, console: Console | None) -> None:
