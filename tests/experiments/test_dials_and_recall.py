@@ -1,0 +1,92 @@
+"""Continuous actions and memory: the games' bounds are what their modules say."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from pettingzoo import ParallelEnv
+from pettingzoo.test import parallel_api_test
+
+from experiments.simulations import dials, recall_game
+from experiments.simulations.dials import Dials
+from experiments.simulations.recall_game import RecallGame
+
+
+def mean_return(
+    env: ParallelEnv, choose: Callable[[str, Any, list[Any]], Any], num_episodes: int
+) -> float:
+    """`choose` sees agent, observation and the agent's observations so far."""
+    returns = []
+    for seed in range(num_episodes):
+        observations, _ = env.reset(seed=seed)
+        past: dict[str, list[Any]] = {agent: [] for agent in env.possible_agents}
+        total = dict.fromkeys(env.possible_agents, 0.0)
+        while env.agents:
+            actions = {a: choose(a, observations[a], past[a]) for a in env.agents}
+            for agent in env.agents:
+                past[agent].append(observations[agent])
+            observations, rewards, _, _, _ = env.step(actions)
+            for agent, reward in rewards.items():
+                total[agent] += reward
+        returns.append(fmean(total.values()))
+    return fmean(returns)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [Dials(), Dials(num_agents=3, num_dials=1), RecallGame(), RecallGame(num_agents=2, delay=0)],
+    ids=lambda env: type(env).__name__,
+)
+def test_each_is_a_valid_parallel_env(env: ParallelEnv, capsys: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parallel_api_test(env, num_cycles=100)
+
+
+def test_bounds_of_dials() -> None:
+    env = Dials(num_agents=2)
+    box = env.action_space("agent_0")
+    box.seed(0)
+    assert mean_return(env, lambda *_: box.sample(), 300) == pytest.approx(
+        dials.random_return(), abs=0.1
+    )
+    middle = np.full(2, 6.0, np.float32)
+    assert mean_return(env, lambda *_: middle, 300) == pytest.approx(dials.still_return(), abs=0.1)
+    assert mean_return(env, lambda _, wish, __: 2.0 + 8.0 * wish, 5) == pytest.approx(
+        dials.oracle_return(), abs=1e-4
+    )
+
+
+def test_a_dial_does_not_go_beyond_its_scale() -> None:
+    env = Dials()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="agent_0 sets its dials to .* beyond Box"):
+        env.step({"agent_0": np.array([2.0, 10.1], np.float32)})
+
+
+def test_bounds_of_recall() -> None:
+    env = RecallGame(num_agents=2)
+    assert mean_return(env, lambda *_: 1, 500) == pytest.approx(
+        recall_game.memoryless_return(), abs=0.05
+    )
+    remembered = mean_return(
+        env, lambda _, now, past: int((past[0] if past else now)[:4].argmax()), 20
+    )
+    assert remembered == recall_game.oracle_return()
+
+
+def test_at_the_question_all_episodes_look_alike() -> None:
+    env = RecallGame()
+    seen = []
+    for seed in range(20):
+        observation = env.reset(seed=seed)[0]["agent_0"]
+        while env.agents:
+            last = observation
+            observation = env.step({"agent_0": 0})[0]["agent_0"]
+        seen.append(last)
+    assert all((observation == [0, 0, 0, 0, 1]).all() for observation in seen)
