@@ -65,7 +65,7 @@ def test_bounds_of_dials() -> None:
 def test_a_dial_does_not_go_beyond_its_scale() -> None:
     env = Dials()
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="agent_0 sets its dials to .* beyond Box"):
+    with pytest.raises(ValueError, match=r"agent_0 sets its dials to .* beyond Box"):
         env.step({"agent_0": np.array([2.0, 10.1], np.float32)})
 
 
