@@ -122,6 +122,11 @@ def roles_of(agents: Sequence[str]) -> dict[str, list[str]]:
     """
     roles: dict[str, list[str]] = {}
     for agent in agents:
-        numbered = _NUMBERED.fullmatch(agent)
-        roles.setdefault(numbered.group(1) if numbered else agent, []).append(agent)
+        roles.setdefault(unnumbered(agent), []).append(agent)
     return roles if 1 < len(roles) < len(agents) else {}
+
+
+def unnumbered(agent: str) -> str:
+    """Returns an agent's name as it is before its number: "prey" for "prey_0"."""
+    numbered = _NUMBERED.fullmatch(agent)
+    return numbered.group(1) if numbered else agent

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from client import MultiplexingClient
-from client.adapters import make_simulation
+from client.adapters import Simulation, make_simulation
 from client.env_loop import EnvLoop, EpisodeResult
 from client.random_policy import RandomTransport
 from orchestrator.comparisons.contestants import is_fixed, server_of_role
@@ -185,11 +185,7 @@ class Arena:
             self.facts: SimulationFacts = probe(self._config)
         except ConfigError as error:
             raise CannotCompare(f"nothing can be played: {error}") from error
-        self._simulations = [
-            make_simulation(simulation.env, dict(simulation.kwargs)) for _ in range(_MAX_ENVS)
-        ]
-        for made in self._simulations:
-            self._stack.callback(made.close)
+        self._simulations: list[Simulation] = []
         self.num_episodes = 0
 
     def __enter__(self) -> Arena:
@@ -250,8 +246,13 @@ class Arena:
 
     def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> EpisodeReturns:
         results: list[EpisodeResult] = []
-        simulations = self._simulations[: len(seeds)]
-        EnvLoop(simulations, client, mode="eval", seeds=iter(seeds)).run(results.append)
+        num = min(len(seeds), _MAX_ENVS)
+        while len(self._simulations) < num:
+            made = make_simulation(self._config.env, dict(self._config.kwargs))
+            self._stack.callback(made.close)
+            self._simulations.append(made)
+        loop = EnvLoop(self._simulations[:num], client, mode="eval", seeds=iter(seeds))
+        loop.run(results.append)
         self.num_episodes += len(results)
         results.sort(key=lambda result: result.seed or 0)
         return {a: tuple(r.returns.get(a) for r in results) for a in self.facts.agents}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,11 +12,10 @@ import numpy as np
 from orchestrator.comparisons.sources import CannotCompare, ComparedRun
 from orchestrator.config.problems import listed
 from orchestrator.config.resolve import match
+from orchestrator.evaluated import unnumbered
 from orchestrator.recorded_run import AgentReturns, Floats
 
 Kind = Literal["role", "team", "agent", "total"]
-
-_NUMBERED = re.compile(r"(.*?[A-Za-z])[_-]?\d+")
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def _named(
 
     Else after the server that serves just them in every run; else it is all of their names.
     """
-    stems = [{_stem(agent) for agent in members} for members in groups]
+    stems = [{unnumbered(agent) for agent in members} for members in groups]
     named: dict[str, tuple[str, ...]] = {}
     for members, ours in zip(groups, stems, strict=True):
         stem = next(iter(ours))
@@ -161,8 +159,3 @@ def _named(
             name = "+".join(members)
         named["+".join(members) if name in taken or name in named else name] = tuple(members)
     return named
-
-
-def _stem(agent: str) -> str:
-    numbered = _NUMBERED.fullmatch(agent)
-    return numbered.group(1) if numbered else agent

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from compared_runs import made_up_run, made_up_runs
 
+import orchestrator
 from orchestrator.comparisons.compare import compare_runs, default_folder
 from orchestrator.comparisons.comparison import Comparison
 from orchestrator.comparisons.side_by_side import find_budget
@@ -228,6 +229,14 @@ def test_json_has_marl_eval_s_shape(comparison: Comparison, written: Path) -> No
     assert len(values) == 4
     assert np.mean(values) == pytest.approx(5.1)
     assert not any(math.isnan(value) for value in values)
+
+
+def test_a_notebook_compares_with_paths_as_text(tmp_path: Path) -> None:
+    assert orchestrator.compare is compare_runs
+    path = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    frame = orchestrator.compare([str(path)], num_episodes=1).frame("roles")
+    assert list(frame.columns)[:2] == ["role", "label"]
+    assert frame.empty  # one label in each role: there is nothing to compare
 
 
 def test_a_report_goes_into_its_sweep_or_beside_the_first_run(tmp_path: Path) -> None:
