@@ -175,11 +175,16 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 def _ray(experiment: Experiment) -> Iterator[None]:
     """The cluster that the experiment names, or a local Ray, while the ``with`` block lasts.
 
+    One that this process is connected to already is used, and left alone.
+
     Raises:
         RunFailed: it did not start.
     """
     import ray
 
+    if ray.is_initialized():
+        yield
+        return
     address = experiment.config.address
     if address:
         logging.getLogger("ray").setLevel(logging.ERROR)

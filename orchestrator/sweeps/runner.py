@@ -172,12 +172,16 @@ def _num_trials(plan: SweepPlan) -> int:
 def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
     """The cluster that the sweep names, or a local Ray, while the ``with`` block lasts.
 
-    Yields the local one's folder.
+    One that this process is connected to already is used, and left alone. Yields the folder of a
+    local one that was started here.
 
     Raises:
         RunFailed: it did not start.
     """
     config = plan.config
+    if ray.is_initialized():
+        yield None
+        return
     # Trials find the user's modules, and their run directories, as this process does.
     paths = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {

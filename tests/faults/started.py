@@ -94,8 +94,8 @@ class Started:
         self.output, _ = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode
 
-    def assert_nothing_is_left(self) -> None:
-        deadline = time.monotonic() + 5.0
+    def assert_nothing_is_left(self, patience_s: float = 5.0) -> None:
+        deadline = time.monotonic() + patience_s
         while (left := self.started()) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left, [p.command for p in left]
