@@ -50,12 +50,16 @@ class Contestant:
         return [float(np.mean(run["final"][rule])) for run in self.runs if rule in run["final"]]
 
     def curve(self) -> list[tuple[float, float, Estimate]]:
-        """Returns env steps, wall time of training and return of each evaluation of all seeds."""
+        """Returns env steps, processor seconds and return of each evaluation that all seeds have.
+
+        Processor time, since wall time would tell what else the machine had to do. A run is one
+        process held up by Python's interpreter lock: alone on a machine both are nearly the same.
+        """
         points = zip(*(run["curve"] for run in self.runs), strict=False)
         return [
             (
                 float(np.mean([point["env_steps"] for point in seeds])),
-                float(np.mean([point["time_s"] for point in seeds])),
+                float(np.mean([point["cpu_s"] for point in seeds])),
                 interquartile_mean_interval([[np.mean(point["returns"]) for point in seeds]]),
             )
             for seeds in points
@@ -105,7 +109,7 @@ def _load(folder: Path) -> tuple[list[Contestant], list[Contestant]]:
 
 def _table(contestants: Sequence[Contestant], fixed: Sequence[Contestant]) -> str:
     rows = [
-        "| | evaluated | return, IQM [95 %] | each seed | greedy | train s | cpu s |",
+        "| | evaluated | return, IQM [95 %] | each seed | greedy | wall s | processor s |",
         "|---|---|---:|---|---:|---:|---:|",
     ]
     for contestant in contestants:
@@ -160,7 +164,7 @@ def caption(contestants: Sequence[Contestant]) -> str:
 def _figure(contestants: Sequence[Contestant], fixed: Sequence[Contestant]) -> Any:
     figure = Figure(figsize=(8.0, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
-    by_steps, by_time = figure.subplots(1, 2, sharey=True)
+    by_steps, by_cpu = figure.subplots(1, 2, sharey=True)
     settings = contestants[0].runs[0]["settings"]
     for index, contestant in enumerate(contestants):
         curve = contestant.curve()
@@ -168,13 +172,13 @@ def _figure(contestants: Sequence[Contestant], fixed: Sequence[Contestant]) -> A
         lows = [estimate.low for _, _, estimate in curve]
         highs = [estimate.high for _, _, estimate in curve]
         style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)]}
-        for axes, axis in ((by_steps, 0), (by_time, 1)):
+        for axes, axis in ((by_steps, 0), (by_cpu, 1)):
             places = [point[axis] for point in curve]
             dashes = "-" if index < len(COLOURS) else "--"
             axes.plot(places, means, dashes, lw=1.6, label=contestant.name, **style)
             if not np.isnan(lows).any():
                 axes.fill_between(places, lows, highs, alpha=0.15, lw=0, **style)
-    for axes in (by_steps, by_time):
+    for axes in (by_steps, by_cpu):
         for policy, dashes in zip(fixed, _DASHES, strict=False):
             level = float(np.mean(policy.scores(policy.rule)))
             axes.axhline(level, color="#6B6B6B", ls=dashes, lw=1, label=policy.name)
@@ -184,7 +188,7 @@ def _figure(contestants: Sequence[Contestant], fixed: Sequence[Contestant]) -> A
         axes.tick_params(labelsize=_TEXT)
     by_steps.set_xlabel("env steps", fontsize=_TEXT)
     by_steps.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}k")
-    by_time.set_xlabel("seconds of training, mean over seeds", fontsize=_TEXT)
+    by_cpu.set_xlabel("processor seconds of training, mean over seeds", fontsize=_TEXT)
     by_steps.set_ylabel("return per episode", fontsize=_TEXT)
     by_steps.legend(fontsize=_TEXT - 1, framealpha=0.8)
     seeds = sorted({run["seed"] for c in contestants for run in c.runs})
