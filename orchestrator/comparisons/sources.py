@@ -149,7 +149,7 @@ def _left_out(sweep: SweepDirectory, trials: Sequence[TrialRecord]) -> list[str]
         if not _is_done(trial):
             ids.setdefault(trial.status, []).append(trial.id)
     return [
-        f"left out of sweep {sweep.name!r}: {len(those)} of {len(trials)} trials are "
+        f"left out of sweep {sweep.name!r}: {len(those)} of {len(trials)} trials, "
         f"{status.replace('_', ' ')} ({listed(those, _MAX_LISTED)})"
         for status, those in ids.items()
     ]

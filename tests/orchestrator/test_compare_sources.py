@@ -155,14 +155,14 @@ def test_a_sweep_gives_its_finished_runs_its_roles_and_its_scripts(tmp_path: Pat
         "prey": ["flee"]
     }
     assert [note.partition(": ")[2] for note in sources.notes] == [
-        "1 of 4 trials are failed (1)",
-        "1 of 4 trials are waiting (3)",
+        "1 of 4 trials, failed (1)",
+        "1 of 4 trials, waiting (3)",
     ]
 
 
 def test_a_sweep_without_a_finished_run_is_refused(tmp_path: Path) -> None:
     sweep(tmp_path, {"status": "failed"})
-    with pytest.raises(CannotCompare, match=r"no finished run .* 1 of 1 trials are failed"):
+    with pytest.raises(CannotCompare, match=r"no finished run .* 1 of 1 trials, failed"):
         read_sources([tmp_path])
     (tmp_path / "trials.jsonl").write_text("no trial\n")
     with pytest.raises(CannotCompare, match=r"trials.jsonl cannot be read"):
