@@ -83,6 +83,7 @@ class Rim:
             except Exception as error:
                 logger.exception("an item of episode %s failed", item.episode_id)
                 outcomes.append(self._refuse(item, _internal(error)))
+        self.store.finish_frame()
         pending = [outcome for outcome in outcomes if isinstance(outcome, PendingStep)]
         if pending:
             if not self.feed.is_open and any(step.is_gated for step in pending):

@@ -124,6 +124,7 @@ class EpisodeStore:
         for episode_id in expired:
             self._close(self._open[episode_id], Aborted(episode_id), now, is_aborted=True)
             self.counts.num_expired += 1
+        self.finish_frame()
         while self._tombstones:
             episode_id, (buried_at, _) = next(iter(self._tombstones.items()))
             if now - buried_at <= limits.tombstone_s:
@@ -244,11 +245,20 @@ class EpisodeStore:
                 self.counts.add_return(sum(episode.returns.values()))
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
-        if self._num_uncut_steps >= self._batch_env_steps:
-            if not self._needs_whole_episodes:
-                for open_episode in self._open.values():
-                    if open_episode.is_training:
-                        self._keep(open_episode.recorder.cut())
+        if not self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
+            for open_episode in self._open.values():
+                if open_episode.is_training:
+                    self._keep(open_episode.recorder.cut())
+            self._deliver()
+
+    def finish_frame(self) -> None:
+        """Delivers ended episodes, if they make a batch; to be called when a frame is through.
+
+        Simulations in lockstep end their episodes in one frame. As one batch they are one thing to
+        learn from; as many they would hold the simulations at the gate until all but the last are
+        learnt.
+        """
+        if self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
             self._deliver()
 
     def _keep(self, chunk: Chunk | None) -> None:

@@ -117,11 +117,13 @@ class ScriptedStore:
 
     def end(self, t: int, episode_id: str = "e", **kwargs: Any) -> Ended:
         reply = self.store.accept(EndEpisode(episode_id, t, **kwargs), self.now)
+        self.store.finish_frame()
         assert isinstance(reply, Ended)
         return reply
 
     def abort(self, episode_id: str = "e") -> Aborted | Ended:
         reply = self.store.accept(AbortEpisode(episode_id, "enough"), self.now)
+        self.store.finish_frame()
         assert isinstance(reply, Aborted | Ended)
         return reply
 
