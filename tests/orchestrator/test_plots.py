@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 from recorded import new_run, write_whole_run
 
-from orchestrator.plots import _COLOURS, _figure, _short_count, _wrapped_assignment
+from orchestrator.plots import COLOURS, _figure, _short_count, _wrapped_assignment
 from orchestrator.recorded_run import RecordedRun
 from orchestrator.results import results_of
 
@@ -24,7 +24,7 @@ def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
     _, learned = wolves.get_lines()
     assert learned.get_xydata().tolist() == [[0, 0.5], [1_000, 5.5]]
     assert len(wolves.collections) == 2  # the bands
-    assert [to_hex(line.get_color()).upper() for line in training.get_lines()] == [*_COLOURS[:2]]
+    assert [to_hex(line.get_color()).upper() for line in training.get_lines()] == [*COLOURS[:2]]
 
 
 def test_pyplot_and_displays_are_left_alone() -> None:
