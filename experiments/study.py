@@ -274,6 +274,8 @@ def _run_process(
     name: str, contestant: str, seed: int, out: Path, running: set[subprocess.Popen[str]]
 ) -> str:
     """Runs this module in a process of its own; returns what went wrong, "" if nothing did."""
+    if _path(out, contestant, seed).exists():  # another runner made it in the meantime
+        return ""
     command = [sys.executable, "-m", "experiments.study", "one", name, contestant, str(seed)]
     with tempfile.TemporaryFile("w+") as log:
         started = time.monotonic()
