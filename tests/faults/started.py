@@ -94,11 +94,17 @@ class Started:
         self.output, _ = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode
 
-    def assert_nothing_is_left(self, patience_s: float = 5.0) -> None:
+    def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
+        """Waits until all that it started is gone, except commands that begin with one of `but`."""
+
+        def left() -> list[str]:
+            commands = [process.command.rstrip() for process in self.started()]
+            return [c for c in commands if not c.startswith(tuple(but))]
+
         deadline = time.monotonic() + patience_s
-        while (left := self.started()) and time.monotonic() < deadline:
+        while left() and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not left, [p.command for p in left]
+        assert not left(), [command[:200] for command in left()]
 
     def kill(self) -> None:
         """Ends all that is left, whatever became of the test."""
