@@ -70,9 +70,15 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self.inference = Inference(self._build_module, seed=config.seed or 0)
         self.policy_lag = PolicyLag()
         self._fills_replay = False
+        self._reads_lists = False
 
     def attach(
-        self, feed: Feed, *, needs_log_probabilities: bool, fills_replay: bool = False
+        self,
+        feed: Feed,
+        *,
+        needs_log_probabilities: bool,
+        fills_replay: bool = False,
+        reads_lists: bool = False,
     ) -> None:
         """Joins the runner, which RLlib has built, to the server that feeds it.
 
@@ -82,8 +88,11 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             feed: where batches come from.
             needs_log_probabilities: whether the learner reads them.
             fills_replay: whether RLlib's replay buffer for several agents takes the episodes.
+            reads_lists: whether the learner stacks what was recorded itself, as `EpisodeBatch`
+                does, so that it need not be done twice.
         """
         self._feed = feed
+        self._reads_lists = reads_lists
         self._fills_replay = fills_replay
         self.inference.needs_log_probabilities = needs_log_probabilities
 
@@ -115,7 +124,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
     # --- sampling -----------------------------------------------------------------------
 
     def sample(self, **kwargs: Any) -> list[MultiAgentEpisode]:
-        """Blocks until a batch is complete and returns its chunks, as numpy arrays.
+        """Blocks until a batch is complete and returns its chunks.
 
         Raises:
             FeedClosed: the server is stopping. Returning nothing instead would make RLlib's
@@ -132,7 +141,8 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
                 if len(single) == 0:  # RLlib's learner connectors cannot take an empty one
                     del episode.agent_episodes[agent_id]
             if episode.agent_episodes:
-                episode.to_numpy()
+                if not self._reads_lists:
+                    episode.to_numpy()
                 episodes += by_agent(episode) if self._fills_replay else [episode]
         return episodes
 

@@ -13,6 +13,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
 from servers.algorithms.action_masks import has_action_mask
+from servers.algorithms.on_policy import LeanUpdate
 from servers.algorithms.registry import AlgorithmEntry
 from servers.config import ServerPlan
 from servers.env_runner import ExternalEnvRunner
@@ -54,6 +55,7 @@ class LearnedPolicies:
             self.feed,
             needs_log_probabilities=entry.needs_log_probabilities,
             fills_replay=entry.fills_replay_by_agent,
+            reads_lists=is_lean(self.algo),
         )
         config = self.algo.config
         assert config is not None
@@ -96,6 +98,12 @@ class LearnedPolicies:
 
     def save_soon(self, path: Path) -> None:
         self.trainer.save_soon(path)
+
+
+def is_lean(algo: Algorithm) -> bool:
+    """Whether its learner makes its batches in one pass; see `LeanUpdate`."""
+    learner = algo.learner_group._learner
+    return isinstance(learner, LeanUpdate) and learner.is_lean
 
 
 def batch_env_steps(config: AlgorithmConfig, entry: AlgorithmEntry) -> int:

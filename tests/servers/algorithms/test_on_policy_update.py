@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 from hypothesis import given
@@ -44,7 +45,7 @@ def make_learner(learner_class: type[PPOTorchLearner] | None = None, **training:
     return learner
 
 
-def episodes(seed: int, num: int = 6) -> list[SingleAgentEpisode]:
+def episodes(seed: int, num: int = 6, as_numpy: bool = True) -> list[SingleAgentEpisode]:
     """Pieces of 1 to 9 steps: some terminated, some truncated, some only cut."""
     rng = np.random.default_rng(seed)
     played = []
@@ -65,9 +66,9 @@ def episodes(seed: int, num: int = 6) -> list[SingleAgentEpisode]:
                 agent_id="pq"[i % 2],
                 module_id="pq"[i % 2],
                 multi_agent_episode_id=str(i),
-            ).to_numpy()
+            )
         )
-    return played
+    return [single.to_numpy() for single in played] if as_numpy else played
 
 
 def columns(learner: Any, played: list[SingleAgentEpisode]) -> dict[str, Any]:
@@ -76,10 +77,12 @@ def columns(learner: Any, played: list[SingleAgentEpisode]) -> dict[str, Any]:
     )
 
 
-def test_the_columns_are_those_of_rllibs_pipeline_without_its_added_steps() -> None:
+@pytest.mark.parametrize("as_numpy", [True, False])
+def test_the_columns_are_those_of_rllibs_pipeline_without_its_added_steps(as_numpy: bool) -> None:
     lean, plain = make_learner(), make_learner(PPOTorchLearner)
     plain.module.set_state(lean.module.get_state())
-    ours, theirs = columns(lean, episodes(0)), columns(plain, episodes(0))
+    ours = columns(lean, episodes(0, as_numpy=as_numpy))
+    theirs = columns(plain, episodes(0))
     assert lean.is_lean
     assert ours.keys() == theirs.keys() == {"p", "q"}
     for module_id in ours:
