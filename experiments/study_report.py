@@ -146,8 +146,8 @@ def caption(contestants: Sequence[Contestant]) -> str:
     steps = sorted({run["env_steps"] for c in contestants for run in c.runs})
     note = (
         f" With {few} seeds the interquartile mean is the mean, and the interval the range of the "
-        "seeds: it covers about 75 %, not 95 %."
-        if few == 3
+        f"seeds: it covers about {100 - 200 // 2**few} %, not 95 %."
+        if few in (2, 3)
         else ""
     )
     return (
@@ -191,12 +191,13 @@ def _figure(contestants: Sequence[Contestant], fixed: Sequence[Contestant]) -> A
     by_cpu.set_xlabel("processor seconds of training, mean over seeds", fontsize=_TEXT)
     by_steps.set_ylabel("return per episode", fontsize=_TEXT)
     by_steps.legend(fontsize=_TEXT - 1, framealpha=0.8)
-    seeds = sorted({run["seed"] for c in contestants for run in c.runs})
+    counts = sorted({len(c.runs) for c in contestants})
     rules = {c.rule: [d.name for d in contestants if d.rule == c.rule] for c in contestants}
     how = ", ".join(f"{' '.join(names)} {rule}" for rule, names in rules.items())
     figure.suptitle(
-        f"{contestants[0].runs[0]['study']}: interquartile mean and 95 % interval over seeds "
-        f"{_listed(seeds)}; {settings['num_episodes']} episodes a point, {how}",
+        f"{contestants[0].runs[0]['study']}: interquartile mean and 95 % interval over "
+        f"{' or '.join(map(str, counts))} seeds each; "
+        f"{settings['num_episodes']} episodes a point, {how}",
         fontsize=_TEXT,
         wrap=True,
     )
