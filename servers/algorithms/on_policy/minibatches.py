@@ -65,4 +65,8 @@ class Minibatches:
                 continue
             order = torch.randperm(length) if self._should_shuffle else torch.arange(length)
             for part in order.tensor_split(num_parts):
-                yield tree.map_structure(lambda x, rows=part: x[rows], batch)
+                yield _at(batch, part)
+
+
+def _at(batch: dict[str, Any], rows: torch.Tensor) -> dict[str, Any]:
+    return {key: _at(x, rows) if isinstance(x, dict) else x[rows] for key, x in batch.items()}
