@@ -8,7 +8,8 @@ from gymnasium import spaces
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from two_step import AGENTS, TwoStepGame
 
-from servers.algorithms.qmix.team import TeamEnv, TeamProblem, TeamSpec, team_reward
+from servers.algorithms.qmix.team import TeamProblem, TeamSpec, team_reward
+from servers.algorithms.qmix.team_env import TeamEnv
 
 A, B = np.array([0.1, 0.2, 0.3], np.float32), np.array([0.4, 0.5], np.float32)
 
