@@ -21,7 +21,7 @@ _EXPORTS = {
     "CannotCompare": "orchestrator.comparisons.sources:CannotCompare",
     "Comparison": "orchestrator.comparisons.comparison:Comparison",
     "ConfigError": "orchestrator.config:ConfigError",
-    "RunResult": "orchestrator.run:RunResult",
+    "RunResult": "orchestrator.whole_run:RunResult",
     "SweepResult": "orchestrator.sweeps:SweepResult",
     "compare": "orchestrator.comparisons.compare:compare_runs",
     "launch": "orchestrator.api:launch",

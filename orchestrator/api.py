@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.config import ExperimentConfig, load_config, prepare
-from orchestrator.run import RunResult, run_experiment
+from orchestrator.whole_run import RunResult, run_experiment
 
 if TYPE_CHECKING:
     from orchestrator.sweeps import SweepConfig, SweepResult

@@ -295,7 +295,7 @@ def _launch(args: argparse.Namespace) -> int:
     experiment = _prepare(args, needs_stop=True)
     from rich.console import Console
 
-    from orchestrator.run import run_experiment
+    from orchestrator.whole_run import run_experiment
 
     result = run_experiment(
         experiment, args.run_dir, show_progress=not args.no_progress, console=Console()

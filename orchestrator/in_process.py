@@ -1,7 +1,7 @@
 """An experiment's servers inside this process: for studies, notebooks and tests.
 
 The servers are the real ones, spoken to over loopback; only their processes are missing, so
-they share one interpreter lock. `orchestrator.run` is for runs that matter.
+they share one interpreter lock. `orchestrator.whole_run` is for runs that matter.
 """
 
 from __future__ import annotations

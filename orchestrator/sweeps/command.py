@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.run import EXIT_DONE, cpus_wanted
+from orchestrator.run import cpus_wanted
 from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
 from orchestrator.sweeps.calibration import Pace, calibrate
 from orchestrator.sweeps.load import load_sweep
@@ -15,6 +15,7 @@ from orchestrator.sweeps.plan import SweepPlan, make_plan
 from orchestrator.sweeps.result import SweepResult
 from orchestrator.sweeps.runner import local_num_cpus, resume_sweep, start_sweep, sweep_ray
 from orchestrator.sweeps.table import print_result, print_rows
+from orchestrator.whole_run import EXIT_DONE
 
 
 def start(config: str, overrides: Sequence[str], sweep_dir: Path | None, console: Console) -> int:

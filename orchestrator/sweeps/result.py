@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.run import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from orchestrator.sweeps.load import load_written
 from orchestrator.sweeps.schema import SweepConfig
+from orchestrator.whole_run import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from pandas import DataFrame

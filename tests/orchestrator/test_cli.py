@@ -15,16 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What `orchestrator.run.run_experiment` is called with."""
+    """What `orchestrator.whole_run.run_experiment` is called with."""
     calls = []
 
     def run_experiment(experiment, run_dir, *, show_progress, console):
         calls.append((experiment, run_dir, show_progress))
         return types.SimpleNamespace(problem="it rained", exit_code=7)
 
-    module = types.ModuleType("orchestrator.run")
+    module = types.ModuleType("orchestrator.whole_run")
     module.run_experiment = run_experiment
-    monkeypatch.setitem(sys.modules, "orchestrator.run", module)
+    monkeypatch.setitem(sys.modules, "orchestrator.whole_run", module)
     return calls
 
 
@@ -183,7 +183,7 @@ def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["orchestrator.run"], "run_experiment", interrupted)
+    monkeypatch.setattr(sys.modules["orchestrator.whole_run"], "run_experiment", interrupted)
     assert cli.main(["launch", "cartpole_ppo"]) == 130
 
 

@@ -1,0 +1,180 @@
+"""A whole run: an experiment from its Ray to its report.
+
+However it ends, by its stop conditions, by Ctrl-C, or because something died, the way out is the
+same: simulations first, then servers, then the report of what there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+
+from orchestrator.config import Experiment
+from orchestrator.local_ray import start_local_ray, stop_local_ray
+from orchestrator.metrics import MetricsWriter
+from orchestrator.progress import Progress
+from orchestrator.report import print_report, write_report
+from orchestrator.results import Report
+from orchestrator.run import Run, RunFailed, cpus_wanted, make_folder
+from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+
+Outcome = Literal["done", "failed", "interrupted"]
+_EXIT_CODES: dict[Outcome, int] = {
+    "done": EXIT_DONE,
+    "failed": EXIT_FAILED,
+    "interrupted": EXIT_INTERRUPTED,
+}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of a run."""
+
+    run_dir: Path
+    outcome: Outcome
+    """"done": a stop condition was reached; "failed": something died; "interrupted": Ctrl-C."""
+    problem: str
+    """Why it is not done, in a sentence; "" if it is."""
+    env_steps: int
+    """Of training, over all environments."""
+    time_s: float
+    """From the first training step to the last."""
+    report: Report | None = field(repr=False)
+    """Who learned what; None if the run never got to play."""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process that ran it: 0 done, 1 failed, 130 interrupted."""
+        return _EXIT_CODES[self.outcome]
+
+    def frame(self) -> DataFrame:
+        """The run's evaluations, a row for each episode and agent; see `orchestrator.frames`."""
+        from orchestrator.frames import evaluation_frame
+
+        return evaluation_frame([self.run_dir])
+
+
+def run_experiment(
+    experiment: Experiment,
+    run_dir: Path | None = None,
+    *,
+    show_progress: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
+
+    Ctrl-C and SIGTERM end it cleanly; what was measured is kept.
+
+    Args:
+        experiment: resolved; nothing about it is wrong any more.
+        run_dir: the run's directory, which must not exist yet; None makes one under the
+            experiment's `runs_dir`.
+        show_progress: whether to show the run's state while it goes on.
+        console: where to say what is going on; None says nothing.
+
+    Raises:
+        OSError: the run directory is there already, or cannot be made.
+    """
+    folder = make_folder(experiment, run_dir)
+    say = console.print if console is not None else _say_nothing
+    say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    outcome: Outcome = "done"
+    problem = ""
+    with (
+        sigterm_as_interrupt(),
+        MetricsWriter(folder, experiment.config.tensorboard) as metrics,
+        contextlib.ExitStack() as ray_session,
+    ):
+        run = Run(experiment, folder, metrics)
+        try:
+            ray_session.enter_context(_ray(experiment))
+            claim_sigterm()
+            run.start()
+            say(f"servers: {run.where}", soft_wrap=True, highlight=False)
+            with contextlib.ExitStack() as display:
+                progress = None
+                if show_progress:
+                    progress = display.enter_context(
+                        Progress(experiment.config.name, run.rows(), run.stop_text)
+                    )
+                run.begin()
+                while not run.watch():
+                    if progress is not None:
+                        progress.update(run.snapshot())
+                if progress is not None:
+                    progress.update(run.snapshot())
+            if show_progress and run.has_final_evaluation:
+                say("evaluating: each server against random agents in its place")
+            run.finish()
+        except KeyboardInterrupt:
+            outcome, problem = "interrupted", "interrupted; what was measured is kept"
+        except RunFailed as error:
+            outcome, problem = "failed", str(error)
+        finally:
+            with interrupts_ignored():
+                run.stop()
+                ray_session.close()
+    report = None
+    if run.has_started:
+        with interrupts_ignored():
+            report = write_report(folder)
+            if console is not None:
+                print_report(report, console)
+    say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
+
+
+def _say_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _ray(experiment: Experiment) -> Iterator[None]:
+    """The cluster that the experiment names, or a local Ray, while the ``with`` block lasts.
+
+    One that this process is connected to already is used, and left alone.
+
+    Raises:
+        RunFailed: it did not start.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    address = experiment.config.address
+    if address:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            raise RunFailed(
+                f"no Ray cluster at {address!r} to join: {type(error).__name__}: {error}"
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+        return
+    # On one machine nobody waits for a place.
+    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(experiment.config))) + 1)
+    try:
+        folder = start_local_ray(num_cpus)
+    except Exception as error:
+        raise RunFailed(f"Ray did not start: {type(error).__name__}: {error}") from error
+    try:
+        yield
+    finally:
+        stop_local_ray(folder)
