@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
 from client.transport import AnyItem
+from protocol import PROTOCOL_VERSION
 from protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
+    AgentInfo,
     AnyReply,
     Ended,
     EndEpisode,
@@ -19,7 +22,7 @@ from protocol.messages import (
     StartEpisode,
     Step,
 )
-from protocol.spaces import sample_action
+from protocol.spaces import Space, sample_action
 
 
 class RandomTransport:
@@ -37,6 +40,17 @@ class RandomTransport:
         self._rng = np.random.default_rng(seed)
         self._replies: list[AnyReply] = []
         self._returns: dict[str, dict[str, float]] = {}
+
+    @classmethod
+    def for_agents(cls, agents: Mapping[str, tuple[Space, Space]], seed: int = 0) -> Self:
+        """Returns one where there is no server to stand in for.
+
+        Args:
+            agents: agent id to its observation and action space.
+            seed: of the actions.
+        """
+        infos = {agent_id: AgentInfo("", *spaces) for agent_id, spaces in agents.items()}
+        return cls(ServerSpec(PROTOCOL_VERSION, "random", "random", infos), seed)
 
     def fetch_spec(self) -> ServerSpec:
         return self._spec

@@ -47,7 +47,7 @@ class _Connection:
             request.headers.update(headers)
             self._protocol.send_request(request)
             self._flush()
-            while self._protocol.state is State.CONNECTING:
+            while self._protocol.state is State.CONNECTING and not self._protocol.handshake_exc:
                 self._read()
             if self._protocol.handshake_exc is not None:
                 raise self._protocol.handshake_exc
@@ -111,7 +111,8 @@ class _Connection:
             self._protocol.receive_eof()
         self._flush()  # answers to pings and closes
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
-            raise _Broken(str(self._protocol.close_exc) if data else "the server closed it")
+            said = self._protocol.close_rcvd
+            raise _Broken(f"the server closed it{f', saying {said}' if said else ''}")
 
     def _flush(self) -> None:
         try:

@@ -22,6 +22,7 @@ from typing import Any
 from client.env_loop import EnvLoop
 from orchestrator.config import load_config
 from orchestrator.in_process import serve
+from orchestrator.processes import first_seeds
 
 BUDGET = 300_000
 THRESHOLDS = {"PPO": 450.0, "A2C": 400.0}
@@ -51,7 +52,7 @@ def through_a_server(algorithm: str, seed: int, budget: int = BUDGET) -> Outcome
         loop = EnvLoop(
             [served.simulation() for _ in range(num)],
             client,
-            seeds=iter([*range(1000 * seed, 1000 * seed + num), *[None] * budget]),
+            seeds=first_seeds(1000 * seed, num),
         )
         started = time.monotonic()
 

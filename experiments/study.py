@@ -43,10 +43,9 @@ from orchestrator.config import ConfigError, ExperimentConfig, load_config, prep
 from orchestrator.in_process import serve
 from orchestrator.json_files import write_text
 from orchestrator.local_ray import ONE_THREAD
-from orchestrator.signals import claim_sigterm
+from orchestrator.processes import first_seeds
+from orchestrator.signals import claim_signals
 from orchestrator.versions import software_versions
-from protocol import PROTOCOL_VERSION
-from protocol.messages import AgentInfo, ServerSpec
 
 RANDOM = "random"
 """The contestant that every study has: uniformly random actions."""
@@ -162,7 +161,7 @@ def train(study: StudyConfig, contestant: str, seed: int) -> dict[str, Any]:
     config = experiment_of(study, contestant, seed)
     curve: list[Point] = []
     with serve(config) as served, served.client() as client, served.client() as evaluating:
-        claim_sigterm()  # ray.init took it
+        claim_signals()  # ray.init took it
         arenas = [served.simulation() for _ in range(study.num_envs)]
 
         def evaluate(num_episodes: int, rule: Rule) -> list[float]:
@@ -184,7 +183,7 @@ def train(study: StudyConfig, contestant: str, seed: int) -> dict[str, Any]:
         loop = EnvLoop(
             [served.simulation() for _ in range(study.num_envs)],
             client,
-            seeds=_training_seeds(first, study.num_envs),
+            seeds=first_seeds(first, study.num_envs),
         )
         clock.start()
         if env_steps:
@@ -214,9 +213,8 @@ def play_at_random(study: StudyConfig) -> dict[str, Any]:
     config = load_config(study.config, study.overrides).simulation
     arenas = [make_simulation(config.env, config.kwargs) for _ in range(study.num_envs)]
     spaces = arenas[0].observation_spaces, arenas[0].action_spaces
-    agents = {a: AgentInfo("", spaces[0][a], spaces[1][a]) for a in arenas[0].possible_agents}
-    transport = RandomTransport(ServerSpec(PROTOCOL_VERSION, RANDOM, RANDOM, agents))
-    with MultiplexingClient({RANDOM: transport}) as client:
+    agents = {a: (spaces[0][a], spaces[1][a]) for a in arenas[0].possible_agents}
+    with MultiplexingClient({RANDOM: RandomTransport.for_agents(agents)}) as client:
         returns = _play(study, arenas, client, study.final_num_episodes, True)
     return {**_record(study, RANDOM, "sampled", 0), "curve": [], "final": {"sampled": returns}}
 
@@ -316,13 +314,6 @@ def _play(
     return [sum(result.returns.values()) / divisor for result in results]
 
 
-def _training_seeds(first: int, num_envs: int) -> Any:
-    """Yields a seed for each environment's first reset, then None: it goes on by itself."""
-    yield from range(first, first + num_envs)
-    while True:
-        yield None
-
-
 class _Clock:
     """Adds up wall and processor time while it runs."""
 
@@ -388,7 +379,7 @@ def main() -> int:
     report = verbs.add_parser("report", help="writes table and picture of a folder of runs")
     report.add_argument("folder", type=Path)
     args = parser.parse_args()
-    claim_sigterm()
+    claim_signals()
     try:
         if args.verb == "run":
             problems = run(args.study, args.contestants, args.seeds, args.out, args.jobs)

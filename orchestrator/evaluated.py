@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.recorded_run import AgentReturns
 from orchestrator.statistics import Estimate, interquartile_mean, mean_interval
-
-AgentReturns = Mapping[str, Sequence[float | None]]
-"""Agent to its return in each episode, None where it was not in it."""
 
 _NUMBERED = re.compile(r"(.*?[A-Za-z])[_-]?\d+")
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from orchestrator.evaluated import EvaluationResult, Returns
 from orchestrator.number_text import MISSING, interval, number
+from orchestrator.plain_table import plain_table
 
 
 def print_evaluation(result: EvaluationResult, console: Console | None = None) -> None:
     """Prints every server, agent, team and role, and how the numbers were made."""
     console = console or Console()
-    table = Table(
-        title=Text(f"{result.run}: {result.assignment}", style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        caption=Text(_caption(result)),
-        caption_justify="left",
-    )
+    table = plain_table(f"{result.run}: {result.assignment}", _caption(result))
     table.add_column("who", overflow="fold")
     table.add_column("actions", no_wrap=True)
     for heading in ("return\n[95 %]", "std", "IQM", "team total\n[95 %]"):

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from orchestrator.comparison import Comparison
+from orchestrator.against_random import AgainstRandom
 from orchestrator.json_files import write_whole
 from orchestrator.number_text import signed_interval
 from orchestrator.recorded_run import TrainingCurve
@@ -177,7 +177,7 @@ def _draw_server(axes: Any, server: ServerResult, style: dict[str, Any], limit: 
 
 def _draw_band(
     axes: Any,
-    points: Sequence[Comparison],
+    points: Sequence[AgainstRandom],
     estimates: Sequence[Estimate],
     *,
     color: str,

@@ -1,6 +1,6 @@
 """What runs in processes of its own, as Ray actors: servers, simulations, the evaluator.
 
-The classes are plain; `launch` turns them into actors. Heavy imports happen inside, so that the
+The classes are plain; a `Run` turns them into actors. Heavy imports happen inside, so that the
 orchestrator's own process stays light.
 """
 
@@ -142,12 +142,13 @@ class SimulationProcess:
         ]
         self._client = connect(servers)
         _settle()
-        self._loop = EnvLoop(self._simulations, self._client, seeds=_first_seeds(seed, self._num()))
+        self._loop = EnvLoop(
+            self._simulations,
+            self._client,
+            seeds=first_seeds(seed, simulation.num_envs_per_process),
+        )
         self._should_stop = threading.Event()
         self._episodes: list[dict[str, float]] = []
-
-    def _num(self) -> int:
-        return len(self._simulations)
 
     def run(self) -> None:
         """Plays until `stop` is called from another thread of the actor.
@@ -160,8 +161,8 @@ class SimulationProcess:
                 on_episode=lambda result: self._episodes.append(result.returns),
                 should_stop=self._should_stop.is_set,
             )
-        except Exception:
-            logger.exception("the simulation gave up")  # Ray tells the launcher, and not this log
+        except Exception:  # whatever it is goes on; Ray tells it to the launcher, not to this log
+            logger.exception("the simulation gave up")
             raise
         finally:
             self._client.close()
@@ -178,7 +179,7 @@ class SimulationProcess:
         self._should_stop.set()
 
 
-def _first_seeds(seed: int, num_envs: int) -> Iterator[int | None]:
+def first_seeds(seed: int, num_envs: int) -> Iterator[int | None]:
     """One seed for each environment's first reset; then its own random numbers go on."""
     return itertools.chain((seed + i for i in range(num_envs)), itertools.repeat(None))
 

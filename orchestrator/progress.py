@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
+
+from orchestrator.plain_table import plain_table
 
 PLAIN_INTERVAL_S = 10.0
 """Between lines where there is no terminal: CI logs stay short, and nobody thinks it hangs."""
@@ -132,13 +132,7 @@ class Progress:
 
     def _render(self) -> RenderableType:
         latest = self._latest
-        table = Table(
-            title=Text(self._experiment_name, style="bold"),
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-        )
+        table = plain_table(self._experiment_name)
         table.add_column("server")  # these two wrap where the window is narrow, numbers never
         table.add_column("phase")
         for heading in ("env\nsteps", "steps/s", "return", "weights", "policy\nlag", "loss"):

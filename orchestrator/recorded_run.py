@@ -16,7 +16,7 @@ from orchestrator.run_directory import NotARunDirectory, RunDirectory
 
 Floats = NDArray[np.float64]
 AgentReturns = Mapping[str, Sequence[float | None]]
-"""For each agent, one return for each episode."""
+"""For each agent, one return for each episode; None where it was not in it."""
 
 
 @dataclass(frozen=True)

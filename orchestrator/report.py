@@ -15,15 +15,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from orchestrator.comparison import Verdict
+from orchestrator.against_random import Verdict
 from orchestrator.json_files import write_json, write_text
 from orchestrator.metrics import MalformedMetrics
 from orchestrator.number_text import MISSING, number, signed_interval
+from orchestrator.plain_table import plain_table
 from orchestrator.plots import draw_learning
 from orchestrator.recorded_run import RecordedRun
 from orchestrator.results import DifferentRuns, Report, ServerResult, results_of
@@ -85,16 +84,7 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Print the table, its caption and its notes."""
     console = console or Console()
-    table = Table(
-        title=Text(_title(report), style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        caption=Text(report.caption),
-        caption_justify="left",
-        expand=False,
-    )
+    table = plain_table(_title(report), report.caption)
     # Algorithm and agents stand under their server and only verdicts wrap: it fits 80 columns.
     table.add_column("server\nalgorithm\nagents", no_wrap=True)
     for heading in (

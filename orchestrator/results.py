@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.comparison import Comparison, compare
+from orchestrator.against_random import AgainstRandom, against_random
 from orchestrator.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
 
 _CURVE_RESAMPLES = 2_000  # a band's edge drawn one pixel off is no loss, and there are many points
@@ -47,13 +47,13 @@ class ServerResult:
     """Of training, mean over seeds."""
     train_return: float | None
     """Last mean return while training, exploration included, mean over seeds."""
-    curve: tuple[Comparison, ...]
+    curve: tuple[AgainstRandom, ...]
     """Evaluations that all seeds have."""
     seed_curves: tuple[tuple[tuple[float, float], ...], ...]
     """For each seed, (env steps, mean return) of its evaluations."""
     training: tuple[TrainingCurve, ...]
     """For each seed."""
-    final: Comparison | None
+    final: AgainstRandom | None
     """Each seed's last evaluation, the last with random in place if there is one."""
 
 
@@ -162,12 +162,12 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     training = tuple(run.training[server_id] for run in runs)
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
 
-    def comparison(points: Sequence[EvaluationPoint], **settings: Any) -> Comparison | None:
+    def comparison(points: Sequence[EvaluationPoint], **settings: Any) -> AgainstRandom | None:
         learned = [point.returns_of(server.agents, None) for point in points]
         random = [point.returns_of(server.agents, server_id) for point in points]
         if not points or any(returns is None for returns in learned):
             return None
-        return compare(
+        return against_random(
             float(np.mean([point.env_steps for point in points])),
             [returns for returns in learned if returns is not None],
             None
@@ -264,7 +264,7 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
         yield "two of the runs have the same seed; they are not independent"
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison(comparison: AgainstRandom) -> dict[str, Any]:
     return {**asdict(comparison), "verdict": comparison.verdict}
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment, ExperimentConfig, to_yaml
-from orchestrator.config.checks import EXTERNAL
-from orchestrator.config.resolve import derive_seed
+from orchestrator.config import Experiment
+from orchestrator.config.seeds import derive_seed
 from orchestrator.evaluation import Evaluations
-from orchestrator.local_ray import ONE_THREAD
+from orchestrator.failures import RunFailed, answer_of, cause_of_death, death_of, failure
+from orchestrator.local_ray import worker_environment
 from orchestrator.metrics import MetricsWriter
+from orchestrator.placement import has_evaluations
 from orchestrator.processes import (
     EvaluationProcess,
     ServerAddress,
@@ -40,26 +39,6 @@ _REPORT_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 45.0
 _DEATH_NOTICE_S = 3.0
 """How long a server's death may take to be known after a simulation has felt it."""
-
-
-class RunFailed(Exception):
-    """A process of the run died or gave up; the sentence names it and its log."""
-
-
-def cpus_wanted(config: ExperimentConfig) -> list[float]:
-    """Returns the logical CPUs of each process of a run: servers, simulations, evaluation."""
-    simulation = config.simulation
-    servers = [server.resources.num_cpus for server in config.servers.values()]
-    if simulation.env == EXTERNAL:
-        return servers
-    num_processes = simulation.num_processes + has_evaluations(config)
-    return servers + [simulation.num_cpus] * num_processes
-
-
-def has_evaluations(config: ExperimentConfig) -> bool:
-    """Whether anything is evaluated, so that a process is needed for it."""
-    evaluation = config.evaluation
-    return evaluation.interval_env_steps is not None or evaluation.final_num_episodes > 0
 
 
 class Run:
@@ -83,6 +62,7 @@ class Run:
         self.tally = Tally()
         self._folder = folder
         self._metrics = metrics
+        self._scheduling: Any = None
         self._servers: dict[str, Any] = {}
         self._simulations: dict[str, Any] = {}
         self._evaluator: Any = None
@@ -124,12 +104,17 @@ class Run:
 
     # --- start --------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, scheduling: Any = None) -> None:
         """Starts the servers, and once all are ready the simulations.
+
+        Args:
+            scheduling: Ray's scheduling strategy of all actors; None: Ray's own choice, which
+                inside of a placement group is that group.
 
         Raises:
             RunFailed: one of them did not come up.
         """
+        self._scheduling = scheduling
         self._start_servers()
         if not self.experiment.is_external:
             self._start_simulations()
@@ -138,13 +123,15 @@ class Run:
     def _start_servers(self) -> None:
         import ray
 
+        environment = {"env_vars": worker_environment()}
         for server_id, plan in self.experiment.servers.items():
             actor = ray.remote(ServerProcess).options(
                 num_cpus=plan.resources.num_cpus,
                 num_gpus=plan.resources.num_gpus,
                 max_concurrency=4,
                 max_restarts=0,
-                runtime_env=self._environment(),
+                runtime_env=environment,
+                scheduling_strategy=self._scheduling,
             )
             self._servers[server_id] = actor.remote(plan, self._log(server_id))
         starts = {actor.start.remote(): s for s, actor in self._servers.items()}
@@ -159,6 +146,7 @@ class Run:
     def _start_simulations(self) -> None:
         import ray
 
+        environment = {"env_vars": worker_environment()}
         simulation = self.config.simulation
         for i in range(simulation.num_processes):
             name = f"simulation-{i}"
@@ -166,7 +154,8 @@ class Run:
                 num_cpus=simulation.num_cpus,
                 max_concurrency=3,
                 max_restarts=0,
-                runtime_env=self._environment(),
+                runtime_env=environment,
+                scheduling_strategy=self._scheduling,
             )
             seed = derive_seed(self.config.seed, "simulation", str(i))
             self._simulations[name] = actor.remote(
@@ -176,7 +165,12 @@ class Run:
             return
         self._evaluator = (
             ray.remote(EvaluationProcess)
-            .options(num_cpus=simulation.num_cpus, max_restarts=0, runtime_env=self._environment())
+            .options(
+                num_cpus=simulation.num_cpus,
+                max_restarts=0,
+                runtime_env=environment,
+                scheduling_strategy=self._scheduling,
+            )
             .remote(simulation, self._addresses, self._log("evaluation"))
         )
         can_sample = {
@@ -187,12 +181,6 @@ class Run:
         self._evaluations = Evaluations(
             self.config.evaluation, can_sample, self._evaluator, self._metrics
         )
-
-    @staticmethod
-    def _environment() -> dict[str, Any]:
-        """What every process finds in its environment; the user's own modules are importable."""
-        paths = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        return {"env_vars": {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}}
 
     def _log(self, name: str) -> Path:
         return (self._folder.logs / f"{name}.log").absolute()
@@ -263,28 +251,14 @@ class Run:
             raise RunFailed(f"{name} ended by itself; its log: {self._log(name)}")
 
     def _simulation_failed(self, name: str, error: Exception) -> RunFailed:
-        import ray
-
         # Where a server died, simulations fail, too: the cause is told, not the consequence.
         deadline = time.monotonic() + _DEATH_NOTICE_S
         for server_id, actor in self._servers.items():
-            try:
-                ray.get(actor.report.remote(), timeout=max(0.1, deadline - time.monotonic()))
-            except ray.exceptions.RayActorError as death:
-                return self._server_died(server_id, death)
-            except ray.exceptions.GetTimeoutError:
-                continue
-        if isinstance(error, ray.exceptions.RayActorError):
-            return RunFailed(f"{name} died ({cause_of_death(error)}); its log: {self._log(name)}")
-        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
-        return RunFailed(f"{name} failed: {cause}; its log: {self._log(name)}")
-
-    def _server_died(self, server_id: str, error: Exception) -> RunFailed:
-        return RunFailed(
-            f"server {server_id!r} (pid {self._pids.get(server_id, '?')}, "
-            f"{self.experiment.servers[server_id].algorithm}) died ({cause_of_death(error)}); "
-            f"its log: {self._log(server_id)}"
-        )
+            left_s = max(0.1, deadline - time.monotonic())
+            death = death_of(actor.report.remote(), left_s)
+            if death is not None:
+                return failure(self._server(server_id), death, self._log(server_id))
+        return failure(name, error, self._log(name))
 
     def _gather(self) -> None:
         """Asks every process how it is, all at once."""
@@ -325,19 +299,14 @@ class Run:
         Raises:
             RunFailed: it died, raised, or did not answer in time.
         """
-        import ray
+        if server_id is not None and server_id in self._pids:
+            who = self._server(server_id)
+        return answer_of(ref, timeout_s, who, self._log(log or server_id or who))
 
-        path = self._log(log or server_id or who)
-        try:
-            return ray.get(ref, timeout=timeout_s)
-        except ray.exceptions.GetTimeoutError:
-            raise RunFailed(f"{who} did not answer for {timeout_s:g} s; its log: {path}") from None
-        except ray.exceptions.RayTaskError as error:
-            raise RunFailed(f"{who} failed: {error.cause}; its log: {path}") from error
-        except ray.exceptions.RayActorError as error:
-            if server_id is not None and server_id in self._pids:
-                raise self._server_died(server_id, error) from error
-            raise RunFailed(f"{who} died ({cause_of_death(error)}); its log: {path}") from error
+    def _server(self, server_id: str) -> str:
+        """A server that has come up, for messages."""
+        algorithm = self.experiment.servers[server_id].algorithm
+        return f"server {server_id!r} (pid {self._pids[server_id]}, {algorithm})"
 
     def _version_of(self, server_id: str, weights_seq_no: int) -> int | None:
         return None if server_id in self.experiment.fixed_servers else weights_seq_no
@@ -455,7 +424,7 @@ class Run:
                 timeout=_STOP_TIMEOUT_S,
             )
         saves = {}
-        if self.config.checkpoint.at_end and self.has_started:
+        if self.config.checkpoint.at_end:
             for server_id, actor in alive.items():
                 path = (self._folder.checkpoints / server_id / "last").absolute()
                 saves[server_id] = actor.save.remote(path)
@@ -471,48 +440,3 @@ class Run:
         )
         for actor in alive.values():
             ray.kill(actor)
-
-
-def cause_of_death(error: Exception) -> str:
-    """Ray's reason for an actor's death, in one line without its boilerplate."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for line in lines:
-        if "exit" in line.lower() or "killed" in line.lower() or "out of memory" in line.lower():
-            return line[:300]
-    return lines[0][:300] if lines else type(error).__name__
-
-
-def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirectory:
-    """Makes a run's directory, and writes down all that is known before it: config, plan, versions.
-
-    Args:
-        experiment: resolved.
-        run_dir: which must not exist yet; None: a new one under the experiment's `runs_dir`.
-
-    Raises:
-        OSError: it exists, or cannot be made.
-    """
-    if run_dir is None:
-        root = Path(experiment.config.runs_dir)
-        folder = RunDirectory.create(root, experiment.config.name, datetime.now())
-    else:
-        folder = RunDirectory.create_at(run_dir)
-    folder.write_config(to_yaml(experiment.config))
-    folder.write_versions()
-    folder.write_plan(
-        {
-            "servers": {
-                server_id: {
-                    "algorithm": plan.algorithm,
-                    "agents": list(plan.agents),
-                    "groups": {g: list(m) for g, m in plan.groups.items()},
-                    "learns": server_id not in experiment.fixed_servers,
-                    "seed": plan.seed,
-                }
-                for server_id, plan in experiment.servers.items()
-            },
-            "assignment": experiment.assignment,
-            "seed": experiment.config.seed,
-        }
-    )
-    return folder

@@ -7,34 +7,35 @@ same: simulations first, then servers, then the report of what there is.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
+from orchestrator import exit_codes
 from orchestrator.config import Experiment
-from orchestrator.local_ray import start_local_ray, stop_local_ray
+from orchestrator.failures import RunFailed
+from orchestrator.local_ray import join_ray, start_local_ray, stop_local_ray
 from orchestrator.metrics import MetricsWriter
+from orchestrator.new_run import make_folder
+from orchestrator.placement import NoPlace, cpus_wanted, reserved
 from orchestrator.progress import Progress
 from orchestrator.report import print_report, write_report
 from orchestrator.results import Report
-from orchestrator.run import Run, RunFailed, cpus_wanted, make_folder
-from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
+from orchestrator.run import Run
+from orchestrator.signals import claim_signals, ignore_signals, interruptible
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
-
 Outcome = Literal["done", "failed", "interrupted"]
 _EXIT_CODES: dict[Outcome, int] = {
-    "done": EXIT_DONE,
-    "failed": EXIT_FAILED,
-    "interrupted": EXIT_INTERRUPTED,
+    "done": exit_codes.DONE,
+    "failed": exit_codes.FAILED,
+    "interrupted": exit_codes.INTERRUPTED,
 }
 
 
@@ -92,48 +93,56 @@ def run_experiment(
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     outcome: Outcome = "done"
     problem = ""
-    with (
-        sigterm_as_interrupt(),
-        MetricsWriter(folder, experiment.config.tensorboard) as metrics,
-        contextlib.ExitStack() as ray_session,
-    ):
-        run = Run(experiment, folder, metrics)
-        try:
-            ray_session.enter_context(_ray(experiment))
-            claim_sigterm()
-            run.start()
-            say(f"servers: {run.where}", soft_wrap=True, highlight=False)
-            with contextlib.ExitStack() as display:
-                progress = None
-                if show_progress:
-                    progress = display.enter_context(
-                        Progress(experiment.config.name, run.rows(), run.stop_text)
-                    )
-                run.begin()
-                while not run.watch():
-                    if progress is not None:
-                        progress.update(run.snapshot())
-                if progress is not None:
-                    progress.update(run.snapshot())
-            if show_progress and run.has_final_evaluation:
-                say("evaluating: each server against random agents in its place")
-            run.finish()
-        except KeyboardInterrupt:
-            outcome, problem = "interrupted", "interrupted; what was measured is kept"
-        except RunFailed as error:
-            outcome, problem = "failed", str(error)
-        finally:
-            with interrupts_ignored():
+    report = None
+    with interruptible():
+        with (
+            MetricsWriter(folder, experiment.config.tensorboard) as metrics,
+            contextlib.ExitStack() as ray_session,
+        ):
+            run = Run(experiment, folder, metrics)
+            try:
+                try:
+                    scheduling = ray_session.enter_context(_ray(experiment, say))
+                    claim_signals()
+                    _play(run, scheduling, say, show_progress)
+                finally:
+                    ignore_signals()
+            except KeyboardInterrupt:
+                outcome, problem = "interrupted", "interrupted; what was measured is kept"
+            except RunFailed as error:
+                outcome, problem = "failed", str(error)
+            finally:
                 run.stop()
                 ray_session.close()
-    report = None
-    if run.has_started:
-        with interrupts_ignored():
+        if run.has_started:
             report = write_report(folder)
             if console is not None:
                 print_report(report, console)
-    say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+        say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
+
+
+def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bool) -> None:
+    """Has a run start, learn until it is done, and be evaluated.
+
+    Raises:
+        RunFailed: something died or gave up.
+    """
+    run.start(scheduling)
+    say(f"servers: {run.where}", soft_wrap=True, highlight=False)
+    with contextlib.ExitStack() as display:
+        progress = None
+        if show_progress:
+            progress = display.enter_context(Progress(run.config.name, run.rows(), run.stop_text))
+        run.begin()
+        while not run.watch():
+            if progress is not None:
+                progress.update(run.snapshot())
+        if progress is not None:
+            progress.update(run.snapshot())
+    if show_progress and run.has_final_evaluation:
+        say("evaluating: each server against random agents in its place")
+    run.finish()
 
 
 def _say_nothing(*_: Any, **__: Any) -> None:
@@ -141,30 +150,34 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 
 
 @contextlib.contextmanager
-def _ray(experiment: Experiment) -> Iterator[None]:
+def _ray(experiment: Experiment, say: Callable[[str], None]) -> Iterator[Any]:
     """The cluster that the experiment names, or a local Ray, while the ``with`` block lasts.
 
     One that this process is connected to already is used, and left alone.
 
+    Yields:
+        The scheduling strategy of the run's actors.
+
     Raises:
-        RunFailed: it did not start.
+        RunFailed: it did not start, or has no room.
     """
     import ray
 
     if ray.is_initialized():
-        yield
+        with _places(experiment, say) as scheduling:
+            yield scheduling
         return
     address = experiment.config.address
     if address:
-        logging.getLogger("ray").setLevel(logging.ERROR)
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:
+            join_ray(address)
+        except Exception as error:  # Ray may raise anything
             raise RunFailed(
                 f"no Ray cluster at {address!r} to join: {type(error).__name__}: {error}"
             ) from error
         try:
-            yield
+            with _places(experiment, say) as scheduling:
+                yield scheduling
         finally:
             ray.shutdown()
         return
@@ -172,9 +185,19 @@ def _ray(experiment: Experiment) -> Iterator[None]:
     num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(experiment.config))) + 1)
     try:
         folder = start_local_ray(num_cpus)
-    except Exception as error:
+    except Exception as error:  # likewise
         raise RunFailed(f"Ray did not start: {type(error).__name__}: {error}") from error
     try:
-        yield
+        yield None
     finally:
         stop_local_ray(folder)
+
+
+@contextlib.contextmanager
+def _places(experiment: Experiment, say: Callable[[str], None]) -> Iterator[Any]:
+    """`placement.reserved`, for a Ray that others may use, too."""
+    try:
+        with reserved(experiment.config, say) as scheduling:
+            yield scheduling
+    except NoPlace as error:
+        raise RunFailed(str(error)) from error

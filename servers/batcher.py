@@ -1,19 +1,22 @@
 """Natural batching: whatever waits when the event loop comes round is one forward pass.
 
 There is no artificial wait. Frames that arrived on several connections in one turn of the
-event loop share a pass; a single connection's frame goes through at once.
+event loop share a pass; a frame of the only connection goes through at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from protocol.errors import NotServing
 from servers.episodes import PendingStep
 from servers.policies import Acting
 
 logger = logging.getLogger(__name__)
+
+Done = Callable[[NotServing | None], None]
 
 
 class Batcher:
@@ -27,40 +30,40 @@ class Batcher:
     def __init__(self, inference: Acting, server_id: str) -> None:
         self._inference = inference
         self._server_id = server_id
-        self._frames: list[tuple[asyncio.Future[None], list[PendingStep]]] = []
+        self._frames: list[tuple[list[PendingStep], Done]] = []
 
-    def submit(self, steps: list[PendingStep]) -> asyncio.Future[None]:
-        """Returns a future that is done when every one of these steps has its answer.
+    def submit(self, steps: list[PendingStep], done: Done, *, is_alone: bool) -> None:
+        """Computes these steps' actions.
 
-        Its exception is a `NotServing` if the modules failed; the steps can be submitted again.
+        Args:
+            steps: of one frame.
+            done: called when every one of them has its answer, or with what came between; then
+                the steps can be submitted again.
+            is_alone: whether nobody else can ask meanwhile. Then it is done when this returns.
         """
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        if not self._frames:
-            loop.call_soon(self._flush)
-        self._frames.append((done, steps))
-        return done
+        self._frames.append((steps, done))
+        if is_alone:
+            self._flush()
+        elif len(self._frames) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
         # A step is here twice where its client came back on another connection.
-        waiting = {id(s): s for _, steps in frames for s in steps if s.answer is None}
+        waiting = {id(s): s for steps, _ in frames for s in steps if s.answer is None}
         steps = list(waiting.values())
         problem: NotServing | None = None
         try:
             weights_seq_no = self._inference.act(steps)
             for step in steps:
                 step.finish(weights_seq_no)
-        except Exception as error:  # the rim: the module is the user's
+        except Exception as error:  # the module is the user's
+            for step in steps:
+                step.has_failed = True
             logger.exception("inference failed for %d steps", len(steps))
             problem = NotServing(
                 f"server {self._server_id!r} could not compute actions: "
                 f"{type(error).__name__}: {error}"
             )
-        for done, _ in frames:
-            if done.done():  # its connection is gone
-                continue
-            if problem is None:
-                done.set_result(None)
-            else:
-                done.set_exception(problem)
+        for _, done in frames:
+            done(problem)

@@ -14,9 +14,9 @@ from protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
+    AnyReply,
     Ended,
     EndEpisode,
-    Reply,
     Started,
     StartEpisode,
     Step,
@@ -98,7 +98,7 @@ class EpisodeStore:
 
     def accept(
         self, item: StartEpisode | Step | EndEpisode | AbortEpisode, now: float
-    ) -> Reply | PendingStep:
+    ) -> AnyReply | PendingStep:
         """Takes one item of a client.
 
         Raises:
@@ -119,7 +119,8 @@ class EpisodeStore:
             episode_id
             for episode_id, episode in self._open.items()
             # One that waits for its actions is not idle: it is us who are slow.
-            if episode.pending is None and now - episode.last_seen > limits.episode_timeout_s
+            if (episode.pending is None or episode.pending.has_failed)
+            and now - episode.last_seen > limits.episode_timeout_s
         ]
         for episode_id in expired:
             self._close(self._open[episode_id], Aborted(episode_id), now, is_aborted=True)
@@ -215,10 +216,7 @@ class EpisodeStore:
         if not self._needs_whole_episodes:
             self._num_uncut_steps += recorded
             if self._num_uncut_steps >= self._batch_env_steps:
-                for open_episode in self._open.values():
-                    if open_episode.is_training:
-                        self._keep(open_episode.recorder.cut())
-                self._deliver()
+                self._cut_all()
 
     def _close(
         self,
@@ -246,10 +244,14 @@ class EpisodeStore:
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
         if not self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
-            for open_episode in self._open.values():
-                if open_episode.is_training:
-                    self._keep(open_episode.recorder.cut())
-            self._deliver()
+            self._cut_all()
+
+    def _cut_all(self) -> None:
+        """Delivers all that has been recorded, of open episodes too."""
+        for episode in self._open.values():
+            if episode.is_training:
+                self._keep(episode.recorder.cut())
+        self._deliver()
 
     def finish_frame(self) -> None:
         """Delivers ended episodes, if they make a batch; to be called when a frame is through.

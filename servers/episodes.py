@@ -47,10 +47,12 @@ class PendingStep:
     t: int
     requests: list[SeatRequest]
     acting: Mapping[str, Any]
-    is_gated: bool
+    is_training: bool
     should_explore: bool
     weights_seq_no: int = 0
     answer: Actions | None = None
+    has_failed: bool = False
+    """Whether its actions could not be computed; its client may ask again, or never."""
 
     def finish(self, weights_seq_no: int) -> Actions:
         """Makes the answer, once every request has its action in its record."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
@@ -47,7 +48,7 @@ class Feed:
         self._is_closed = False
         self._is_discarding = False
         self._changed = threading.Condition()
-        self._gate: asyncio.Event | None = None
+        self._waiting: deque[Callable[[], None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- the serving thread -------------------------------------------------------------
@@ -55,8 +56,6 @@ class Feed:
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tells whose event loop waits at the gate."""
         self._loop = loop
-        self._gate = asyncio.Event()
-        self._gate.set()
 
     def put(self, batch: list[Chunk]) -> None:
         """Adds a complete batch and closes the gate if that is one too many."""
@@ -65,18 +64,20 @@ class Feed:
                 return
             self._batches.append(batch)
             self._changed.notify_all()
-        self._refresh()
 
     @property
     def is_open(self) -> bool:
         """Whether acting may go on."""
         return self._num_ahead() <= self.max_ahead
 
-    async def wait_open(self) -> None:
-        """Returns once acting may go on."""
-        assert self._gate is not None
-        while not self.is_open:
-            await self._gate.wait()
+    def when_open(self, go: Callable[[], None]) -> None:
+        """Calls `go` as soon as acting may go on, which may be now; first come, first served."""
+        self._waiting.append(go)
+        self._let_through()
+
+    def _let_through(self) -> None:
+        while self._waiting and self.is_open:
+            self._waiting.popleft()()
 
     # --- the learning thread ------------------------------------------------------------
 
@@ -125,13 +126,6 @@ class Feed:
             return -1
         return len(self._batches) + self._is_learning
 
-    def _refresh(self) -> None:
-        if self._gate is not None:
-            if self.is_open:
-                self._gate.set()
-            else:
-                self._gate.clear()
-
     def _notify_gate(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._refresh)
+            self._loop.call_soon_threadsafe(self._let_through)

@@ -96,7 +96,7 @@ class Inference:
         by_policy: dict[tuple[str, bool, bool], list[SeatRequest]] = {}
         for step in steps:
             for request in step.requests:
-                key = (request.seat.policy_id, step.should_explore, step.is_gated)
+                key = (request.seat.policy_id, step.should_explore, step.is_training)
                 by_policy.setdefault(key, []).append(request)
         with self._swap:
             for (policy_id, should_explore, is_training), requests in by_policy.items():

@@ -149,7 +149,7 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
         )
         config.debugging(seed=plan.seed)
         algo = config.build_algo()
-    except Exception as error:
+    except Exception as error:  # RLlib and the user's module may raise anything
         raise ServerProblem(
             f"server {plan.server_id!r} cannot build {plan.algorithm}: "
             f"{type(error).__name__}: {error}"

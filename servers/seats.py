@@ -186,8 +186,7 @@ class TeamSeat:
                 value = without_state(value)
             if member in self._masked:
                 masks[member] = value[ACTION_MASK_KEY]
-                value = {k: v for k, v in value.items() if k != ACTION_MASK_KEY}
-                value = next(iter(value.values())) if len(value) == 1 else value
+                value = without_mask(value)
             mine[member] = self._readers[member](value)
         if not mine:
             return None

@@ -8,6 +8,7 @@ acts and learns is one part (`servers.policies`); a server whose policies are fi
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 import socket
@@ -22,12 +23,14 @@ import uvicorn
 from protocol import PROTOCOL_VERSION
 from protocol.messages import AgentInfo, ServerSpec, Status
 from servers.algorithms.registry import AlgorithmProblem, get_algorithm
-from servers.app import Rim, expire_episodes, make_app
 from servers.batcher import Batcher
 from servers.config import ServerPlan
 from servers.fixed_policies import find_fixed
+from servers.http import make_app
 from servers.learned_policies import LearnedPolicies
 from servers.policies import Policies, Record, ServerProblem
+from servers.rim import Rim, expire_episodes
+from servers.websocket import WebSocketConnection
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +82,9 @@ class PolicyServer:
                 make_app(self._rim),
                 loop="uvloop",
                 http="httptools",
-                ws="websockets-sansio",
-                ws_max_size=plan.limits.max_message_bytes,
-                # Frames are small and on the step path: deflating them costs more than it saves.
-                ws_per_message_deflate=False,
-                # A simulation may think for minutes between two steps, and answers no ping then;
-                # who is gone for good is found by the expiry of its episodes.
-                ws_ping_interval=None,
+                # It neither deflates, since frames are small, nor pings: a simulation may think for
+                # minutes between two steps, and who is gone is found by its episodes' expiry.
+                ws=functools.partial(WebSocketConnection, self._rim),  # type: ignore[arg-type]
                 proxy_headers=False,
                 lifespan="off",
                 log_config=None,

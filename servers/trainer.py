@@ -114,7 +114,7 @@ class Trainer:
             logger.info("training finished after %d iterations; serving on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
-        except Exception as error:
+        except Exception as error:  # the thread's top: nobody else would hear of it
             logger.exception("training failed in iteration %d", self.iteration + 1)
             self._on_failure(f"training failed: {type(error).__name__}: {error}")
         finally:

@@ -100,6 +100,7 @@ def _ask(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> Any:
     reason = ""
     try:
         space = space_of(agent)
+    # By these an environment without such a space tells so, each framework by another.
     except (AttributeError, KeyError, TypeError, NotImplementedError) as error:
         space, reason = None, f" ({type(error).__name__}: {error})"
     if space is None:
@@ -207,10 +208,10 @@ def state_size_of(env: Any) -> int | None:
     shape = getattr(space, "shape", None)
     if shape is not None:
         return math.prod(shape)
+    env.reset()
     try:
-        env.reset()
         return int(np.size(state()))
-    except NotImplementedError:
+    except NotImplementedError:  # a stub that `_is_inherited_stub` does not know, or a wrapper's
         return None
 
 

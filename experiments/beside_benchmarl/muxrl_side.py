@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from experiments.beside_benchmarl.measure import (
 )
 from orchestrator.config import ExperimentConfig, SimulationConfig
 from orchestrator.in_process import serve
+from orchestrator.processes import first_seeds
 from servers.config import ServerConfig
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -67,11 +67,10 @@ def train(setting: str, seed: int, env_steps: int, started: float) -> Run:
     meter = Meter()
     with serve(config) as served, served.client() as client:
         server = served.servers["qmix"]
-        seeds = range(1_000 * seed, 1_000 * seed + NUM_ENVS)
         loop = EnvLoop(
             [served.simulation() for _ in range(NUM_ENVS)],
             client,
-            seeds=chain(seeds, repeat(None)),
+            seeds=first_seeds(1_000 * seed, NUM_ENVS),
         )
         setup_s = time.monotonic() - started
         meter.measure(0, lambda: _episode(client))

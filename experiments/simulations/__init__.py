@@ -1,1 +1,4 @@
-"""Small simulations with known optima, each a PettingZoo ParallelEnv in a file of its own."""
+"""Small simulations with known optima, each a PettingZoo ParallelEnv in a file of its own.
+
+What they have in common as such is in `parallel_game`.
+"""

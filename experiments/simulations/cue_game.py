@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 
 def expected_return(
@@ -51,7 +52,7 @@ def oracle_return(
     return expected_return(num_agents, num_agents, num_cues, num_steps, bonus)
 
 
-class CueGame(ParallelEnv[str, Any, Any]):
+class CueGame(ParallelGame):
     """Observation: one-hot of one's cue [K], then of one's position [N]; K actions.
 
     The state is every agent's cue, one-hot, [N * K]. The episode is cut by a time limit,
@@ -69,63 +70,30 @@ class CueGame(ParallelEnv[str, Any, Any]):
     def __init__(
         self, num_agents: int = 3, num_cues: int = 4, num_steps: int = 10, bonus: float = 1.0
     ) -> None:
-        self.possible_agents = [f"agent_{i}" for i in range(num_agents)]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self.state_space = spaces.Box(0.0, 1.0, (num_agents * num_cues,), np.float32)
-        self._observation_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Box(0.0, 1.0, (num_cues + num_agents,), np.float32)
-            for agent in self.possible_agents
-        }
-        self._action_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Discrete(num_cues) for agent in self.possible_agents
-        }
+        agents = [f"agent_{i}" for i in range(num_agents)]
+        box = spaces.Box(0.0, 1.0, (num_cues + num_agents,), np.float32)
+        super().__init__(
+            dict.fromkeys(agents, box),
+            {agent: spaces.Discrete(num_cues) for agent in agents},
+            spaces.Box(0.0, 1.0, (num_agents * num_cues,), np.float32),
+            num_steps,
+        )
         self._num_cues = num_cues
-        self._num_steps = num_steps
         self._bonus = bonus
-        self._rng = np.random.default_rng()
-        self._t = 0
         self._cues = np.zeros((num_steps + 1, num_agents), np.int64)
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's observation space."""
-        return self._observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's action space."""
-        return self._action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Draws the episode's cues."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self._t = 0
+    def _begin(self) -> None:
         self._cues = self._rng.integers(self._num_cues, size=self._cues.shape)
-        return self._observe(), {agent: {} for agent in self.agents}
 
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Pays for the answers and shows the next cues."""
-        agents, cues = self.agents, self._cues[self._t]
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        cues = self._cues[self._t]
         num_right = sum(
             int(actions[agent]) == cue
             for agent, cue in zip(self.possible_agents, cues.tolist(), strict=True)
         )
         are_all_right = num_right == len(cues)
         reward = num_right / len(cues) + (self._bonus if are_all_right else 0.0)
-        self._t += 1
-        is_over = self._t == self._num_steps
-        if is_over:
-            self.agents = []
-        return (
-            self._observe(),
-            dict.fromkeys(agents, reward),
-            dict.fromkeys(agents, False),
-            dict.fromkeys(agents, is_over),
-            {agent: {} for agent in agents},
-        )
+        return dict.fromkeys(self.agents, reward)
 
     def state(self) -> NDArray[np.float32]:
         """Returns all agents' cues one-hot, float32 [N * K]."""

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 
 def random_return(num_steps: int = 10) -> float:
@@ -38,7 +39,7 @@ def oracle_return(num_steps: int = 10) -> float:
     return float(num_steps)
 
 
-class Dials(ParallelEnv[str, Any, Any]):
+class Dials(ParallelGame):
     """Observation: the wishes [D], in 0..1; action: the settings [D], in `low`..`high`.
 
     The episode is cut by a time limit, so agents are truncated.
@@ -64,59 +65,35 @@ class Dials(ParallelEnv[str, Any, Any]):
         low: float = 2.0,
         high: float = 10.0,
     ) -> None:
-        self.possible_agents = [f"agent_{i}" for i in range(num_agents)]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self._observation_space = spaces.Box(0.0, 1.0, (num_dials,), np.float32)
-        self._action_space = spaces.Box(low, high, (num_dials,), np.float32)
-        self._num_steps = num_steps
-        self._rng = np.random.default_rng()
-        self._t = 0
+        agents = [f"agent_{i}" for i in range(num_agents)]
+        self._dials = spaces.Box(low, high, (num_dials,), np.float32)
+        super().__init__(
+            dict.fromkeys(agents, spaces.Box(0.0, 1.0, (num_dials,), np.float32)),
+            dict.fromkeys(agents, self._dials),
+            num_steps=num_steps,
+        )
         self._wishes: dict[str, Any] = {}
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's observation space."""
-        return self._observation_space
+    def _begin(self) -> None:
+        self._wish()
 
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's action space."""
-        return self._action_space
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Draws the first wishes."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self._t = 0
-        return self._wish(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Pays for the settings and draws the next wishes."""
-        agents, box = self.agents, self._action_space
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        box = self._dials
         rewards = {}
-        for agent in agents:
+        for agent in self.agents:
             setting = np.asarray(actions[agent], np.float32)
             if not box.contains(setting):
                 raise ValueError(f"{agent} sets its dials to {setting}, beyond {box}")
             position = (setting - box.low) / (box.high - box.low)
             rewards[agent] = 1.0 - 2.0 * float(np.abs(position - self._wishes[agent]).mean())
-        self._t += 1
-        is_over = self._t == self._num_steps
-        if is_over:
-            self.agents = []
-        return (
-            self._wish(),
-            rewards,
-            dict.fromkeys(agents, False),
-            dict.fromkeys(agents, is_over),
-            {agent: {} for agent in agents},
-        )
+        self._wish()
+        return rewards
 
-    def _wish(self) -> dict[str, Any]:
-        shape = self._observation_space.shape
+    def _observe(self) -> dict[str, Any]:
+        return dict(self._wishes)
+
+    def _wish(self) -> None:
+        shape = self._dials.shape
         self._wishes = {
             agent: self._rng.random(shape, dtype=np.float32) for agent in self.possible_agents
         }
-        return dict(self._wishes)

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from experiments.simulations.parallel_game import Reset, Step
 from experiments.simulations.zero_cost import ZeroCost
 
 Fault = Literal["raise", "hang", "exit", "wrong_shape", "nan", "wrong_dtype", "unknown_agent"]
@@ -67,14 +68,12 @@ class Faulty(ZeroCost):
         self._hang_s = hang_s
         self._episode = -1
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Starts the next episode."""
         self._episode += 1
         return super().reset(seed, options)
 
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    def step(self, actions: dict[str, Any]) -> Step:
         """Steps as `ZeroCost` does, or fails."""
         is_due = self._t == self._at_step and (
             self._episode == self._in_episode

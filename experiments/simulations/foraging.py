@@ -21,15 +21,15 @@ from typing import Any
 import gymnasium
 import lbforaging  # noqa: F401  (registers its environments with gymnasium)
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame, Reset, Step
 
 ORACLE_RETURN = 1.0
 """Sum over agents when all is eaten."""
 
 
-class Foraging(ParallelEnv[str, Any, Any]):
+class Foraging(ParallelGame):
     """Agents ``agent_0 ..``; observation and actions as the package has them.
 
     Observation, Box float32 [3 * (apples + agents)]: row, column and level of every apple, then of
@@ -46,39 +46,19 @@ class Foraging(ParallelEnv[str, Any, Any]):
         # Gymnasium's own wrappers expect one agent and one reward.
         env: Any = gymnasium.make(env_id, disable_env_checker=True)
         self._env = env.unwrapped
-        self.possible_agents = [f"agent_{i}" for i in range(len(self._env.players))]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self.observation_spaces = dict(
-            zip(self.possible_agents, self._env.observation_space, strict=True)
-        )
-        self.action_spaces: dict[str, spaces.Space[Any]] = dict(
-            zip(self.possible_agents, self._env.action_space, strict=True)
+        agents = [f"agent_{i}" for i in range(len(self._env.players))]
+        super().__init__(
+            dict(zip(agents, self._env.observation_space, strict=True)),
+            dict(zip(agents, self._env.action_space, strict=True)),
         )
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self.action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Sets agents and apples down at random."""
         self.agents = list(self.possible_agents)
         observations, _ = self._env.reset(seed=seed)
         return self._by_agent(observations), {agent: {} for agent in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[
-        dict[str, NDArray[np.float32]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: dict[str, Any]) -> Step:
         """Moves the agents, then lets those that load eat."""
         agents = self.agents
         chosen = [int(actions[agent]) for agent in agents]

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame, Step
 
 
 def random_return(num_steps: int = 10) -> float:
@@ -42,16 +43,18 @@ def blind_return(num_doors: int = 4, num_steps: int = 10) -> float:
     return (2 * is_open - 1) * sum(is_open**t for t in range(num_steps))
 
 
-class LockedDoors(ParallelEnv[str, Any, Any]):
+class LockedDoors(ParallelGame):
     """Observation: ``observation``, one-hot of the agent [N], and ``action_mask`` [K]; K actions.
 
-    The state is which doors are open, [N * K]. The time limit truncates.
+    Without masks the observation is the one-hot alone. The state is which doors are open, [N * K].
+    The time limit truncates.
 
     Args:
         num_agents: N.
         num_doors: K.
         num_steps: T, steps in an episode.
         is_strict: whether a locked door raises instead of ending the agent's game.
+        has_masks: False keeps from the agents which doors are open.
     """
 
     metadata = {"name": "locked_doors", "render_modes": []}
@@ -62,45 +65,29 @@ class LockedDoors(ParallelEnv[str, Any, Any]):
         num_doors: int = 4,
         num_steps: int = 10,
         is_strict: bool = False,
+        has_masks: bool = True,
     ) -> None:
-        self.possible_agents = [f"agent_{i}" for i in range(num_agents)]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self.state_space = spaces.Box(0.0, 1.0, (num_agents * num_doors,), np.float32)
-        self._observation_space = spaces.Dict(
-            {
-                "observation": spaces.Box(0.0, 1.0, (num_agents,), np.float32),
-                "action_mask": spaces.Box(0, 1, (num_doors,), np.int8),
-            }
+        agents = [f"agent_{i}" for i in range(num_agents)]
+        one_hot = spaces.Box(0.0, 1.0, (num_agents,), np.float32)
+        mask = spaces.Box(0, 1, (num_doors,), np.int8)
+        seen: spaces.Space[Any] = one_hot
+        if has_masks:
+            seen = spaces.Dict({"observation": one_hot, "action_mask": mask})
+        super().__init__(
+            dict.fromkeys(agents, seen),
+            dict.fromkeys(agents, spaces.Discrete(num_doors)),
+            spaces.Box(0.0, 1.0, (num_agents * num_doors,), np.float32),
+            num_steps,
         )
-        self._action_space: spaces.Space[Any] = spaces.Discrete(num_doors)
         self._num_doors = num_doors
-        self._num_steps = num_steps
         self._is_strict = is_strict
-        self._rng = np.random.default_rng()
-        self._t = 0
+        self._has_masks = has_masks
         self._open = np.ones((num_agents, num_doors), np.int8)
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agents' observation space."""
-        return self._observation_space
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agents' action space."""
-        return self._action_space
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begins an episode."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self._t = 0
+    def _begin(self) -> None:
         self._draw()
-        return self._observe(self.agents), {agent: {} for agent in self.agents}
 
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    def step(self, actions: dict[str, Any]) -> Step:
         """Moves the agents through their doors.
 
         Raises:
@@ -117,10 +104,11 @@ class LockedDoors(ParallelEnv[str, Any, Any]):
         acted = self.agents
         self._t += 1
         is_over = self._t == self._num_steps
-        self.agents = [a for a in acted if not terminations[a] and not is_over]
         self._draw()
+        observations = self._observe()
+        self.agents = [a for a in acted if not terminations[a] and not is_over]
         return (
-            self._observe(acted),
+            observations,
             rewards,
             terminations,
             {agent: is_over and not terminations[agent] for agent in acted},
@@ -138,9 +126,11 @@ class LockedDoors(ParallelEnv[str, Any, Any]):
             closed = ~self._open.any(axis=1)
             self._open[closed] = self._rng.integers(2, size=shape, dtype=np.int8)[closed]
 
-    def _observe(self, agents: list[str]) -> dict[str, Any]:
+    def _observe(self) -> dict[str, Any]:
         eye = np.eye(len(self.possible_agents), dtype=np.float32)
-        rows = {agent: self.possible_agents.index(agent) for agent in agents}
+        rows = {agent: self.possible_agents.index(agent) for agent in self.agents}
+        if not self._has_masks:
+            return {agent: eye[row] for agent, row in rows.items()}
         return {
             agent: {"observation": eye[row], "action_mask": self._open[row].copy()}
             for agent, row in rows.items()

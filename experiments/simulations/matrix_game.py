@@ -21,7 +21,8 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 Game = Literal["climbing", "penalty"]
 
@@ -45,7 +46,7 @@ def oracle_return(game: Game, k: float = -100.0) -> float:
     return float(payoffs_of(game, k).max())
 
 
-class MatrixGame(ParallelEnv[str, Any, Any]):
+class MatrixGame(ParallelGame):
     """Observation: one-hot of the agent [2], the same always; the state is a single one.
 
     Args:
@@ -55,6 +56,7 @@ class MatrixGame(ParallelEnv[str, Any, Any]):
     """
 
     metadata = {"name": "matrix_game", "render_modes": []}
+    is_cut = False
 
     def __init__(
         self,
@@ -69,44 +71,17 @@ class MatrixGame(ParallelEnv[str, Any, Any]):
         )
         if self._payoffs.ndim != 2:
             raise ValueError(f"payoffs is a table of 2 dimensions, got {self._payoffs.ndim}")
-        self.possible_agents = ["agent_0", "agent_1"]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self.state_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self._observation_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Box(0.0, 1.0, (2,), np.float32) for agent in self.possible_agents
-        }
-        self._action_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Discrete(n)
-            for agent, n in zip(self.possible_agents, self._payoffs.shape, strict=True)
-        }
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's observation space."""
-        return self._observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's action space."""
-        return self._action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Starts a game; nothing here is random."""
-        self.agents = list(self.possible_agents)
-        return self._observe(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Pays and ends."""
-        agents, self.agents = self.agents, []
-        first, second = (int(actions[agent]) for agent in self.possible_agents)
-        return (
-            self._observe(),
-            dict.fromkeys(agents, float(self._payoffs[first, second]) / 2),
-            dict.fromkeys(agents, True),
-            dict.fromkeys(agents, False),
-            {agent: {} for agent in agents},
+        agents = ["agent_0", "agent_1"]
+        super().__init__(
+            dict.fromkeys(agents, spaces.Box(0.0, 1.0, (2,), np.float32)),
+            {a: spaces.Discrete(n) for a, n in zip(agents, self._payoffs.shape, strict=True)},
+            spaces.Box(0.0, 1.0, (1,), np.float32),
+            num_steps=1,
         )
+
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        first, second = (int(actions[agent]) for agent in self.possible_agents)
+        return dict.fromkeys(self.agents, float(self._payoffs[first, second]) / 2)
 
     def state(self) -> NDArray[np.float32]:
         """Returns the only state there is, float32 [1]."""

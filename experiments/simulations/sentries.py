@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame, Step
 
 NUM_SENTRIES, NUM_ALARMS, NUM_STEPS, ARRIVAL_INTERVAL = 3, 3, 12, 2
 
@@ -51,11 +52,14 @@ def oracle_return(
     return float(sum(num_steps - i * arrival_interval for i in range(num_sentries)))
 
 
-class Sentries(ParallelEnv[str, Any, Any]):
+class Sentries(ParallelGame):
     """Observation: one-hot of one's alarm [K], then of oneself [N]; K actions.
 
-    The state is float32 [N * (K + 1)]: of every sentry whether it is on duty, and its alarm
-    one-hot, zeros if it is not. A killed sentry is terminated; the time limit truncates.
+    The state is float32 [N * (K + 2)]: of every sentry whether it is on duty, whether it has been
+    killed, and its alarm one-hot, zeros if it is not on duty. (Without the second a mixer cannot
+    tell the dead from those that are still to come, and takes a death for as harmless as a late
+    arrival: QMIX solved the game and lost it again as it met ever fewer deaths.) A killed sentry is
+    terminated; the time limit truncates.
 
     Args:
         num_sentries: N.
@@ -79,48 +83,26 @@ class Sentries(ParallelEnv[str, Any, Any]):
                 f"{num_sentries}, {num_alarms} and {num_steps} steps with arrivals every "
                 f"{arrival_interval}"
             )
-        self.possible_agents = [f"sentry_{i}" for i in range(num_sentries)]
-        self.agents: list[str] = []
-        self.render_mode = None
+        sentries = [f"sentry_{i}" for i in range(num_sentries)]
         box = spaces.Box(0.0, 1.0, (num_alarms + num_sentries,), np.float32)
-        self.observation_spaces = dict.fromkeys(self.possible_agents, box)
-        self.action_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Discrete(num_alarms) for agent in self.possible_agents
-        }
-        self.state_space = spaces.Box(0.0, 1.0, (num_sentries * (num_alarms + 1),), np.float32)
-        self._num_alarms, self._num_steps = num_alarms, num_steps
-        self._arrivals = {a: i * arrival_interval for i, a in enumerate(self.possible_agents)}
-        self._rows = {agent: i for i, agent in enumerate(self.possible_agents)}
-        self._rng = np.random.default_rng()
-        self._t = 0
+        super().__init__(
+            dict.fromkeys(sentries, box),
+            {sentry: spaces.Discrete(num_alarms) for sentry in sentries},
+            spaces.Box(0.0, 1.0, (num_sentries * (num_alarms + 2),), np.float32),
+            num_steps,
+        )
+        self._num_alarms = num_alarms
+        self._arrivals = {a: i * arrival_interval for i, a in enumerate(sentries)}
+        self._rows = {agent: i for i, agent in enumerate(sentries)}
         self._alarms = np.zeros((num_steps + 1, num_sentries), np.int64)
+        self._killed: set[str] = set()
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self.action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Draws the episode's alarms; whoever arrives at step 0 is on duty."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self._t = 0
+    def _begin(self) -> None:
+        self._killed = set()
         self._alarms = self._rng.integers(self._num_alarms, size=self._alarms.shape)
         self.agents = self._arriving()
-        return self._observe(self.agents), {agent: {} for agent in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[
-        dict[str, NDArray[np.float32]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    def step(self, actions: dict[str, Any]) -> Step:
         """Pays and kills; then the next sentry arrives, if it is its time."""
         on_duty, alarms = self.agents, self._alarms[self._t]
         are_right = {a: int(actions[a]) == int(alarms[self._rows[a]]) for a in on_duty}
@@ -129,12 +111,12 @@ class Sentries(ParallelEnv[str, Any, Any]):
         self._t += 1
         is_over = self._t == self._num_steps
         truncations = {agent: is_over and not terminations[agent] for agent in on_duty}
-        self.agents = [agent for agent in on_duty if not terminations[agent]]
         arriving = [] if is_over else self._arriving()
-        self.agents += arriving
-        seen = self._observe([*on_duty, *arriving])
-        if is_over:
-            self.agents = []
+        self.agents = [*on_duty, *arriving]
+        seen = self._observe()  # by the killed, too
+        self._killed |= {agent for agent in on_duty if terminations[agent]}
+        alive = [agent for agent in on_duty if not terminations[agent]]
+        self.agents = [] if is_over else [*alive, *arriving]
         newcomers = dict.fromkeys(arriving, False)
         return (
             seen,
@@ -146,20 +128,22 @@ class Sentries(ParallelEnv[str, Any, Any]):
         )
 
     def state(self) -> NDArray[np.float32]:
-        """Returns who is on duty and sees which alarm, float32 [N * (K + 1)]."""
-        state = np.zeros((len(self.possible_agents), self._num_alarms + 1), np.float32)
+        """Returns who is on duty, was killed, and sees which alarm, float32 [N * (K + 2)]."""
+        state = np.zeros((len(self.possible_agents), self._num_alarms + 2), np.float32)
         for agent in self.agents:
             row = self._rows[agent]
             state[row, 0] = 1.0
-            state[row, 1 + self._alarms[self._t, row]] = 1.0
+            state[row, 2 + self._alarms[self._t, row]] = 1.0
+        for agent in self._killed:
+            state[self._rows[agent], 1] = 1.0
         return state.ravel()
 
     def _arriving(self) -> list[str]:
         return [agent for agent, arrival in self._arrivals.items() if arrival == self._t]
 
-    def _observe(self, agents: list[str]) -> dict[str, NDArray[np.float32]]:
+    def _observe(self) -> dict[str, NDArray[np.float32]]:
         observations = {}
-        for agent in agents:
+        for agent in self.agents:
             row = self._rows[agent]
             observation = np.zeros(self._num_alarms + len(self.possible_agents), np.float32)
             observation[self._alarms[self._t, row]] = 1.0

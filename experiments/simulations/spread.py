@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 NUM_STEPS = 25
 _DT, _DAMPING, _SENSITIVITY = 0.1, 0.25, 5.0
@@ -59,7 +60,7 @@ def original_return(
     return 2 * num_agents * mean_return - num_agents * num_steps
 
 
-class Spread(ParallelEnv[str, Any, Any]):
+class Spread(ParallelGame):
     """Observation, Box float32 [6 N]: own velocity and place, where the landmarks and the other
     agents are as seen from here (2 numbers each), and zeros in place of what others say.
 
@@ -74,50 +75,23 @@ class Spread(ParallelEnv[str, Any, Any]):
     metadata = {"name": "simple_spread_v3", "render_modes": []}
 
     def __init__(self, N: int = 3, local_ratio: float = 0.5, max_cycles: int = NUM_STEPS) -> None:  # noqa: N803
-        self.possible_agents = [f"agent_{i}" for i in range(N)]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self._num, self._local_ratio, self._num_steps = N, local_ratio, max_cycles
-        box = spaces.Box(-np.inf, np.inf, (6 * N,), np.float32)
-        self.observation_spaces = dict.fromkeys(self.possible_agents, box)
-        self.action_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Discrete(5) for agent in self.possible_agents
-        }
-        self.state_space = spaces.Box(-np.inf, np.inf, (6 * N * N,), np.float32)
-        self._rng = np.random.default_rng()
-        self._t = 0
+        agents = [f"agent_{i}" for i in range(N)]
+        super().__init__(
+            dict.fromkeys(agents, spaces.Box(-np.inf, np.inf, (6 * N,), np.float32)),
+            {agent: spaces.Discrete(len(_FORCES)) for agent in agents},
+            spaces.Box(-np.inf, np.inf, (6 * N * N,), np.float32),
+            max_cycles,
+        )
+        self._num, self._local_ratio = N, local_ratio
         # [agents, then landmarks][x, y], and the agents' velocities.
         self._places: list[list[float]] = [[0.0, 0.0] for _ in range(2 * N)]
         self._velocities: list[list[float]] = [[0.0, 0.0] for _ in range(N)]
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self.action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Sets agents and landmarks down at random, at rest."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self._t = 0
+    def _begin(self) -> None:
         self._places = self._rng.uniform(-1, 1, (2 * self._num, 2)).tolist()
         self._velocities = [[0.0, 0.0] for _ in self.agents]
-        return self._observe(), {agent: {} for agent in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[
-        dict[str, NDArray[np.float32]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
-        """Pushes the agents, moves them, and pays for where they are then."""
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
         agents = self.agents
         forces = [[_SENSITIVITY * u for u in _FORCES[int(actions[agent])]] for agent in agents]
         self._push_apart(forces)
@@ -125,22 +99,11 @@ class Spread(ParallelEnv[str, Any, Any]):
             for axis in (0, 1):
                 place[axis] += velocity[axis] * _DT
                 velocity[axis] = velocity[axis] * (1 - _DAMPING) + force[axis] * _DT
-        rewards = dict(zip(agents, self._rewards(), strict=True))
-        self._t += 1
-        is_over = self._t >= self._num_steps
-        if is_over:
-            self.agents = []
-        return (
-            self._observe(agents),
-            rewards,
-            dict.fromkeys(agents, False),
-            dict.fromkeys(agents, is_over),
-            {agent: {} for agent in agents},
-        )
+        return dict(zip(agents, self._rewards(), strict=True))
 
     def state(self) -> NDArray[np.float32]:
         """Returns all agents' observations in a row, float32 [6 N²]."""
-        return np.concatenate(list(self._observe(self.possible_agents).values()))
+        return np.concatenate(list(self._observe().values()))
 
     def _push_apart(self, forces: list[list[float]]) -> None:
         """Adds what agents that touch do to each other: a soft wall at the distance of touch."""
@@ -169,11 +132,11 @@ class Spread(ParallelEnv[str, Any, Any]):
     def _landmarks(self) -> list[list[float]]:
         return self._places[self._num :]
 
-    def _observe(self, agents: list[str] | None = None) -> dict[str, NDArray[np.float32]]:
+    def _observe(self) -> dict[str, NDArray[np.float32]]:
         places = self._places
         silence = [0.0] * (2 * (self._num - 1))
         observations = {}
-        for i, agent in enumerate(self.agents if agents is None else agents):
+        for i, agent in enumerate(self.possible_agents):
             x, y = places[i]
             seen = [*self._velocities[i], x, y]
             for xj, yj in self._landmarks:

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 """What the actions do: stay, and one cell along an axis."""
 
 
-class TorusChase(ParallelEnv[str, Any, Any]):
+class TorusChase(ParallelGame):
     """Agents ``predator_0 ..`` and ``prey_0 ..``.
 
     Observation, Box float32 [2 * (agents - 1)]: where every other agent is, seen from here, the
@@ -48,11 +49,15 @@ class TorusChase(ParallelEnv[str, Any, Any]):
             )
         self.predators = [f"predator_{i}" for i in range(num_predators)]
         self.prey = [f"prey_{i}" for i in range(num_prey)]
-        self.possible_agents = self.predators + self.prey
-        self.agents: list[str] = []
-        self.render_mode = None
-        self._size, self._num_steps, self._t = size, num_steps, 0
-        n = len(self.possible_agents)
+        n = num_predators + num_prey
+        box = spaces.Box(-1.0, 1.0, (2 * (n - 1),), np.float32)
+        agents = self.predators + self.prey
+        super().__init__(
+            dict.fromkeys(agents, box),
+            {agent: spaces.Discrete(len(MOVES)) for agent in agents},
+            num_steps=num_steps,
+        )
+        self._size = size
         self._first_prey = num_predators
         # Row i: the others as agent i sees them, the other side first.
         predators, prey = list(range(num_predators)), list(range(num_predators, n))
@@ -64,42 +69,13 @@ class TorusChase(ParallelEnv[str, Any, Any]):
         )
         self._moves = np.array(MOVES)
         self._cells = np.zeros((n, 2), np.int64)
-        self._rng = np.random.default_rng()
-        box = spaces.Box(-1.0, 1.0, (2 * (n - 1),), np.float32)
-        self.observation_spaces = dict.fromkeys(self.possible_agents, box)
-        self.action_spaces: dict[str, spaces.Space[Any]] = {
-            a: spaces.Discrete(len(MOVES)) for a in self.possible_agents
-        }
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self.action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Sets everybody down at random, prey on cells without a predator."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self._t = 0
+    def _begin(self) -> None:
         self._cells[:] = self._rng.integers(self._size, size=self._cells.shape)
         for row in range(self._first_prey, len(self._cells)):
             self._set_down(row)
-        return self._observe(), {agent: {} for agent in self.agents}
 
-    def step(
-        self, actions: dict[str, int]
-    ) -> tuple[
-        dict[str, NDArray[np.float32]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
-        """Moves everybody, then counts and moves the caught."""
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
         chosen = [int(actions[agent]) for agent in self.agents]
         self._cells = (self._cells + self._moves[chosen]) % self._size
         caught = [
@@ -111,19 +87,7 @@ class TorusChase(ParallelEnv[str, Any, Any]):
         for row in caught:
             rewards[self.possible_agents[row]] = -1.0
             self._set_down(row)
-        self._t += 1
-        observations = self._observe()
-        agents = self.agents
-        is_over = self._t >= self._num_steps
-        if is_over:
-            self.agents = []
-        return (
-            observations,
-            rewards,
-            dict.fromkeys(agents, False),
-            dict.fromkeys(agents, is_over),
-            {agent: {} for agent in agents},
-        )
+        return rewards
 
     def _set_down(self, row: int) -> None:
         taken = {tuple(cell) for cell in self._cells[: self._first_prey].tolist()}

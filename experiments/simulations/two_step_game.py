@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 STATE_1, STATE_2A, STATE_2B = range(3)
 PAYOFFS = {STATE_2A: ((7.0, 7.0), (7.0, 7.0)), STATE_2B: ((0.0, 1.0), (1.0, 8.0))}
@@ -37,58 +38,33 @@ def oracle_return() -> float:
     return float(np.max(list(PAYOFFS.values())))
 
 
-class TwoStepGame(ParallelEnv[str, Any, Any]):
+class TwoStepGame(ParallelGame):
     """Observation: one-hot of the state [3], then one-hot of the agent [2]; two actions."""
 
     metadata = {"name": "two_step_game", "render_modes": []}
+    is_cut = False
 
     def __init__(self) -> None:
-        self.possible_agents = ["agent_0", "agent_1"]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self.state_space = spaces.Box(0.0, 1.0, (3,), np.float32)
-        self._observation_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Box(0.0, 1.0, (5,), np.float32) for agent in self.possible_agents
-        }
-        self._action_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Discrete(2) for agent in self.possible_agents
-        }
-        self._state = STATE_1
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's observation space."""
-        return self._observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's action space."""
-        return self._action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Starts in state 1; nothing here is random."""
-        self.agents = list(self.possible_agents)
-        self._state = STATE_1
-        return self._observe(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Moves to 2A or 2B, or pays and ends; the last state stays visible after the end."""
-        first, second = (int(actions[agent]) for agent in self.possible_agents)
-        agents = self.agents
-        is_over = self._state != STATE_1
-        payoff = 0.0
-        if is_over:
-            payoff = PAYOFFS[self._state][first][second]
-            self.agents = []
-        else:
-            self._state = STATE_2A if first == 0 else STATE_2B
-        return (
-            self._observe(),
-            dict.fromkeys(agents, payoff / 2),
-            dict.fromkeys(agents, is_over),
-            dict.fromkeys(agents, False),
-            {agent: {} for agent in agents},
+        agents = ["agent_0", "agent_1"]
+        super().__init__(
+            dict.fromkeys(agents, spaces.Box(0.0, 1.0, (5,), np.float32)),
+            {agent: spaces.Discrete(2) for agent in agents},
+            spaces.Box(0.0, 1.0, (3,), np.float32),
+            num_steps=2,
         )
+        self._state = STATE_1
+
+    def _begin(self) -> None:
+        self._state = STATE_1
+
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        first, second = (int(actions[agent]) for agent in self.possible_agents)
+        payoff = 0.0
+        if self._state == STATE_1:
+            self._state = STATE_2A if first == 0 else STATE_2B
+        else:
+            payoff = PAYOFFS[self._state][first][second]  # and 2A or 2B stays visible
+        return dict.fromkeys(self.agents, payoff / 2)
 
     def state(self) -> NDArray[np.float32]:
         """Returns the one-hot of the state, float32 [3]."""

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 CUES = (2, 3, 5)
 
@@ -41,7 +42,7 @@ def oracle_return(num_steps: int = 10, bonus: float = 1.0) -> float:
     return num_steps * (1 + bonus)
 
 
-class UnlikeCues(ParallelEnv[str, Any, Any]):
+class UnlikeCues(ParallelGame):
     """Member i: observation, one-hot of its cue [K_i]; K_i actions. No global state.
 
     Args:
@@ -53,63 +54,24 @@ class UnlikeCues(ParallelEnv[str, Any, Any]):
     metadata = {"name": "unlike_cues", "render_modes": []}
 
     def __init__(self, cues: Sequence[int] = CUES, num_steps: int = 10, bonus: float = 1.0) -> None:
-        self.possible_agents = [f"member_{i}" for i in range(len(cues))]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self.observation_spaces = {
-            agent: spaces.Box(0.0, 1.0, (k,), np.float32)
-            for agent, k in zip(self.possible_agents, cues, strict=True)
-        }
-        self.action_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Discrete(k) for agent, k in zip(self.possible_agents, cues, strict=True)
-        }
+        members = {f"member_{i}": k for i, k in enumerate(cues)}
+        super().__init__(
+            {a: spaces.Box(0.0, 1.0, (k,), np.float32) for a, k in members.items()},
+            {a: spaces.Discrete(k) for a, k in members.items()},
+            num_steps=num_steps,
+        )
         self._one_hots = [np.eye(k, dtype=np.float32) for k in cues]
-        self._num_cues, self._num_steps, self._bonus = tuple(cues), num_steps, bonus
-        self._rng = np.random.default_rng()
-        self._t = 0
+        self._num_cues, self._bonus = tuple(cues), bonus
         self._cues = np.zeros((num_steps + 1, len(cues)), np.int64)
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self.action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Draws the episode's cues."""
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self._t = 0
+    def _begin(self) -> None:
         self._cues = self._rng.integers(self._num_cues, size=self._cues.shape)
-        return self._observe(), {agent: {} for agent in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[
-        dict[str, NDArray[np.float32]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
-        """Pays for the answers and shows the next cues."""
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
         agents, cues = self.agents, self._cues[self._t].tolist()
         num_right = sum(int(actions[agent]) == cue for agent, cue in zip(agents, cues, strict=True))
         reward = num_right / len(cues) + (self._bonus if num_right == len(cues) else 0.0)
-        self._t += 1
-        is_over = self._t == self._num_steps
-        if is_over:
-            self.agents = []
-        return (
-            self._observe(),
-            dict.fromkeys(agents, reward),
-            dict.fromkeys(agents, False),
-            dict.fromkeys(agents, is_over),
-            {agent: {} for agent in agents},
-        )
+        return dict.fromkeys(agents, reward)
 
     def _observe(self) -> dict[str, NDArray[np.float32]]:
         shown = zip(self.possible_agents, self._one_hots, self._cues[self._t], strict=True)

@@ -34,23 +34,19 @@ class WeatherCues(CueGame):
         super().__init__(**kwargs)
         self.weather = strength
         self._strength = strength
-        low, high = self.state_space.low, self.state_space.high
+        cues = self.state_space
+        assert isinstance(cues, spaces.Box)
+        low, high = cues.low, cues.high
         self.state_space = spaces.Box(
             np.append(low, np.float32(-1.0)), np.append(high, np.float32(1.0)), dtype=np.float32
         )
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Draws the episode's cues and weather."""
-        started = super().reset(seed, options)
+    def _begin(self) -> None:
+        super()._begin()
         self.weather = self._strength * float(self._rng.choice([-1.0, 1.0]))
-        return started
 
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Pays for the answers, come rain or shine, and shows the next cues."""
-        observations, rewards, *rest = super().step(actions)
-        return observations, {a: r + self.weather for a, r in rewards.items()}, *rest
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        return {agent: r + self.weather for agent, r in super()._play(actions).items()}
 
     def state(self) -> NDArray[np.float32]:
         """Returns all agents' cues one-hot and the weather's sign, float32 [N * K + 1]."""

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo import ParallelEnv
+
+from experiments.simulations.parallel_game import ParallelGame
 
 
 def random_return(num_actions: int = 5, num_steps: int = 100) -> float:
@@ -26,7 +27,7 @@ def oracle_return(num_steps: int = 100) -> float:
     return float(num_steps)
 
 
-class ZeroCost(ParallelEnv[str, Any, Any]):
+class ZeroCost(ParallelGame):
     """Observation: Box [observation_size] float32; the state is all agents' side by side.
 
     Every episode shows the same observations, whatever its seed, and ends by truncation.
@@ -54,17 +55,13 @@ class ZeroCost(ParallelEnv[str, Any, Any]):
                 f"observation_size is {observation_size}, and the answer is hidden in the first "
                 f"num_actions = {num_actions} numbers; make it at least that"
             )
-        self.possible_agents = [f"agent_{i}" for i in range(num_agents)]
-        self.agents: list[str] = []
-        self.render_mode = None
-        self.state_space = spaces.Box(-np.inf, np.inf, (num_agents * observation_size,), np.float32)
-        self._observation_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Box(-np.inf, np.inf, (observation_size,), np.float32)
-            for agent in self.possible_agents
-        }
-        self._action_spaces: dict[str, spaces.Space[Any]] = {
-            agent: spaces.Discrete(num_actions) for agent in self.possible_agents
-        }
+        agents = [f"agent_{i}" for i in range(num_agents)]
+        super().__init__(
+            dict.fromkeys(agents, spaces.Box(-np.inf, np.inf, (observation_size,), np.float32)),
+            {agent: spaces.Discrete(num_actions) for agent in agents},
+            spaces.Box(-np.inf, np.inf, (num_agents * observation_size,), np.float32),
+            num_steps,
+        )
         rng = np.random.default_rng(table_seed)
         shape = (num_steps + 1, num_agents, observation_size)
         table = rng.standard_normal(shape, dtype=np.float32)
@@ -75,40 +72,13 @@ class ZeroCost(ParallelEnv[str, Any, Any]):
         self._answers: list[dict[str, int]] = [
             dict(zip(self.possible_agents, row, strict=True)) for row in answers
         ]
-        self._num_steps = num_steps
-        self._t = 0
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's observation space."""
-        return self._observation_spaces[agent]
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        answers = self._answers[self._t]
+        return {agent: float(actions[agent] == answers[agent]) for agent in self.agents}
 
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Returns the agent's action space."""
-        return self._action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Starts over with the same observations."""
-        self.agents = list(self.possible_agents)
-        self._t = 0
-        return self._observations[0].copy(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Pays 1 for each right answer."""
-        agents, answers = self.agents, self._answers[self._t]
-        rewards = {agent: float(actions[agent] == answers[agent]) for agent in agents}
-        self._t += 1
-        is_over = self._t == self._num_steps
-        if is_over:
-            self.agents = []
-        return (
-            self._observations[self._t].copy(),
-            rewards,
-            dict.fromkeys(agents, False),
-            dict.fromkeys(agents, is_over),
-            {agent: {} for agent in agents},
-        )
+    def _observe(self) -> dict[str, Any]:
+        return self._observations[self._t].copy()
 
     def state(self) -> NDArray[np.float32]:
         """Returns all agents' observations side by side, float32."""

@@ -22,11 +22,10 @@ from client.random_policy import RandomTransport
 from orchestrator.comparisons.contestants import is_fixed, server_of_role
 from orchestrator.comparisons.sources import CannotCompare, ComparedRun
 from orchestrator.config import ConfigError, ExperimentConfig, resolve
-from orchestrator.config.resolve import SimulationFacts, derive_seed, probe
+from orchestrator.config.facts import SimulationFacts, probe
 from orchestrator.config.schema import EvaluationConfig, SimulationConfig
+from orchestrator.config.seeds import derive_seed
 from orchestrator.processes import ServerAddress, connect
-from protocol import PROTOCOL_VERSION
-from protocol.messages import AgentInfo, ServerSpec
 from servers.algorithms.registry import get_algorithm
 from servers.algorithms.settings import AlgorithmProblem
 from servers.checkpoint import Checkpoint
@@ -217,9 +216,8 @@ class Arena:
 
     def play_at_random(self, seeds: Sequence[int]) -> EpisodeReturns:
         """Plays episodes in which all agents act uniformly at random."""
-        agents = {a: AgentInfo("", *spaces) for a, spaces in self.facts.agents.items()}
-        spec = ServerSpec(PROTOCOL_VERSION, RANDOM, RANDOM, agents)
-        with MultiplexingClient({RANDOM: RandomTransport(spec, self._seed)}) as client:
+        transport = RandomTransport.for_agents(self.facts.agents, self._seed)
+        with MultiplexingClient({RANDOM: transport}) as client:
             return self._episodes(client, seeds)
 
     def check_interchangeable(self, roles: Sequence[str]) -> None:

@@ -108,7 +108,12 @@ class Comparison:
         if table not in TABLES:
             raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLES)}")
         columns, rows = TABLES[table]
-        return pandas.DataFrame(list(rows(self)), columns=list(columns))
+        # Paths as text, which every way to write a frame can write.
+        plain = [
+            {key: str(value) if isinstance(value, Path) else value for key, value in row.items()}
+            for row in rows(self)
+        ]
+        return pandas.DataFrame(plain, columns=list(columns))
 
     def write(self, folder: str | Path) -> Path:
         """Writes the report and its data into a folder, made if absent.

@@ -81,9 +81,9 @@ def band(curves: Sequence[Curve], axis: Axis) -> CurveBand | None:
     start, stop = max(first for first, _ in ends), min(last for _, last in ends)
     if not stop > start:  # NaN, too
         return None
-    # The evaluations' own places, and between them as many as a line needs to be drawn.
-    longest = min(curves, key=lambda curve: len(curve.returns))
-    own = getattr(longest, axis)
+    # One run's own evaluations, and by time as many more places as a line needs to be drawn.
+    sparsest = min(curves, key=lambda curve: len(curve.returns))
+    own = getattr(sparsest, axis)
     own = own[(own > start) & (own < stop)]
     places = np.unique(np.concatenate([[start, stop], own]))
     if axis == "time_s":

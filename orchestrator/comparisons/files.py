@@ -4,6 +4,8 @@ marl-eval (Gorsane et al. 2022, "Towards a Standardised Performance Evaluation P
 Cooperative MARL") reads environment -> task -> algorithm -> run -> step -> metrics, each metric a
 list with one number for each evaluation episode. Here a contestant is an algorithm, a run's seed
 its name, each subject's return a metric, and the simulation environment and task.
+
+Runs are named by where they lie from the report's folder, so that both can be moved together.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -44,14 +47,14 @@ def write_files(comparison: Comparison, folder: Path) -> None:
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         for row in rows(comparison):
-            writer.writerow({key: _cell(value) for key, value in row.items()})
+            writer.writerow({key: _cell(value, folder) for key, value in row.items()})
         write_text(folder / f"{name}.csv", text.getvalue())
-    write_json(folder / "comparison.json", as_json(comparison))
+    write_json(folder / "comparison.json", as_json(comparison, folder))
     write_json(folder / "marl_eval.json", marl_eval(comparison))
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """All that was found, for ``comparison.json``."""
+def as_json(comparison: Comparison, folder: Path) -> dict[str, Any]:
+    """All that was found, for ``comparison.json`` in this folder."""
     return {
         "format": _FORMAT,
         "simulation": {"env": comparison.env, "kwargs": comparison.kwargs},
@@ -61,7 +64,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
                 "assignment": contestant.assignment,
                 "played": contestant.played,
                 "learns": contestant.learns,
-                "runs": {run.seed: str(run.path) for run in contestant.runs},
+                "runs": {run.seed: from_folder(run.path, folder) for run in contestant.runs},
             }
             for contestant in comparison.contestants
         },
@@ -71,9 +74,22 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "thresholds": comparison.thresholds,
         "notes": comparison.notes,
         "tables": {
-            name: list(rows(comparison)) for name, (_, rows) in TABLES.items() if name != "curves"
+            name: [
+                {
+                    key: from_folder(value, folder) if isinstance(value, Path) else value
+                    for key, value in row.items()
+                }
+                for row in rows(comparison)
+            ]
+            for name, (_, rows) in TABLES.items()
+            if name != "curves"
         },
     }
+
+
+def from_folder(path: Path, folder: Path) -> str:
+    """Returns where a run lies, seen from the report's folder."""
+    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
 
 
 def marl_eval(comparison: Comparison) -> dict[str, Any]:
@@ -116,7 +132,9 @@ def _metrics(subjects: tuple[Subject, ...], point: EvaluationPoint) -> Mapping[s
     return metrics
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any, folder: Path) -> Any:
+    if isinstance(value, Path):
+        return from_folder(value, folder)
     if isinstance(value, float) and not np.isfinite(value):
         return ""
     return value

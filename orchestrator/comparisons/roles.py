@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from orchestrator.config.patterns import match
 from orchestrator.config.problems import listed
-from orchestrator.config.resolve import match
 from orchestrator.evaluated import unnumbered
 from orchestrator.recorded_run import AgentReturns, Floats
 

@@ -1,4 +1,4 @@
-"""The tables of a comparison as rows of plain values: for CSV files and for pandas."""
+"""The tables of a comparison as rows of plain values, runs by their path: for files and pandas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_rows(comparison: Comparison) -> Iterator[Row]:
                 "env_steps_to_threshold": run.env_steps_to_threshold,
                 "time_s_to_threshold": run.time_s_to_threshold,
                 "random_in_place": run.random_in_place,
-                "run": str(run.run),
+                "run": run.run,
             }
 
 
@@ -121,8 +121,8 @@ def match_rows(comparison: Comparison) -> Iterator[Row]:
             "return": match.score,
             "num_episodes": match.num_episodes,
             "trained_together": match.are_partners,
-            "run": None if match.run is None else str(match.run),
-            "other_run": None if match.other_run is None else str(match.other_run),
+            "run": match.run,
+            "other_run": match.other_run,
         }
 
 

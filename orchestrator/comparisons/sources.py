@@ -17,11 +17,15 @@ from orchestrator.config import ConfigError, ExperimentConfig, from_yaml
 from orchestrator.config.problems import listed
 from orchestrator.recorded_run import EvaluationPoint, RecordedRun
 from orchestrator.run_directory import NotARunDirectory
-from orchestrator.sweeps.directory import NotASweepDirectory, SweepDirectory, TrialRecord
-from orchestrator.sweeps.load import load_resumed
+from orchestrator.sweeps.directory import (
+    TRIALS_FILE,
+    NotASweepDirectory,
+    SweepDirectory,
+    TrialRecord,
+)
+from orchestrator.sweeps.load import load_written
 from servers.config import ServerConfig
 
-TRIALS_FILE = "trials.jsonl"
 _MAX_LISTED = 5
 
 
@@ -168,7 +172,7 @@ def _add_sweep(
 ) -> None:
     """Adds a sweep's roles, and the scripted policies that its trials were to have in them."""
     try:
-        config = load_resumed(sweep.config_file)
+        config = load_written(sweep.config_file)
     except ConfigError as error:
         raise CannotCompare(
             f"the config of sweep {sweep.name!r} cannot be read: {error}"

@@ -7,13 +7,12 @@ import sys
 import time
 from types import TracebackType
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from orchestrator.comparisons.comparison import Comparison
 from orchestrator.number_text import MISSING, interval, signed_interval
+from orchestrator.plain_table import plain_table
 from orchestrator.progress import duration
 from orchestrator.statistics import Estimate
 
@@ -24,7 +23,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     """Prints the contestants' returns, the merits of the head to head, and the notes."""
     console = console or Console()
     subjects = [s for s in comparison.subjects if s.kind in ("role", "total")]
-    table = _table("Side by side: interquartile mean over runs [95 %]")
+    table = plain_table("Side by side: interquartile mean over runs [95 %]")
     table.add_column("contestant", overflow="fold", min_width=16)
     for subject in subjects:
         how = "sum" if subject.kind == "total" else "mean"
@@ -42,7 +41,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         table.add_row(*(Text(cell, style="dim") for cell in cells))
     console.print(table)
     for matrix in comparison.head_to_head.by_label if comparison.head_to_head else ():
-        table = _table(f"Head to head, return of {matrix.role}: interquartile mean [95 %]")
+        table = plain_table(f"Head to head, return of {matrix.role}: interquartile mean [95 %]")
         table.add_column("played by", overflow="fold")
         table.add_column("merit", justify="right")
         for others in matrix.others:
@@ -61,16 +60,6 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 def _two_lines(estimate: Estimate) -> str:
     """A mean above its interval, so that a table of several fits 80 columns."""
     return interval(estimate).replace(" [", "\n[")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
 
 
 class MatchProgress:

@@ -8,16 +8,10 @@ neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
 from orchestrator.config.dump import from_yaml, to_yaml
+from orchestrator.config.facts import SimulationFacts, probe
 from orchestrator.config.load import find_config, load_config, packaged_configs
 from orchestrator.config.problems import ConfigError
-from orchestrator.config.resolve import (
-    Experiment,
-    SimulationFacts,
-    derive_seed,
-    prepare,
-    probe,
-    resolve,
-)
+from orchestrator.config.resolve import Experiment, prepare, resolve
 from orchestrator.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
@@ -26,6 +20,7 @@ from orchestrator.config.schema import (
     SimulationConfig,
     StopConfig,
 )
+from orchestrator.config.seeds import derive_seed
 
 __all__ = [
     "CheckpointConfig",

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from orchestrator.config.patterns import match
 from orchestrator.config.problems import did_you_mean, listed
-from orchestrator.config.resolve import match
 from orchestrator.sweeps.schema import AssignmentsConfig
 from protocol.assignment import canonical, parse, server_labels
 

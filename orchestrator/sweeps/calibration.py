@@ -16,8 +16,9 @@ from pathlib import Path
 
 from orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
 from orchestrator.metrics import MetricsWriter
-from orchestrator.run import Run, make_folder
-from orchestrator.signals import interrupts_ignored
+from orchestrator.new_run import make_folder
+from orchestrator.run import Run
+from orchestrator.signals import uninterrupted
 from orchestrator.stop_conditions import StopConditions
 from orchestrator.sweeps.plan import SweepPlan
 
@@ -93,7 +94,7 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
 
 
 def _stop(run: Run) -> None:
-    with interrupts_ignored():
+    with uninterrupted():
         run.stop()
 
 

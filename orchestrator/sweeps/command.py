@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.run import cpus_wanted
-from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
+from orchestrator import exit_codes
+from orchestrator.placement import cpus_wanted
+from orchestrator.signals import claim_signals, interruptible, uninterrupted
 from orchestrator.sweeps.calibration import Pace, calibrate
 from orchestrator.sweeps.load import load_sweep
 from orchestrator.sweeps.plan import SweepPlan, make_plan
 from orchestrator.sweeps.result import SweepResult
 from orchestrator.sweeps.runner import local_num_cpus, resume_sweep, start_sweep, sweep_ray
 from orchestrator.sweeps.table import print_result, print_rows
-from orchestrator.whole_run import EXIT_DONE
 
 
 def start(config: str, overrides: Sequence[str], sweep_dir: Path | None, console: Console) -> int:
@@ -38,7 +38,7 @@ def resume(sweep_dir: Path, overrides: Sequence[str], console: Console) -> int:
 
 
 def _told(result: SweepResult, console: Console) -> int:
-    with interrupts_ignored():
+    with uninterrupted():
         print_result(result, console)
         console.print(f"sweep directory: {result.sweep_dir}", soft_wrap=True, highlight=False)
         if any(not trial.is_finished for trial in result.trials):
@@ -66,18 +66,18 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> int:
             f"{sweep.searcher} will choose, {num_seeds} seeds each; how long they take is not "
             "reckoned, since it depends on the choice"
         )
-        return EXIT_DONE
+        return exit_codes.DONE
     print_rows(plan.rows, console)
     if not sweep.calibration_s:
-        return EXIT_DONE
+        return exit_codes.DONE
     paces = []
-    with sigterm_as_interrupt(), sweep_ray(plan):
-        claim_sigterm()
+    with interruptible(), sweep_ray(plan):
+        claim_signals()
         for pace in calibrate(plan):
             paces.append(pace)
             console.print(f"{pace.assignment}: {_pace_text(pace)}", highlight=False, soft_wrap=True)
     console.print(estimate_text(paces, concurrency(plan)), highlight=False, soft_wrap=True)
-    return EXIT_DONE
+    return exit_codes.DONE
 
 
 def concurrency(plan: SweepPlan) -> int:

@@ -6,7 +6,7 @@
     ├── sweep.yaml      the sweep as it was resolved, its base experiment included
     ├── trials.jsonl    one line for each trial: what it is, how it stands, what came of it
     ├── runs/           one run directory for each trial, and one more for each time it began anew
-    ├── tune/           what Ray Tune writes: results as CSV and JSON, its own state
+    ├── tune-.../       what Ray Tune writes: results as CSV and JSON, its own state
     └── lock            held by the process that runs the sweep
 
 ``trials.jsonl`` is written anew, whole, whenever a trial begins or ends, so that it is readable at
@@ -31,6 +31,9 @@ from orchestrator.run_directory import RunDirectory
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 
+TRIALS_FILE = "trials.jsonl"
+"""By it a sweep's folder is known."""
+_CONFIG_FILE = "sweep.yaml"
 OUTCOME_FILE = "trial.json"
 """In a trial's run directory: its record, written by the trial itself once it is over."""
 
@@ -139,7 +142,7 @@ class SweepDirectory:
         """
         if not path.is_dir():
             raise NotASweepDirectory(path, "there is no such folder")
-        for name in ("sweep.yaml", "trials.jsonl"):
+        for name in (_CONFIG_FILE, TRIALS_FILE):
             if not (path / name).is_file():
                 raise NotASweepDirectory(path, f"it has no {name}")
         return cls(path.resolve())
@@ -152,7 +155,7 @@ class SweepDirectory:
     @property
     def config_file(self) -> Path:
         """The sweep as it was resolved."""
-        return self.path / "sweep.yaml"
+        return self.path / _CONFIG_FILE
 
     @property
     def runs(self) -> Path:
@@ -166,11 +169,11 @@ class SweepDirectory:
             NotASweepDirectory: ``trials.jsonl`` cannot be read.
         """
         try:
-            lines = (self.path / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (self.path / TRIALS_FILE).read_text(encoding="utf-8").splitlines()
             return [TrialRecord.from_dict(json.loads(line)) for line in lines if line.strip()]
         except (OSError, ValueError, TypeError) as error:
             raise NotASweepDirectory(
-                self.path, f"its trials.jsonl cannot be read: {error}"
+                self.path, f"its {TRIALS_FILE} cannot be read: {error}"
             ) from error
 
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
@@ -179,7 +182,7 @@ class SweepDirectory:
         Raises:
             OSError: the folder cannot be written to.
         """
-        write_text(self.path / "trials.jsonl", "".join(f"{r.to_json()}\n" for r in records))
+        write_text(self.path / TRIALS_FILE, "".join(f"{r.to_json()}\n" for r in records))
 
     def new_run(self, trial_id: str) -> Path:
         """Returns a run directory that a trial does not have yet; later ones end in ``-2``..."""

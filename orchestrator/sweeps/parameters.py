@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.config.resolve import derive_seed
+from orchestrator.config.seeds import derive_seed
 from orchestrator.sweeps.schema import ParameterConfig
 
 TEMPLATES = "algorithms."

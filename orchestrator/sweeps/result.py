@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import exit_codes
 from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from orchestrator.sweeps.load import load_written
 from orchestrator.sweeps.schema import SweepConfig
-from orchestrator.whole_run import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -46,8 +46,8 @@ class SweepResult:
     def exit_code(self) -> int:
         """Of the process that ran it: 0 all done, 1 a trial failed, 130 interrupted."""
         if self.is_interrupted:
-            return EXIT_INTERRUPTED
-        return EXIT_FAILED if self.failed else EXIT_DONE
+            return exit_codes.INTERRUPTED
+        return exit_codes.FAILED if self.failed else exit_codes.DONE
 
     def best(self) -> TrialRecord | None:
         """Returns the finished trial with the best metric, None if there is none.

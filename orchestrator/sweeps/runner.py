@@ -24,11 +24,17 @@ import ray
 from ray import cloudpickle, tune
 from rich.console import Console
 
-from orchestrator.config.resolve import derive_seed
+from orchestrator.config.seeds import derive_seed
+from orchestrator.failures import RunFailed, cause_of_death
 from orchestrator.json_files import write_text
-from orchestrator.local_ray import ONE_THREAD, start_local_ray, stop_local_ray
-from orchestrator.run import RunFailed, cause_of_death, cpus_wanted
-from orchestrator.signals import claim_sigterm, interrupts_ignored, sigterm_as_interrupt
+from orchestrator.local_ray import (
+    join_ray,
+    start_local_ray,
+    stop_local_ray,
+    worker_environment,
+)
+from orchestrator.placement import cpus_wanted
+from orchestrator.signals import claim_signals, ignore_signals, interruptible
 from orchestrator.sweeps.assignments import Cast
 from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from orchestrator.sweeps.load import load_resumed, to_yaml
@@ -138,22 +144,24 @@ def _run(
     if num_kept < total:
         with (
             folder.locked() as lock,
-            sigterm_as_interrupt(),
+            interruptible(),
             contextlib.ExitStack() as ray_session,
         ):
             try:
-                lock.note(ray_session.enter_context(sweep_ray(plan)))
-                claim_sigterm()
-                for note in _placement_notes(plan):
-                    say(note, soft_wrap=True, highlight=False)
-                _tune(plan, book, console)
+                try:
+                    lock.note(ray_session.enter_context(sweep_ray(plan)))
+                    claim_signals()
+                    for note in _placement_notes(plan):
+                        say(note, soft_wrap=True, highlight=False)
+                    _tune(plan, book, console)
+                finally:
+                    ignore_signals()
             except KeyboardInterrupt:
                 is_interrupted = True
             finally:
-                with interrupts_ignored():
-                    book.close()
-                    ray_session.close()
-                    lock.note(None)
+                book.close()
+                ray_session.close()
+                lock.note(None)
     return SweepResult(folder.path, tuple(book.records), plan.config, is_interrupted)
 
 
@@ -182,26 +190,16 @@ def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
     if ray.is_initialized():
         yield None
         return
-    # Trials find the user's modules, and their run directories, as this process does.
-    paths = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    environment = {
-        **ONE_THREAD,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    }
+    # Trials find their run directories as this process does.
+    environment = {**worker_environment(), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     try:
         if config.address:
-            ray.init(
-                address=config.address,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": environment},
-            )
+            join_ray(config.address, environment)
             path = None
         else:
             path = start_local_ray(local_num_cpus(plan), env_vars=environment)
-    except Exception as error:
+    except Exception as error:  # Ray may raise anything
         raise RunFailed(f"Ray did not start: {type(error).__name__}: {error}") from error
     try:
         yield path

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.number_text import MISSING, number
+from orchestrator.plain_table import plain_table
 from orchestrator.sweeps.directory import TrialRecord
 from orchestrator.sweeps.plan import Row
 from orchestrator.sweeps.result import SweepResult
@@ -51,13 +51,7 @@ def print_result(result: SweepResult, console: Console) -> None:
 
 
 def _table(title: str, trials: Sequence[Row | TrialRecord]) -> Table:
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    table = plain_table(title)
     table.add_column("trial", no_wrap=True)
     for heading in (*_roles(trials), *(key.split(".", 1)[-1] for key in _keys(trials)), "seed"):
         table.add_column(heading, overflow="fold")

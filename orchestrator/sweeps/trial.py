@@ -11,18 +11,20 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 
 from orchestrator.config import Experiment, ExperimentConfig
+from orchestrator.failures import RunFailed
 from orchestrator.json_files import write_text
 from orchestrator.metrics import MetricsWriter
+from orchestrator.new_run import make_folder
+from orchestrator.placement import bundles, strategy
 from orchestrator.process_log import log_to
 from orchestrator.report import write_report
-from orchestrator.run import Run, RunFailed, cpus_wanted, make_folder
+from orchestrator.run import Run
 from orchestrator.sweeps.directory import OUTCOME_FILE, Status, TrialRecord
 from orchestrator.sweeps.metric import measure
 from orchestrator.sweeps.plan import Row, SweepPlan
@@ -62,27 +64,11 @@ def row_of(config: Mapping[str, Any]) -> Row:
     )
 
 
-def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Returns what a trial's placement group holds: a bundle for each of its processes.
-
-    The first is the trial's own, which only watches; Ray takes an empty one as that.
-    """
-    num_cpus = cpus_wanted(config)
-    num_gpus = [server.resources.num_gpus for server in config.servers.values()]
-    wanted = [
-        {"CPU": cpus, "GPU": gpus} for cpus, gpus in zip_longest(num_cpus, num_gpus, fillvalue=0.0)
-    ]
-    kept = [{k: v for k, v in bundle.items() if v > 0} for bundle in wanted]
-    return [{}, *(bundle for bundle in kept if bundle)]
-
-
 def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
-    """Returns where a trial's processes go: on one machine if its servers listen to that alone."""
-    is_local = all(s.host in ("127.0.0.1", "localhost") for s in config.servers.values())
-    wanted = bundles(config)
-    if len(wanted) == 1:
-        wanted = [{"CPU": 0.001}]  # Ray has no placement group of nothing
-    return tune.PlacementGroupFactory(wanted, strategy="STRICT_PACK" if is_local else "PACK")
+    """Returns where a trial's processes go, itself included, which only watches."""
+    # Ray takes an empty first bundle as the trial's own, but has no group of nothing at all.
+    wanted = [{}, *bundles(config)] if bundles(config) else [{"CPU": 0.001}]
+    return tune.PlacementGroupFactory(wanted, strategy=strategy(config))
 
 
 class Trial(tune.Trainable):
@@ -115,7 +101,7 @@ class Trial(tune.Trainable):
         except RunFailed as error:
             self._end("failed", str(error))
             raise
-        except Exception as error:
+        except Exception as error:  # whatever it is goes on, and is in the sweep's table
             logger.exception("the trial failed")
             log = self._path / "logs" / _LOG
             self._end("failed", f"{type(error).__name__}: {error}; its log: {log}")

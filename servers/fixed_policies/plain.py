@@ -77,7 +77,7 @@ class PlainActing:
 
     def act(self, steps: Sequence[PendingStep]) -> int:
         for step in steps:
-            seeds = self._training_seeds if step.is_gated else self._evaluation_seeds
+            seeds = self._training_seeds if step.is_training else self._evaluation_seeds
             for request in step.requests:
                 self._act(request, step.t, seeds)
         return 0

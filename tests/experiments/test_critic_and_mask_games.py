@@ -22,7 +22,9 @@ Choose = Callable[[np.ndarray], int]
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("env", [LockedDoors(num_steps=50), WeatherCues()])
+@pytest.mark.parametrize(
+    "env", [LockedDoors(num_steps=50), LockedDoors(has_masks=False), WeatherCues()]
+)
 def test_pettingzoo_accepts_them(env: LockedDoors | WeatherCues) -> None:
     parallel_api_test(env, num_cycles=100)
 
@@ -70,6 +72,13 @@ def test_a_locked_door_ends_the_game_or_raises() -> None:
     strict.reset(seed=0)
     with pytest.raises(ValueError, match=f"agent_0 walked into door {locked}, which is locked"):
         strict.step({"agent_0": locked})
+
+
+def test_without_masks_nobody_sees_which_doors_are_open() -> None:
+    env = LockedDoors(has_masks=False)
+    for seed in range(5):
+        observations, _ = env.reset(seed=seed)
+        assert [observations[agent].tolist() for agent in env.agents] == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_the_weather_is_in_the_rewards_and_the_state_and_nowhere_else() -> None:

@@ -45,6 +45,19 @@ def processes() -> Iterator[Process]:
             continue  # it has just ended
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets a child take SIGINT, as one at a terminal does.
+
+    A script's background job ignores it from birth, and so would all that these tests start there.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @dataclass
 class Started:
     """A command in a process group of its own.
@@ -60,20 +73,21 @@ class Started:
     def of_command(cls, arguments: Sequence[str], mark: str, temporary: Path) -> Self:
         """Starts ``muxrl`` with these arguments, its temporary files in a folder of the test's."""
         value = f"{os.getpid()}-{mark}"
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli", *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "MUXRL_TEST_MARK": value,
-                "TMPDIR": str(temporary),
-                "COLUMNS": "200",
-            },
-        )
+        with _interruptible():
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator.cli", *arguments],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "MUXRL_TEST_MARK": value,
+                    "TMPDIR": str(temporary),
+                    "COLUMNS": "200",
+                },
+            )
         return cls(popen, f"MUXRL_TEST_MARK={value}".encode())
 
     def wait_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -125,9 +126,12 @@ def test_a_run_that_is_interrupted(launch: Callable[..., Run]) -> None:
 def test_a_run_that_is_told_again_and_again(launch: Callable[..., Run]) -> None:
     run = launch(config())
     run.wait_for_learning()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
-        os.kill(run.popen.pid, number)
-        time.sleep(0.2)
+    deadline = time.monotonic() + ENDS_S
+    for number in itertools.cycle((signal.SIGTERM, signal.SIGINT)):
+        run.popen.send_signal(number)  # does nothing once it has ended
+        time.sleep(0.02)
+        if run.popen.poll() is not None or time.monotonic() > deadline:
+            break
     assert run.wait() == 130, run.output
     assert_readable(run)
     run.assert_nothing_is_left()

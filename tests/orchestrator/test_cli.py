@@ -1,6 +1,5 @@
 """The command line: exit codes, what is printed where, what is handed on."""
 
-import os
 import subprocess
 import sys
 import types
@@ -211,21 +210,3 @@ def test_help_loads_nothing_heavy():
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
-
-
-def make_noise(but_raise, error=None):
-    with cli._quiet(but_raise=but_raise):
-        os.write(1, b"NOISE")
-        if error:
-            raise error
-
-
-def test_what_is_printed_while_loading_is_shown_only_after_the_unexpected(capfd):
-    make_noise(())
-    assert capfd.readouterr() == ("", "")
-    with pytest.raises(ZeroDivisionError):
-        make_noise((KeyError,), ZeroDivisionError())
-    assert capfd.readouterr() == ("", "NOISE")
-    with pytest.raises(KeyError):
-        make_noise((KeyError,), KeyError())
-    assert capfd.readouterr() == ("", "")

@@ -164,3 +164,6 @@ def test_the_command_writes_a_report_that_stands_alone(
         assert run.name in page
     matches = json.loads((out / "comparison.json").read_text())["tables"]["matches"]
     assert {match["role"] for match in matches} == {"predator", "prey"}
+    assert {(out / m["run"]).resolve() for m in matches if m["run"]} == {r.resolve() for r in runs}
+    for file in out.iterdir():
+        assert str(out.parent.resolve()) not in file.read_text(), file.name

@@ -160,6 +160,12 @@ def test_a_sweep_gives_its_finished_runs_its_roles_and_its_scripts(tmp_path: Pat
     ]
 
 
+def test_a_sweep_s_masked_tokens_are_not_asked_for(tmp_path: Path) -> None:
+    config = sweep(tmp_path) / "sweep.yaml"
+    config.write_text(config.read_text().replace("ppo: {}", "ppo: {token: '???'}"))
+    assert len(read_sources([tmp_path]).runs) == 2
+
+
 def test_a_sweep_without_a_finished_run_is_refused(tmp_path: Path) -> None:
     sweep(tmp_path, {"status": "failed"})
     with pytest.raises(CannotCompare, match=r"no finished run .* 1 of 1 trials, failed"):

@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 from orchestrator.config import (
     ConfigError,
     ExperimentConfig,
-    ExternalAgentConfig,
     SimulationConfig,
     SimulationFacts,
     StopConfig,
     derive_seed,
     load_config,
     prepare,
-    probe,
     resolve,
 )
-from orchestrator.config.resolve import match
 from protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 from servers.config import ServerConfig
 
@@ -357,32 +354,13 @@ def test_problems_of_all_servers_come_together():
     assert len(problems_of(servers)) == 3
 
 
-# --- patterns ---------------------------------------------------------------------------
-
-NAMES = st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), unique=True, max_size=8)
+# --- laws and whole configs -------------------------------------------------------------
 
 
-@given(names=NAMES, patterns=st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), max_size=5))
-@settings(deadline=None)
-def test_matches_are_known_names_once_each_and_every_pattern_is_accounted_for(names, patterns):
-    matched, idle = match(patterns, names)
-    assert len(matched) == len(set(matched))
-    assert set(matched) <= set(names)
-    assert set(idle) <= set(patterns)
-    for pattern in patterns:
-        assert (pattern in idle) == (not match([pattern], names)[0])
-
-
-@given(names=NAMES)
-@settings(deadline=None)
-def test_every_name_matches_itself_alone_and_a_star_matches_all_in_order(names):
-    for name in names:
-        assert match([name], names) == ([name], [])
-    if names and "*" not in names:
-        assert match(["*"], names) == (names, [])
-
-
-@given(names=NAMES, cut=st.integers(0, 8))
+@given(
+    names=st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), unique=True, max_size=8),
+    cut=st.integers(0, 8),
+)
 @settings(deadline=None, max_examples=25)
 def test_any_split_of_the_agents_by_name_covers_each_once(names, cut):
     facts = SimulationFacts(dict.fromkeys(names, PREY))
@@ -393,53 +371,6 @@ def test_any_split_of_the_agents_by_name_covers_each_once(names, cut):
     experiment = resolved(servers, facts)
     served = [agent for plan in experiment.servers.values() for agent in plan.agents]
     assert sorted(served) == sorted(names)
-
-
-# --- the simulation ---------------------------------------------------------------------
-
-
-def external(**agents) -> SimulationConfig:
-    return SimulationConfig(
-        env="external",
-        agents={a: ExternalAgentConfig(*spaces) for a, spaces in agents.items()},
-        state_size=3,
-    )
-
-
-def test_external_simulation_is_what_its_config_says():
-    facts = probe(external(a=({"type": "box", "shape": [4]}, {"type": "discrete", "n": 2})))
-    assert facts == SimulationFacts({"a": (Box((4,)), Discrete(2))}, 3)
-
-
-@pytest.mark.parametrize(
-    ("space", "problem"),
-    [
-        ({"type": "bx"}, "has the unknown type 'bx'; did you mean 'box'?; types are box, "),
-        ({"n": 2}, "has no type; types are box, discrete, "),
-        ({"type": "discrete"}, "Object missing required field `n`"),
-        ({"type": "discrete", "n": 0}, "Discrete(0) is not a space: "),
-        ({"type": "discrete", "m": 2}, "a discrete space has no 'm'"),
-        ({"type": "box", "shape": [2], "hihg": 1}, "a box space has no 'hihg'; did you mean 'high"),
-        ({"type": "box", "shape": [2], "low": [1, 2, 3]}, "Box(2,) float32 is not a space: "),
-        ({"type": "box", "shape": [2], "dtype": "flot32"}, "Box(2,) flot32 is not a space: "),
-        (
-            {"type": "dict", "spaces": {"x": {"type": "discret", "n": 2}}},
-            "spaces.x: has the unknown type 'discret'; did you mean 'discrete'?",
-        ),
-    ],
-)
-def test_external_space_that_is_none(space, problem):
-    with pytest.raises(ConfigError) as caught:
-        probe(external(a=(space, {"type": "discrete", "n": 2})))
-    (found,) = caught.value.problems
-    assert found.startswith(f"simulation.agents.a.observation_space: {problem}")
-
-
-def test_probe_asks_the_environment():
-    facts = probe(SimulationConfig(env="gymnasium:CartPole-v1"))
-    assert list(facts.agents) == ["agent"]
-    assert facts.agents["agent"][1] == Discrete(2)
-    assert facts.state_size is None
 
 
 def test_environment_that_cannot_be_made_is_one_line_beside_the_other_problems():

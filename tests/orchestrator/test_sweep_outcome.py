@@ -15,7 +15,7 @@ from orchestrator.sweeps.plan import Row
 from orchestrator.sweeps.result import SweepResult
 from orchestrator.sweeps.schema import MetricConfig, SweepConfig
 from orchestrator.sweeps.table import print_result, print_rows
-from orchestrator.sweeps.trial import bundles, row_of, tune_config
+from orchestrator.sweeps.trial import placement, row_of, tune_config
 
 
 def trial(number, status="done", metric=None, seed=0, **values):
@@ -133,8 +133,11 @@ def test_a_placement_group_has_a_bundle_for_each_process():
             "b": ServerConfig(resources=ResourcesConfig(num_cpus=0.0)),
         },
     )
-    # Its own, server a, two simulations and the evaluation; nothing for who asks for nothing.
-    assert bundles(config) == [{}, {"CPU": 1.0, "GPU": 0.5}, *[{"CPU": 0.25}] * 3]
+    # Server a, two simulations and the evaluation; nothing for who asks for nothing.
+    group = placement(config)
+    assert group.strategy == "STRICT_PACK"
+    assert group.head_bundle_is_empty, "the trial itself only watches"
+    assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}, *[{"CPU": 0.25}] * 3]
 
 
 def pace(train_s, num_trials):

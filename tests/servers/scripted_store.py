@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from protocol.errors import ProtocolError
 from protocol.messages import (
     Aborted,
     AbortEpisode,
@@ -127,6 +129,19 @@ class ScriptedStore:
         assert isinstance(reply, Aborted | Ended)
         return reply
 
+    def refused(self, item: Any, kind: type[ProtocolError]) -> ProtocolError:
+        """Returns the refusal of an item that cannot be accepted."""
+        with pytest.raises(kind) as refusal:
+            self.store.accept(item, self.now)
+        return refusal.value
+
+    def flags(self) -> dict[str, tuple[bool, bool]]:
+        """Returns (terminated, truncated) of the one recorded episode, "", and of its agents."""
+        (chunk,) = self.chunks
+        episode = chunk.episode
+        singles = {a: (s.is_terminated, s.is_truncated) for a, s in episode.agent_episodes.items()}
+        return {"": (episode.is_terminated, episode.is_truncated), **singles}
+
     @property
     def chunks(self) -> list[Chunk]:
         """All that was delivered, then all that waits for its batch to be complete."""
@@ -149,6 +164,13 @@ class ScriptedStore:
             actions += [int(a) for a in single.get_actions()]
             rewards += [float(r) for r in single.get_rewards()]
         return times, actions, rewards
+
+
+def open_store() -> ScriptedStore:
+    """Returns a store for two agents with the episode "e" begun."""
+    store = ScriptedStore(make_plan())
+    store.start()
+    return store
 
 
 def seen(agent: str, t: int) -> np.ndarray:

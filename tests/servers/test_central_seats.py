@@ -12,7 +12,7 @@ from scripted_store import ScriptedStore, make_plan, seen
 
 from protocol.errors import ValueMismatch
 from protocol.messages import Step
-from protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
+from protocol.spaces import Box, DictSpace, MultiBinary, Space
 from servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from servers.seats import make_seats
 
@@ -208,4 +208,3 @@ def test_a_mask_that_allows_nothing_is_refused_by_name() -> None:
 def test_without_networks_that_follow_it_a_mask_is_flattened() -> None:
     (seat,) = make_seats(make_plan({"a": MASKED})).values()
     assert seat.observation_space.shape == (5,)
-    assert isinstance(make_plan({"a": MASKED}).agents["a"].action_space, Discrete)

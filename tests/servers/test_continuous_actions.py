@@ -37,7 +37,8 @@ def act(
     served.needs_log_probabilities = entry.needs_log_probabilities
     observation = np.array([0.1, -0.4, 0.9], np.float32)
     requests = [SeatRequest(who, SeatRecord(), observation, logged) for _ in range(num)]
-    served.act([SimpleNamespace(requests=requests, should_explore=should_explore, is_gated=True)])  # type: ignore[list-item]
+    step = SimpleNamespace(requests=requests, should_explore=should_explore, is_training=True)
+    served.act([step])  # type: ignore[list-item]
     return [request.record for request in requests]
 
 

@@ -19,6 +19,12 @@ def batch(name: str) -> list[Chunk]:
     return cast(list[Chunk], [name])
 
 
+async def wait_open(feed: Feed) -> None:
+    gone = asyncio.Event()
+    feed.when_open(gone.set)
+    await gone.wait()
+
+
 def in_thread(call: Callable[[], Any]) -> Any:
     return ThreadPoolExecutor(1).submit(call)
 
@@ -110,16 +116,40 @@ def test_who_waits_at_the_gate_is_let_through(opens: str) -> None:
 
     async def wait() -> None:
         feed.bind(asyncio.get_running_loop())
-        await feed.wait_open()  # open: returns at once
+        await wait_open(feed)  # open: returns at once
         feed.put(batch("one"))
         feed.take()
-        waiting = asyncio.create_task(feed.wait_open())
+        waiting = asyncio.create_task(wait_open(feed))
         await asyncio.sleep(0)
         assert not waiting.done()
         in_thread(getattr(feed, opens))
         await asyncio.wait_for(waiting, PATIENCE_S)
 
     asyncio.run(wait())
+
+
+def test_who_comes_first_is_let_through_first_and_only_while_the_gate_is_open() -> None:
+    feed = Feed(max_ahead=0)
+    gone: list[str] = []
+
+    async def serve() -> None:
+        feed.bind(asyncio.get_running_loop())
+        feed.put(batch("one"))
+
+        def fill() -> None:
+            gone.append("first")
+            feed.put(batch("two"))
+
+        feed.when_open(fill)
+        feed.when_open(lambda: gone.append("second"))
+        assert gone == []
+        for let_through in (["first"], ["first", "second"]):
+            await asyncio.get_running_loop().run_in_executor(None, feed.take)
+            feed.finish_learning()
+            await asyncio.sleep(0)
+            assert gone == let_through
+
+    asyncio.run(serve())
 
 
 def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
@@ -136,10 +166,10 @@ def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
     async def serve() -> None:
         feed.bind(asyncio.get_running_loop())
         for i in range(200):
-            await feed.wait_open()
+            await wait_open(feed)
             assert len(learnt) == i, "all before are learnt"
             feed.put(cast(list[Chunk], [i]))
-        await feed.wait_open()
+        await wait_open(feed)
 
     learner = in_thread(learn)
     asyncio.run(asyncio.wait_for(serve(), PATIENCE_S))

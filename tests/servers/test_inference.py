@@ -30,7 +30,7 @@ def step(num: int, should_explore: bool = True, logged: int | None = None) -> An
     seat = SimpleNamespace(policy_id="p", action_space=ACTIONS)
     observation = np.array([0.5, -0.5, 0.1, 0.9], np.float32)
     requests = [SeatRequest(seat, SeatRecord(), observation, logged) for _ in range(num)]  # type: ignore[arg-type]
-    return SimpleNamespace(requests=requests, should_explore=should_explore, is_gated=True)
+    return SimpleNamespace(requests=requests, should_explore=should_explore, is_training=True)
 
 
 @pytest.mark.parametrize("num_steps", [1, 100], ids=["in torch", "in numpy"])

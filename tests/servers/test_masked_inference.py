@@ -31,7 +31,7 @@ class Pending:
 
     requests: list[SeatRequest]
     should_explore: bool = True
-    is_gated: bool = True
+    is_training: bool = True
 
 
 def make_seat(kind: str) -> Seat:

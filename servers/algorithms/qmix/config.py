@@ -47,6 +47,7 @@ class QMIXConfig(AlgorithmConfig):
         self.mixer: MixerName = "qmix"
         self.mixing_embed_dim = 32
         self.hypernet_embed = 64
+        self.bound_state = True
 
         # Learning.
         self.lr = 5e-4
@@ -90,6 +91,7 @@ class QMIXConfig(AlgorithmConfig):
         mixer: MixerName = NotProvided,
         mixing_embed_dim: int = NotProvided,
         hypernet_embed: int = NotProvided,
+        bound_state: bool = NotProvided,
         double_q: bool = NotProvided,
         n_step: int = NotProvided,
         td_lambda: float = NotProvided,
@@ -118,6 +120,8 @@ class QMIXConfig(AlgorithmConfig):
             mixer: ``"qmix"``, ``"vdn"``, or ``"none"`` for independent Q-learning.
             mixing_embed_dim: Units of QMIX's mixing network.
             hypernet_embed: Units of the hidden layer of the networks that make its weights.
+            bound_state: Whether a state whose root mean square is above 1 is scaled down to 1
+                before those networks see it.
             double_q: Whether the online network chooses the action that the target network
                 values.
             n_step: Rewards that a target adds up before it looks at a value.
@@ -150,6 +154,7 @@ class QMIXConfig(AlgorithmConfig):
             "mixer": mixer,
             "mixing_embed_dim": mixing_embed_dim,
             "hypernet_embed": hypernet_embed,
+            "bound_state": bound_state,
             "double_q": double_q,
             "n_step": n_step,
             "td_lambda": td_lambda,
@@ -247,5 +252,6 @@ class QMIXConfig(AlgorithmConfig):
             "mixer": self.mixer,
             "mixing_embed_dim": self.mixing_embed_dim,
             "hypernet_embed": self.hypernet_embed,
+            "bound_state": self.bound_state,
             "epsilon": self.epsilon,
         }

@@ -30,12 +30,24 @@ class QMixer(nn.Module):
         state_dim: length of the state.
         embed_dim: units of the mixing network's hidden layer.
         hypernet_embed: units of the hidden layer of the hypernetworks that make the weights.
+        bound_state: whether a state whose root mean square is above 1 is scaled down to 1. The
+            weights grow with the state, so far from what was seen (agents that walk off a plane)
+            values would, too, and those who maximise them go there.
     """
 
-    def __init__(self, num_members: int, state_dim: int, embed_dim: int, hypernet_embed: int):
+    def __init__(
+        self,
+        num_members: int,
+        state_dim: int,
+        embed_dim: int,
+        hypernet_embed: int,
+        *,
+        bound_state: bool = True,
+    ) -> None:
         super().__init__()
         self.num_members = num_members
         self.embed_dim = embed_dim
+        self.bound_state = bound_state
 
         # The first layers of all hypernetworks, and the bias, in one product: they read the same.
         self._widths = (hypernet_embed, hypernet_embed, embed_dim, embed_dim)
@@ -48,7 +60,10 @@ class QMixer(nn.Module):
         """The team's value ``[..., 1]``."""
         shape = q.shape[:-1]
         q = (q * alive).reshape(-1, self.num_members, 1)
-        first = self.from_state(state.reshape(-1, state.shape[-1]))
+        state = state.reshape(-1, state.shape[-1])
+        if self.bound_state:
+            state = state / state.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
+        first = self.from_state(state)
         bias_1 = first[:, -self.embed_dim :]
         for_w1, for_w2, for_value = torch.relu(first[:, : -self.embed_dim]).split(
             self._widths[:-1], -1
@@ -81,11 +96,17 @@ class NoMixer(nn.Module):
 
 
 def make_mixer(
-    name: MixerName, num_members: int, state_dim: int, embed_dim: int, hypernet_embed: int
+    name: MixerName,
+    num_members: int,
+    state_dim: int,
+    embed_dim: int,
+    hypernet_embed: int,
+    *,
+    bound_state: bool = True,
 ) -> nn.Module:
     """The mixer of that name."""
     if name == "qmix":
-        return QMixer(num_members, state_dim, embed_dim, hypernet_embed)
+        return QMixer(num_members, state_dim, embed_dim, hypernet_embed, bound_state=bound_state)
     if name == "vdn":
         return VDNMixer()
     if name == "none":

@@ -104,6 +104,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
             state_dim,
             config["mixing_embed_dim"],
             config["hypernet_embed"],
+            bound_state=config["bound_state"],
         )
         self._numpy_agent: NumpyAgent | None = None
         self._epsilon_t = -1

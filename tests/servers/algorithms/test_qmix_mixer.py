@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servers.algorithms.qmix.mixer import make_mixer
+from servers.algorithms.qmix.mixer import QMixer, make_mixer
 
 
 @settings(max_examples=40, deadline=None)
@@ -33,7 +33,7 @@ def test_qmix_is_monotone_in_every_members_value(
 
 def test_qmix_is_as_the_paper_writes_it() -> None:
     """Two-layer hypernetworks for both weights and V(s), a linear one for the first bias."""
-    mixer = make_mixer("qmix", 2, 3, 4, 5)
+    mixer = make_mixer("qmix", 2, 3, 4, 5, bound_state=False)
     q, state = torch.randn(6, 2), torch.randn(6, 3)
     layer = mixer.from_state
     (w1, w2, value, _), (c1, c2, c_value, _) = (
@@ -54,6 +54,19 @@ def test_qmix_depends_on_the_state() -> None:
     mixer = make_mixer("qmix", 2, 3, 8, 16)
     q, alive = torch.ones(1, 2), torch.ones(1, 2)
     assert mixer(q, torch.zeros(1, 3), alive) != mixer(q, torch.ones(1, 3), alive)
+
+
+def test_a_large_state_mixes_as_its_direction_does_and_a_small_one_as_it_is() -> None:
+    q, alive = torch.randn(4, 3), torch.ones(4, 3)
+    state = torch.randn(4, 10)
+    state /= state.square().mean(-1, keepdim=True).sqrt()  # root mean square 1
+    bounded = QMixer(3, 10, 8, 16)
+    torch.testing.assert_close(bounded(q, 50.0 * state, alive), bounded(q, state, alive))
+    free = QMixer(3, 10, 8, 16, bound_state=False)
+    free.load_state_dict(bounded.state_dict())
+    small = 0.5 * state
+    assert torch.equal(bounded(q, small, alive), free(q, small, alive))
+    assert not torch.allclose(free(q, 50.0 * state, alive), free(q, state, alive))
 
 
 def test_vdn_is_the_sum_of_those_alive() -> None:

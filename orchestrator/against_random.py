@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AgainstRandom:
     """Returns of one server's agents, mean over them, at one point of training."""
 
     env_steps: float
@@ -61,14 +61,14 @@ class Comparison:
         return Verdict.WORSE if self.advantage.high < 0 else Verdict.UNCLEAR
 
 
-def compare(
+def against_random(
     env_steps: float,
     learned: Strata,
     random: Strata | None,
     *,
     over_seeds: bool = False,
     num_resamples: int = NUM_RESAMPLES,
-) -> Comparison:
+) -> AgainstRandom:
     """Compare the returns of learned policies with those under random actions.
 
     Args:
@@ -95,7 +95,7 @@ def compare(
         advantage = mean_interval([_means(learned) - _means(random)], **settings)
     elif random is not None:
         advantage = difference_interval(learned, random, **settings)
-    return Comparison(
+    return AgainstRandom(
         env_steps=env_steps,
         num_episodes=sum(map(len, learned)),
         learned=interval(learned),

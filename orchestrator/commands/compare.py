@@ -1,0 +1,129 @@
+"""``muxrl compare``: runs of one simulation, side by side and head to head."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from orchestrator import exit_codes
+from orchestrator.commands.acting_rule import add_acting_rule
+from orchestrator.commands.quiet import quiet
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "compare",
+        help="compare runs of one simulation, or the runs of a sweep",
+        description="Compares runs of one simulation, side by side and head to head.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="RUN", help="directories of runs, or of sweeps"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where the report goes; default: comparison, in the sweep or beside the first run",
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=100,
+        metavar="N",
+        help="of the baselines and of each match; default: 100",
+    )
+    parser.add_argument(
+        "--head-to-head",
+        action="store_true",
+        help="let the policies of every run meet those of every other, in all roles",
+    )
+    parser.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        type=_named_list,
+        metavar="NAME=AGENT,...",
+        help="a role and its agents (names or patterns); default: as the sweep or servers have it",
+    )
+    parser.add_argument(
+        "--interchangeable",
+        default=[],
+        type=lambda text: text.split(","),
+        metavar="ROLE,ROLE",
+        help="roles whose seats are rotated in the head to head",
+    )
+    parser.add_argument(
+        "--budget",
+        type=int,
+        metavar="STEPS",
+        help="env steps at which runs are compared; default: the most that all have",
+    )
+    parser.add_argument(
+        "--threshold",
+        action="append",
+        default=[],
+        type=_threshold,
+        metavar="WHO=RETURN",
+        help="what counts as reached (role:prey=10); default: halfway from random to the best",
+    )
+    add_acting_rule(
+        parser,
+        explore="sample the actions of stochastic policies that meet head to head",
+        greedy="take their likeliest action; default: as in the runs' own evaluations",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the report, prints its summary, and returns the exit code."""
+    from orchestrator.local_ray import ONE_THREAD
+
+    os.environ.update(ONE_THREAD)  # before numpy comes in
+    with quiet(but_raise=()):
+        from client.env_loop import SimulationFailed
+        from client.errors import ClientError
+        from orchestrator.comparisons.compare import compare_runs, default_folder
+        from orchestrator.comparisons.sources import CannotCompare
+        from orchestrator.comparisons.summary import MatchProgress, print_comparison
+        from orchestrator.metrics import MalformedMetrics
+        from servers.policies import ServerProblem
+
+    failures = (ServerProblem, SimulationFailed, ClientError, MalformedMetrics, OSError)
+    try:
+        # Made first: it keeps the terminal that `quiet` turns away.
+        with MatchProgress() as progress, quiet(but_raise=(CannotCompare, *failures)):
+            comparison = compare_runs(
+                args.paths,
+                num_episodes=args.episodes,
+                should_meet=args.head_to_head,
+                roles=dict(args.role) or None,
+                interchangeable=args.interchangeable,
+                budget=args.budget,
+                thresholds=dict(args.threshold),
+                should_explore=args.should_explore,
+                on_match=progress,
+            )
+            report = comparison.write(args.out or default_folder(args.paths))
+    except (CannotCompare, *failures) as error:
+        return exit_codes.say_why(error, refused=CannotCompare)
+    print_comparison(comparison)
+    sys.stdout.write(f"written to {report}\n")
+    return exit_codes.DONE
+
+
+def _named_list(text: str) -> tuple[str, list[str]]:
+    name, _, items = text.partition("=")
+    if not name or not items:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like NAME=AGENT,AGENT")
+    return name, items.split(",")
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    name, _, value = text.rpartition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like role:NAME=10") from None

@@ -1,0 +1,84 @@
+"""``muxrl evaluate``: the policies of a finished run, measured again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from orchestrator import exit_codes
+from orchestrator.commands.acting_rule import add_acting_rule
+from orchestrator.commands.quiet import quiet
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="measure the policies of a finished run on episodes that train nothing",
+        description="Serves the checkpoints of a run, frozen, and plays episodes with them.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
+    parser.add_argument(
+        "--episodes", type=int, default=100, metavar="N", help="how many; default: 100"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="of the first episode; default: evaluation.seed"
+    )
+    add_acting_rule(
+        parser,
+        explore="sample the actions of stochastic policies, as in training",
+        greedy="take their likeliest action; default: as the run's own evaluations",
+    )
+    parser.add_argument(
+        "--checkpoint", default="last", metavar="NAME", help="of every server; default: last"
+    )
+    parser.add_argument(
+        "--replace",
+        action="append",
+        default=[],
+        type=_replacement,
+        metavar="SERVER=WHAT",
+        help="let WHAT play a server's agents: random, or the folder of a checkpoint",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plays the episodes, prints what came of them, and returns the exit code."""
+    from orchestrator.local_ray import ONE_THREAD
+
+    os.environ.update(ONE_THREAD)  # before numpy comes in
+    from orchestrator.config import ConfigError
+
+    with quiet(but_raise=()):
+        from client.env_loop import SimulationFailed
+        from client.errors import ClientError
+        from orchestrator.evaluate import CannotEvaluate, evaluate_run
+        from orchestrator.evaluation_table import print_evaluation
+        from servers.policies import ServerProblem
+
+    failures = (ServerProblem, SimulationFailed, ClientError, OSError)
+    try:
+        with quiet(but_raise=(ConfigError, CannotEvaluate, *failures)):
+            result = evaluate_run(
+                args.run,
+                num_episodes=args.episodes,
+                seed=args.seed,
+                should_explore=args.should_explore,
+                checkpoint=args.checkpoint,
+                replace=dict(args.replace),
+            )
+    except (CannotEvaluate, *failures) as error:
+        return exit_codes.say_why(error, refused=CannotEvaluate)
+    print_evaluation(result)
+    sys.stdout.write(f"written to {result.path}\n")
+    return exit_codes.DONE
+
+
+def _replacement(text: str) -> tuple[str, str]:
+    server_id, _, what = text.partition("=")
+    if not server_id or not what:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like SERVER=random or SERVER=FOLDER")
+    return server_id, what

@@ -1,0 +1,124 @@
+"""``muxrl launch``, ``check`` and ``serve``: an experiment from its config."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator import exit_codes
+from orchestrator.commands.quiet import quiet
+
+if TYPE_CHECKING:
+    from orchestrator.config import Experiment, ExperimentConfig
+
+
+def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the three commands and their arguments."""
+    experiment = argparse.ArgumentParser(add_help=False)
+    experiment.add_argument(
+        "config", metavar="CONFIG", help="a YAML file, or the name of a packaged config (tag)"
+    )
+    experiment.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="replaces a value of the config, such as seed=3 or servers.qmix.settings.lr=0.001",
+    )
+    run_dir = argparse.ArgumentParser(add_help=False)
+    run_dir.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
+    )
+
+    launch = commands.add_parser(
+        "launch",
+        parents=[experiment, run_dir],
+        help="start the servers and simulations of an experiment",
+        description="Starts the servers and simulations of an experiment and watches over them.",
+    )
+    launch.add_argument("--address", help='Ray cluster to join, such as "auto"')
+    launch.add_argument("--no-progress", action="store_true", help="show no live display")
+    launch.set_defaults(execute=_launch)
+    check = commands.add_parser(
+        "check",
+        parents=[experiment],
+        help="say what is wrong with a config, or show what would run",
+        description="Says what is wrong with a config, or shows what would run; starts nothing.",
+    )
+    check.set_defaults(execute=_check)
+    serve = commands.add_parser(
+        "serve",
+        parents=[experiment, run_dir],
+        help="run one server of an experiment in the foreground",
+        description="Runs one server of an experiment in the foreground, until Ctrl-C.",
+    )
+    serve.add_argument("--server", required=True, metavar="NAME", help="id of the server")
+    serve.set_defaults(execute=_serve)
+
+
+def _launch(args: argparse.Namespace) -> int:
+    experiment = _prepare(args, needs_stop=True)
+    from rich.console import Console
+
+    from orchestrator.whole_run import run_experiment
+
+    result = run_experiment(
+        experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
+    )
+    if result.problem:
+        sys.stderr.write(f"muxrl: {result.problem}\n")
+    return result.exit_code
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from orchestrator.config.problems import ConfigError, did_you_mean, listed
+    from orchestrator.local_ray import ONE_THREAD, local_ray
+
+    os.environ.update(ONE_THREAD)  # before numpy comes in
+
+    config = _load(args)
+    if args.server not in config.servers:
+        hint = did_you_mean(args.server, config.servers)
+        raise ConfigError(
+            [
+                f"there is no server {args.server!r}"
+                f"{hint or f'; the servers are {listed(config.servers)}'}"
+            ]
+        )
+    experiment = _prepare(args, needs_stop=False)
+    from servers.server import serve_forever
+
+    # RLlib hands weights over through Ray; what does not learn has no use for it.
+    is_fixed = args.server in experiment.fixed_servers
+    with contextlib.nullcontext() if is_fixed else local_ray(num_cpus=1):
+        return serve_forever(experiment.servers[args.server], args.run_dir)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from orchestrator.commands.seat_table import print_seats
+    from orchestrator.config import to_yaml
+
+    experiment = _prepare(args, needs_stop=True)
+    sys.stdout.write(to_yaml(experiment.config))
+    print_seats(experiment)
+    return exit_codes.DONE
+
+
+def _load(args: argparse.Namespace) -> ExperimentConfig:
+    from orchestrator.config import load_config
+
+    config = load_config(args.config, args.overrides)
+    if getattr(args, "address", None):
+        config.address = args.address
+    return config
+
+
+def _prepare(args: argparse.Namespace, *, needs_stop: bool) -> Experiment:
+    from orchestrator.config import ConfigError, prepare
+
+    config = _load(args)
+    with quiet(but_raise=(ConfigError,)):
+        return prepare(config, needs_stop=needs_stop)

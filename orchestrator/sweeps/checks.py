@@ -1,0 +1,155 @@
+"""What is wrong with a sweep by itself, before any simulation is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from orchestrator.config import ExperimentConfig
+from orchestrator.config.checks import is_file_name, is_label
+from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.sweeps.parameters import find_problems as find_parameter_problems
+from orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
+
+_SCHEDULERS = ("none", "asha", "median")
+_SEARCHERS = ("random", "optuna")
+_PBT = (
+    "scheduler.kind: pbt is refused: it goes on with one trial's weights under another's settings, "
+    "and servers cannot take over weights in mid-run; a network of one assignment would not fit "
+    "another one's, and what a trial had learned would no longer be one setting's doing at an "
+    "equal budget; use asha or median"
+)
+# Of a template, what comes from the role, the sweep, or the trial's machine.
+_GIVEN = {
+    "agents": "they are the role's",
+    "label": "it is the template's name",
+    "port": "trials run side by side, each on free ports",
+}
+
+
+def find_problems(config: SweepConfig) -> Iterator[str]:
+    """Yields a sentence for each thing that cannot be."""
+    if not is_file_name(config.name):
+        yield (
+            f"name: {config.name!r} cannot name a directory; use letters, digits, '_', '-' and '.'"
+        )
+    for key, parameter in config.parameters.items():
+        yield from find_parameter_problems(key, parameter)
+        yield from _key_problems(key, config)
+    yield from _template_problems(config)
+    yield from _number_problems(config)
+    yield from _tune_problems(config)
+    if bool(config.roles) != bool(config.algorithms):
+        given, missing = ("roles", "algorithms") if config.roles else ("algorithms", "roles")
+        yield f"{missing}: is missing, though there are {given}; an assignment needs both"
+    says_assignments = config.assignments != type(config.assignments)()
+    if says_assignments and not config.roles:
+        yield "assignments: is given, but no roles; name the roles and their agents under `roles`"
+    if len(set(config.seeds)) < len(config.seeds):
+        yield f"seeds: names one twice, {config.seeds}; the second would be the same run again"
+
+
+def _key_problems(key: str, config: SweepConfig) -> Iterator[str]:
+    at = f"parameters.{key}"
+    first, _, rest = key.partition(".")
+    if first == "algorithms":
+        name = rest.partition(".")[0]
+        if name not in config.algorithms:
+            hint = did_you_mean(name, config.algorithms)
+            known = listed(config.algorithms) or "none"
+            yield f"{at}: there is no algorithm {name!r}{hint or f'; the sweep has {known}'}"
+    elif first not in {f.name for f in fields(ExperimentConfig)}:
+        hint = did_you_mean(first, [f.name for f in fields(ExperimentConfig)])
+        yield f"{at}: unknown key {first!r}{hint or '; begin with a key of an experiment'}"
+    elif first == "servers":
+        name = rest.partition(".")[0]
+        known_servers = [*config.roles, *config.experiment.servers]
+        if name not in known_servers:
+            hint = did_you_mean(name, known_servers) or f"; known are {listed(known_servers)}"
+            yield f"{at}: there is no role or server {name!r}{hint}"
+
+
+def _template_problems(config: SweepConfig) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    plain = AlgorithmTemplate()
+    for name, template in config.algorithms.items():
+        if not is_label(name):
+            yield (
+                f"algorithms: the name {name!r} names assignments; use letters, digits, '_', '-' "
+                "and '.'"
+            )
+        # Labels of assignments are in lower case.
+        if name.lower() in seen:
+            other = seen[name.lower()]
+            yield f"algorithms: {other!r} and {name!r} differ in case alone; rename one"
+        seen[name.lower()] = name
+        for key, reason in _GIVEN.items():
+            if getattr(template, key) != getattr(plain, key):
+                yield f"algorithms.{name}.{key}: is given, but {reason}; leave it out"
+
+
+def _number_problems(config: SweepConfig) -> Iterator[str]:
+    above_zero: dict[str, float | None] = {
+        "num_samples": config.num_samples,
+        "max_concurrent": config.max_concurrent,
+        "report_interval_s": config.report_interval_s,
+        "scheduler.grace_env_steps": config.scheduler.grace_env_steps,
+        "scheduler.min_samples": config.scheduler.min_samples,
+    }
+    for key, value in above_zero.items():
+        if value is not None and not value > 0:
+            yield f"{key}: is {value}, must be above 0"
+    if not config.calibration_s >= 0:
+        yield f"calibration_s: is {config.calibration_s}, must not be negative"
+    if not config.scheduler.reduction_factor > 1:
+        yield (
+            f"scheduler.reduction_factor: is {config.scheduler.reduction_factor}, must be above 1"
+        )
+    has_draws = any(parameter.grid is None for parameter in config.parameters.values())
+    if config.num_samples > 1 and not has_draws and config.searcher == "random":
+        yield (
+            f"num_samples: is {config.num_samples}, but nothing is drawn, so that all samples "
+            "would be the same; leave it out, or list more seeds"
+        )
+
+
+def _tune_problems(config: SweepConfig) -> Iterator[str]:
+    scheduler, budget = config.scheduler, config.experiment.stop.env_steps
+    if scheduler.kind == "pbt":
+        yield _PBT
+    elif scheduler.kind not in _SCHEDULERS:
+        hint = did_you_mean(scheduler.kind, _SCHEDULERS)
+        yield (
+            f"scheduler.kind: there is no {scheduler.kind!r}"
+            f"{hint or f'; known are {listed(_SCHEDULERS)}'}"
+        )
+    elif scheduler.kind != "none":
+        if budget is None:
+            yield (
+                f"scheduler.kind: {scheduler.kind} compares trials at equal env steps and needs to "
+                "know the budget; set experiment.stop.env_steps"
+            )
+        elif scheduler.grace_env_steps is not None and scheduler.grace_env_steps > budget:
+            yield (
+                f"scheduler.grace_env_steps: is {scheduler.grace_env_steps}, but trials stop at "
+                f"{budget} env steps; none would ever be ended"
+            )
+    if config.searcher not in _SEARCHERS:
+        hint = did_you_mean(config.searcher, _SEARCHERS)
+        yield (
+            f"searcher: there is no {config.searcher!r}"
+            f"{hint or f'; known are {listed(_SEARCHERS)}'}"
+        )
+    elif config.searcher == "optuna":
+        from importlib.util import find_spec
+
+        if find_spec("optuna") is None:
+            yield "searcher: optuna is not installed; `pip install optuna`, or use random"
+        grids = [key for key, parameter in config.parameters.items() if parameter.grid is not None]
+        if grids:
+            yield (
+                f"parameters.{grids[0]}.grid: every value of a grid is tried, and optuna chooses; "
+                "use choice, or searcher: random"
+            )
+        if not config.parameters:
+            yield "searcher: optuna has nothing to choose; give parameters, or use random"

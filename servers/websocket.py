@@ -1,0 +1,207 @@
+"""WebSocket, the carrier of the step path: a frame is answered in the call that brings it in.
+
+ASGI would take each frame through a queue and two tasks. So this is a protocol of the event
+loop, around `websockets`' sans-I/O half as on the client's side (`client.websocket`); uvicorn hands
+over a connection once it asks for the upgrade.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from typing import Any, cast
+
+from uvicorn.server import ServerState
+from websockets.datastructures import Headers
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from protocol.codec import decode_batch, encode, encode_json
+from protocol.errors import ProtocolError, Unauthorized
+from protocol.messages import AnyReply, BatchReply, Refused
+from servers.rim import Rim
+
+logger = logging.getLogger(__name__)
+
+WEBSOCKET_PATH = "/v1/ws"
+
+
+class WebSocketConnection(asyncio.Protocol):
+    """One client. Binary messages are msgpack, text is JSON, and so are their answers.
+
+    Answers go out in the order of the messages. One that waits at the gate holds up those behind
+    it, and a client that sends without reading, or without waiting, is not read from meanwhile.
+
+    Args:
+        rim: where the answers come from.
+        server_state: uvicorn's, which closes the connections in it at the end.
+    """
+
+    def __init__(self, rim: Rim, *, server_state: ServerState, **_: Any) -> None:
+        self._rim = rim
+        self._connections = cast(set[Any], server_state.connections)
+        self._protocol = ServerProtocol(max_size=rim.spec.max_message_bytes, logger=logger)
+        self._transport: asyncio.Transport
+        self._parts: list[bytes] = []
+        self._is_text = False
+        self._messages: deque[bytes | str] = deque()
+        self._is_answering = False
+        self._is_working = False
+        self._is_writable = True
+        self._is_open = False
+
+    # --- the event loop's side ----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        self._messages.clear()
+        # Without a goodbye, too, it is closed: a write would raise into whoever lets an answer go.
+        self._protocol.receive_eof()
+        if self._is_open:
+            self._is_open = False
+            self._rim.num_connections -= 1
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Request):
+                self._shake_hands(event)
+            elif isinstance(event, Frame) and event.opcode in _DATA:
+                self._collect(event)
+        self._flush()  # answers to pings, closes and breaches of the protocol
+        self._work()
+
+    def eof_received(self) -> None:
+        self._protocol.receive_eof()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._work()
+
+    def shutdown(self) -> None:
+        """Says goodbye; called by uvicorn when the server stops."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(CloseCode.SERVICE_RESTART)
+        self._flush()
+        self._transport.close()
+
+    # --- the handshake ------------------------------------------------------------------
+
+    def _shake_hands(self, request: Request) -> None:
+        path, _, _ = request.path.partition("?")
+        if path != WEBSOCKET_PATH:
+            story = f"there is no WebSocket at {path}; it is at {WEBSOCKET_PATH}"
+            self._deny(404, story)
+            return
+        try:
+            self._rim.authorize(next(iter(request.headers.get_all("Authorization")), None))
+        except Unauthorized as error:
+            self._deny(error.code, error.message)
+            return
+        self._protocol.send_response(self._protocol.accept(request))
+        if self._protocol.state is State.OPEN:
+            self._is_open = True
+            self._rim.num_connections += 1
+
+    def _deny(self, code: int, story: str) -> None:
+        self._rim.num_refused += 1
+        body = encode_json(Refused("", code=code, message=story)).decode()
+        response = self._protocol.reject(code, body)
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body.encode()))}
+        response.headers = Headers({"Connection": "close", **headers})
+        self._protocol.send_response(response)
+
+    # --- messages -----------------------------------------------------------------------
+
+    def _collect(self, frame: Frame) -> None:
+        """Puts a message together from its frames."""
+        if frame.opcode is not Opcode.CONT:
+            self._is_text = frame.opcode is Opcode.TEXT
+        self._parts.append(bytes(frame.data))
+        if not frame.fin:
+            return
+        message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts = []
+        try:
+            self._messages.append(message.decode() if self._is_text else message)
+        except UnicodeDecodeError:
+            self._protocol.fail(CloseCode.INVALID_DATA, "text that is not UTF-8")
+
+    def _work(self) -> None:
+        """Answers what has come, as far as that can be done now."""
+        if self._is_working:  # we have come here from below: it goes on there
+            return
+        self._is_working = True
+        while self._messages and self._is_writable and not self._is_answering:
+            self._is_answering = True
+            try:
+                self._answer(self._messages.popleft())
+            except Exception:  # whatever it is, its client must not wait for an answer till timeout
+                logger.exception("a message could not be answered")
+                self._break_off()
+        self._is_working = False
+        self._throttle()
+
+    def _throttle(self) -> None:
+        """Reads on, unless there is more than can be answered now."""
+        if self._transport.is_closing():
+            return
+        should_read = self._is_writable and not self._messages
+        if should_read != self._transport.is_reading():
+            (self._transport.resume_reading if should_read else self._transport.pause_reading)()
+
+    def _answer(self, message: bytes | str) -> None:
+        reply = functools.partial(self._reply, isinstance(message, str))
+        try:
+            items = decode_batch(message).items
+        except ProtocolError as error:
+            self._rim.num_refused += 1
+            reply([Refused("", code=error.code, message=error.message)])
+        else:
+            self._rim.answer(items, reply, is_alone=self._rim.num_connections == 1)
+
+    def _reply(self, is_text: bool, replies: list[AnyReply]) -> None:
+        self._is_answering = False
+        if self._protocol.state is State.OPEN:  # else it has gone, and asks again when it is back
+            try:
+                if is_text:
+                    self._protocol.send_text(encode_json(BatchReply(replies)))
+                else:
+                    self._protocol.send_binary(encode(BatchReply(replies)))
+            except Exception:  # an action may be anything that the user's module gave
+                logger.exception("an answer could not be sent")
+                self._break_off()
+            self._flush()
+        self._work()
+
+    def _break_off(self) -> None:
+        """Ends the conversation over an error of our own.
+
+        Its client would wait for its answer in vain, and where the error went on from here, so
+        would the others whose answers come after this one.
+        """
+        self._messages.clear()
+        self._protocol.fail(CloseCode.INTERNAL_ERROR, "an error in the server itself, see its log")
+        self._flush()
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:  # the protocol's mark for the end
+                self._transport.close()
+
+
+_DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)

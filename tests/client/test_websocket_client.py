@@ -1,0 +1,77 @@
+"""The WebSocket client with a server that closes: what was lost is asked again, or told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection, serve
+
+from client.errors import ServerUnavailable
+from client.websocket import WebSocketTransport
+from protocol.codec import decode_batch, encode, encode_json
+from protocol.messages import Aborted, AbortEpisode, BatchReply, Refused
+
+Connect = Callable[..., WebSocketTransport]
+
+
+@pytest.fixture
+def closing_server() -> Iterator[Connect]:
+    """Connects to a server that closes this many connections at their first frame."""
+    servers = []
+
+    def connect(num_closed: int, token: str = "") -> WebSocketTransport:
+        left = [(1012, ""), (1011, "see its log")][:num_closed]
+
+        def converse(connection: ServerConnection) -> None:
+            frame = connection.recv()
+            if left:
+                connection.close(*left.pop(0))
+                return
+            assert isinstance(frame, bytes)
+            replies = [Aborted(item.episode_id) for item in decode_batch(frame).items]
+            connection.send(encode(BatchReply(replies)))  # type: ignore[arg-type]
+            assert not list(connection), "the client goes first"
+
+        def let_in(connection: ServerConnection, request: Request) -> Response | None:
+            if request.headers.get("Authorization") == "Bearer key":
+                return None
+            story = encode_json(Refused("", code=401, message="another one came")).decode()
+            return connection.respond(HTTPStatus.UNAUTHORIZED, story)
+
+        server = serve(converse, "127.0.0.1", 0, process_request=let_in)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host, port = server.socket.getsockname()[:2]
+        return WebSocketTransport(f"{host}:{port}", token=token or "key", timeout_s=5.0)
+
+    yield connect
+    for server in servers:
+        server.shutdown()
+
+
+def ask(transport: WebSocketTransport) -> Any:
+    try:
+        transport.send([AbortEpisode("e")])
+        (reply,) = transport.receive()
+        return reply
+    finally:
+        transport.close()
+
+
+def test_a_frame_whose_connection_is_closed_is_sent_again(closing_server: Connect) -> None:
+    assert ask(closing_server(1)) == Aborted("e")
+
+
+def test_a_server_that_closes_again_is_quoted(closing_server: Connect) -> None:
+    with pytest.raises(ServerUnavailable, match=r"again and again: .*1011 .*see its log"):
+        ask(closing_server(2))
+
+
+def test_a_handshake_that_is_refused_says_why(closing_server: Connect) -> None:
+    with pytest.raises(ServerUnavailable, match="it answered 401: another one came"):
+        ask(closing_server(0, token="wrong"))
