@@ -111,7 +111,7 @@ CASES: dict[str, Case] = {
     "SAC, continuous": Case("SAC", DIALS, 2_500, {**_SAC, "gamma": 0.0}),
     "IMPALA, continuous": Case("IMPALA", DIALS, 12_000, {**_LAGGED, "gamma": 0.0}),
     "APPO, continuous": Case("APPO", DIALS, 16_000, {**_LAGGED, "lr": 0.001, "gamma": 0.0}),
-    "PPO, LSTM": Case("PPO", RECALL, 12_000, _RECALL_PPO, _LSTM),
+    "PPO, LSTM": Case("PPO", RECALL, 24_000, _RECALL_PPO, _LSTM),
     "PPO, MLP": Case("PPO", RECALL, 12_000, _RECALL_PPO, is_learnable=False),
     "A2C, LSTM": Case("A2C", RECALL, 32_000, _RECALL_A2C, _LSTM),
     "IMPALA, LSTM": Case("IMPALA", RECALL, 30_000, {**_LAGGED, "gamma": 0.9}, _LSTM),

@@ -20,12 +20,13 @@ from pathlib import Path
 from client.env_loop import EnvLoop, EpisodeResult
 from orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
 from orchestrator.config.checks import EXTERNAL
-from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.problems import listed
 from orchestrator.evaluated import EvaluatedServer, EvaluationResult, returns_of, roles_of
 from orchestrator.in_process import serve_experiment
 from orchestrator.json_files import write_json
 from orchestrator.run_directory import NotARunDirectory, RunDirectory
 from orchestrator.versions import software_versions
+from protocol.suggestions import did_you_mean
 from servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from servers.checkpoint import Checkpoint
 from servers.config import ServerConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gymnasium
@@ -39,7 +39,8 @@ class StateView:
 
     That is the simulation's state, where it sends one; else the state that these agents observe
     (key ``state``, the same in all of them); else, or without `use_global_state`, their
-    observations side by side, zeros for whoever has none.
+    observations side by side, zeros for whoever has none, and, where members may come late, a 1
+    for everyone that has left for good.
 
     Args:
         members: agents, in the order of their observations in the state.
@@ -60,13 +61,18 @@ class StateView:
             if state_space is not None and plan.use_global_state and not self._has_state:
                 self._observed[member] = module_observation_reader(state_space)
                 state_size = math.prod(module_observation_space(state_space).shape)
+        self._marks_left = plan.late_members == "allow"
+        if self._marks_left:
+            self.size += len(members)
         if self._observed:
             self.size = state_size
         if plan.state_size is not None:
             self.size = plan.state_size
         self._last: tuple[Observations | None, np.ndarray] = (None, np.zeros(0, np.float32))
 
-    def read(self, observations: Observations, state: Any) -> np.ndarray:
+    def read(
+        self, observations: Observations, state: Any, left: Collection[str] = ()
+    ) -> np.ndarray:
         """Returns the state of a step, float32 ``[size]``; its seats share the array."""
         if self._has_state:
             return np.asarray(state, np.float32)
@@ -82,6 +88,8 @@ class StateView:
             for member, (read, place) in self._own.items():
                 if member in observations:
                     joined[place] = read(observations[member]).reshape(-1)
+            if self._marks_left:
+                joined[-len(self.members) :] = [member in left for member in self.members]
         self._last = (observations, joined)
         return joined
 
@@ -132,14 +140,20 @@ class CentralSeat:
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
 
-    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+    def observe(
+        self,
+        observations: Observations,
+        state: Any,
+        record: SeatRecord,
+        left: Collection[str] = (),
+    ) -> Any:
         value = observations.get(self.seat_id)
         if value is not None:
             if self._observes_state:  # which the actor must not see
                 value = without_state(value)
             own = self._alone.observe({self.seat_id: value}, None, record)
             seen = dict(own) if self._has_mask else {OBS: own}
-            seen[STATE] = self._view.read(observations, state)
+            seen[STATE] = self._view.read(observations, state, left)
             seen[AGENT_ID] = self._agent_id
             if self._is_in_group:
                 seen[ALIVE] = self._is_alive
@@ -147,11 +161,9 @@ class CentralSeat:
         if not self._is_in_group or not any(m in observations for m in self.members):
             return None
         # Yu et al. 2022, "death masking": of one that has left, the critic sees the id alone.
-        has_left = self.seat_id in record.members_done
-        return {
-            **self._nothing_seen,
-            STATE: self._no_state if has_left else self._view.read(observations, state),
-        }
+        if self.seat_id in left:
+            return {**self._nothing_seen, STATE: self._no_state}
+        return {**self._nothing_seen, STATE: self._view.read(observations, state, left)}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         if not self._is_in_group:

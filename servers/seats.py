@@ -8,7 +8,7 @@ of them there. A seat is one such recorded agent: an agent alone (`SoloSeat`) or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,8 +63,17 @@ class Seat(Protocol):
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
 
-    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
-        """Returns the recorded observation, or None if no member is in `observations`."""
+    def observe(
+        self,
+        observations: Observations,
+        state: Any,
+        record: SeatRecord,
+        left: Collection[str] = (),
+    ) -> Any:
+        """Returns the recorded observation, or None if no member is in `observations`.
+
+        `left` are the agents of all seats that have left for good by this step.
+        """
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         """Returns the recorded reward."""
@@ -101,7 +110,13 @@ class SoloSeat:
         self._read = module_observation_reader(space)
         self._to_env = _action_writer(self.action_space)
 
-    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+    def observe(
+        self,
+        observations: Observations,
+        state: Any,
+        record: SeatRecord,
+        left: Collection[str] = (),
+    ) -> Any:
         value = observations.get(self.seat_id)
         if value is None or not self._is_masked:
             return None if value is None else self._read(value)
@@ -167,12 +182,19 @@ class TeamSeat:
             observation_spaces,
             {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
             state_size,
+            marks_left=not self._refuses_late,
         )
         self._is_state_observed = plan.state_size is None and state_size is not None
         self.observation_space: gymnasium.Space = self.team.observation_space
         self.action_space: gymnasium.Space = self.team.action_space
 
-    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+    def observe(
+        self,
+        observations: Observations,
+        state: Any,
+        record: SeatRecord,
+        left: Collection[str] = (),
+    ) -> Any:
         mine: dict[str, Any] = {}
         masks: dict[str, Any] = {}
         state = state if self._has_state else None
@@ -191,7 +213,7 @@ class TeamSeat:
         if not mine:
             return None
         if self._refuses_late and not record.has_begun:
-            missing = [m for m in self.members if m not in mine and m not in record.members_done]
+            missing = [m for m in self.members if m not in mine and m not in left]
             if missing:
                 raise ValueMismatch(
                     f"group {self.seat_id!r} acts for the first time in this episode without "
@@ -202,7 +224,7 @@ class TeamSeat:
                     got=f"observations of {list(mine)}",
                 )
         try:
-            return self.team.observe(mine, masks or None, state, record.last_actions)
+            return self.team.observe(mine, masks or None, state, record.last_actions, left)
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
 

@@ -6,12 +6,11 @@ one sentence, with the exception as the cause.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +19,7 @@ from client.adapters.pettingzoo_aec import PettingZooAEC
 from client.adapters.pettingzoo_parallel import PettingZooParallel
 from client.adapters.rllib_multi_agent import RLlibMultiAgent
 from client.adapters.simulation import Simulation, SimulationError
+from protocol.suggestions import did_you_mean
 
 FORMS = "'package.module:callable' or 'gymnasium:ENV_ID'"
 
@@ -92,7 +92,7 @@ def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:
             owner = module_name if isinstance(found, ModuleType) else found.__qualname__
             raise SimulationError(
                 f"simulation {env!r}: {owner!r} has no {part!r}"
-                + _hint(part, [*_callables(found), *submodules])
+                + did_you_mean(part, [*_callables(found), *submodules], most=3)
             ) from None
     if isinstance(found, ModuleType):
         raise SimulationError(
@@ -113,8 +113,8 @@ def _import(module_name: str, env: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):
-            message = f"simulation {env!r}: no module {missing!r}" + _hint(
-                missing, _neighbours(missing)
+            message = f"simulation {env!r}: no module {missing!r}" + did_you_mean(
+                missing, _neighbours(missing), most=3
             )
         else:
             message = (
@@ -170,7 +170,7 @@ def _hint_of_parameters(factory: Callable[..., Any], kwargs: Mapping[str, Any]) 
     parameters = inspect.signature(factory).parameters
     for name in kwargs:
         if name not in parameters:
-            return _hint(name, parameters)
+            return did_you_mean(name, parameters, most=3)
     return ""
 
 
@@ -196,11 +196,6 @@ def _submodules(package: Any) -> dict[str, str]:
     return {
         module.name: f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(path)
     }
-
-
-def _hint(name: str, candidates: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(candidates), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _told(error: Exception) -> str:

@@ -74,8 +74,9 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from orchestrator.config.problems import ConfigError, did_you_mean, listed
+    from orchestrator.config.problems import ConfigError, listed
     from orchestrator.local_ray import ONE_THREAD, local_ray
+    from protocol.suggestions import did_you_mean
 
     os.environ.update(ONE_THREAD)  # before numpy comes in
 

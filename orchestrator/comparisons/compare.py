@@ -32,9 +32,10 @@ from orchestrator.comparisons.side_by_side import (
     standings_of,
 )
 from orchestrator.comparisons.sources import CannotCompare, ComparedRun, read_sources
-from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.problems import listed
 from orchestrator.statistics import mean_interval
 from orchestrator.sweeps.directory import TRIALS_FILE
+from protocol.suggestions import did_you_mean
 from servers.config import ServerConfig
 
 _FEW_SEEDS = 5

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 
-from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.problems import listed
 from orchestrator.config.schema import ExperimentConfig
+from protocol.suggestions import did_you_mean
 from servers.config import ServerConfig
 
 EXTERNAL = "external"

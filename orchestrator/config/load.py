@@ -18,8 +18,9 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator.config.problems import ConfigError, did_you_mean, listed
+from orchestrator.config.problems import ConfigError, listed
 from orchestrator.config.schema import ExperimentConfig
+from protocol.suggestions import did_you_mean
 from servers.config import ServerConfig
 
 KeyPath = tuple[Any, ...]

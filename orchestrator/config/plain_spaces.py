@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.problems import listed
 from protocol import spaces as plain
+from protocol.suggestions import did_you_mean
 
 _KINDS: dict[str, type[msgspec.Struct]] = {
     "box": plain.Box,

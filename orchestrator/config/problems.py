@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 
@@ -18,20 +17,6 @@ class ConfigError(Exception):
         self.problems = list(problems)
         self.source = source
         super().__init__("\n".join(f"{source}: {p}" if source else p for p in self.problems))
-
-
-_SIMILAR = 0.6  # difflib's own cutoff
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean 'x'?" for the most similar of `known`, "" if there is none."""
-    matcher = difflib.SequenceMatcher(b=word.lower())
-    best, best_ratio = "", _SIMILAR
-    for name in known:
-        matcher.set_seq1(name.lower())
-        if matcher.quick_ratio() > best_ratio and (ratio := matcher.ratio()) > best_ratio:
-            best, best_ratio = name, ratio
-    return f"; did you mean {best!r}?" if best else ""
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:

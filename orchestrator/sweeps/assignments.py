@@ -7,9 +7,10 @@ from itertools import product
 from typing import Any
 
 from orchestrator.config.patterns import match
-from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.problems import listed
 from orchestrator.sweeps.schema import AssignmentsConfig
 from protocol.assignment import canonical, parse, server_labels
+from protocol.suggestions import did_you_mean
 
 Cast = dict[str, str]
 """Role to the template that serves it, all roles in their order."""

@@ -7,9 +7,10 @@ from dataclasses import fields
 
 from orchestrator.config import ExperimentConfig
 from orchestrator.config.checks import is_file_name, is_label
-from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.problems import listed
 from orchestrator.sweeps.parameters import find_problems as find_parameter_problems
 from orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
+from protocol.suggestions import did_you_mean
 
 _SCHEDULERS = ("none", "asha", "median")
 _SEARCHERS = ("random", "optuna")

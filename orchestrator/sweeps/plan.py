@@ -24,13 +24,14 @@ from orchestrator.config import (
 from orchestrator.config.checks import EXTERNAL, is_label
 from orchestrator.config.load import set_values
 from orchestrator.config.patterns import match
-from orchestrator.config.problems import did_you_mean, listed
+from orchestrator.config.problems import listed
 from orchestrator.config.resolve import reseeded
 from orchestrator.sweeps.assignments import Cast, make_casts
 from orchestrator.sweeps.checks import find_problems
 from orchestrator.sweeps.parameters import TEMPLATES, active, settings
 from orchestrator.sweeps.schema import TOTAL, AlgorithmTemplate, SweepConfig
 from protocol.assignment import canonical, file_name, server_labels
+from protocol.suggestions import did_you_mean
 from servers.config import ServerConfig
 from servers.fixed_policies import find_fixed
 

@@ -24,7 +24,7 @@ from servers.algorithms.settings import (
     NOT_SETTINGS,
     AlgorithmProblem,
     check_kind,
-    did_you_mean,
+    suggestion,
 )
 from servers.algorithms.user_module import load_module_class
 
@@ -196,7 +196,7 @@ class AlgorithmEntry:
                 )
             if name not in defaults:
                 raise AlgorithmProblem(
-                    f"{self.name} has no model setting {name!r}{did_you_mean(name, defaults)}"
+                    f"{self.name} has no model setting {name!r}{suggestion(name, defaults)}"
                 )
             check_kind(f"{self.name}'s model setting {name!r}", value, defaults[name])
         return config.rl_module(
@@ -248,7 +248,7 @@ class AlgorithmEntry:
                 f"{name!r} is not a setting of {self.name} for a user to give: muxrl sets it "
                 "itself, or it has no effect on a policy server; remove it"
             )
-        return f"{self.name} has no setting {name!r}{did_you_mean(name, known)}"
+        return f"{self.name} has no setting {name!r}{suggestion(name, known)}"
 
     # --- spaces -------------------------------------------------------------------------
 

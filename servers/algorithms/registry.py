@@ -5,13 +5,13 @@ A new algorithm is one more `AlgorithmEntry` in `ALGORITHMS`; what an entry says
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from gymnasium import spaces
 from ray.rllib.algorithms.dqn.dqn import DQNConfig
 from ray.rllib.algorithms.sac.sac import SACConfig
 
+from protocol.suggestions import did_you_mean
 from servers.algorithms.a2c import A2CConfig
 from servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from servers.algorithms.entry import AlgorithmEntry
@@ -210,6 +210,5 @@ def get_algorithm(name: str) -> AlgorithmEntry:
     if name.upper() in REFUSED:
         raise AlgorithmProblem(f"algorithm {name!r} {REFUSED[name.upper()]}")
     known = [*(entry.name for entry in ALGORITHMS), *(fixed.name for fixed in FIXED)]
-    close = difflib.get_close_matches(name.upper(), known, n=2, cutoff=0.6)
-    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+    hint = did_you_mean(name, known, most=2)
     raise AlgorithmProblem(f"unknown algorithm {name!r}{hint}; known: {', '.join(known)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from servers.algorithms.settings import AlgorithmProblem, check_kind, did_you_mean
+from servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
@@ -48,7 +48,7 @@ def read_replay_buffer(what: str, value: Any, default: Mapping[str, Any]) -> dic
         if key not in buffer:
             why = f", which {PRIORITIZED} has" if key in _PRIORITIES else ""
             raise AlgorithmProblem(
-                f"{what} has no key {key!r} for {kind}{why or did_you_mean(key, buffer)}"
+                f"{what} has no key {key!r} for {kind}{why or suggestion(key, buffer)}"
             )
         if key != "type":
             check_kind(f"{what}, key {key!r},", entry, buffer[key])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from protocol.suggestions import did_you_mean
 
 # What a user may set beside the arguments of the config's `training()`.
 COMMON_SETTINGS = frozenset(
@@ -43,13 +44,9 @@ class AlgorithmProblem(ValueError):
     """An algorithm cannot be had as asked for. The sentence says what to change in the config."""
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Returns " (did you mean 'x'?)", or "; known: ..." if nothing is like it."""
-    by_lower = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
-    if not close:
-        return f"; known: {', '.join(sorted(known))}"
-    return f" (did you mean {' or '.join(repr(by_lower[c]) for c in close)}?)"
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Returns what `name` may have been meant to be, or all that it could have been."""
+    return did_you_mean(name, known, most=3) or f"; known: {', '.join(sorted(known))}"
 
 
 def check_kind(what: str, value: Any, default: Any) -> None:

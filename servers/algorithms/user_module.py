@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
-from servers.algorithms.settings import AlgorithmProblem, did_you_mean
+from servers.algorithms.settings import AlgorithmProblem
+from servers.import_by_name import CannotImport, import_by_name
 
 EXAMPLE = "my_package.my_module:MyRLModule"
 
@@ -25,7 +25,10 @@ def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> typ
     Raises:
         AlgorithmProblem: it cannot be imported, is no torch RLModule, or lacks an interface.
     """
-    cls = _import(path)
+    try:
+        cls = import_by_name(path, EXAMPLE)
+    except CannotImport as error:
+        raise AlgorithmProblem(f"rl_module {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, TorchRLModule)):
         raise AlgorithmProblem(
             f"rl_module {path!r} is {_kind_of(cls)}, and {algorithm} needs a subclass of RLlib's "
@@ -46,25 +49,6 @@ def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> typ
             f"rl_module {path!r} leaves {', '.join(sorted(abstract))} abstract; implement it"
         )
     return cls
-
-
-def _import(path: str) -> Any:
-    module_name, _, class_name = path.partition(":")
-    if not module_name or not class_name or not class_name.isidentifier():
-        raise AlgorithmProblem(f"rl_module must look like {EXAMPLE!r}, not {path!r}")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # the user's code runs here, and may raise anything
-        raise AlgorithmProblem(
-            f"rl_module {path!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(module, class_name):
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise AlgorithmProblem(
-            f"rl_module {path!r}: module {module_name!r} has no {class_name!r}"
-            f"{did_you_mean(class_name, classes)}"
-        )
-    return getattr(module, class_name)
 
 
 def _kind_of(value: Any) -> str:

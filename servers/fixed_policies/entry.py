@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from servers.algorithms.settings import AlgorithmProblem, check_kind, did_you_mean
+from servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
 from servers.checkpoint import Checkpoint
 from servers.config import ServerPlan
 
@@ -47,7 +47,7 @@ class FixedAlgorithm(ABC):
             if name not in self.defaults:
                 raise AlgorithmProblem(
                     f"{self.name} has no setting {name!r}"
-                    + (did_you_mean(name, self.defaults) if self.defaults else "; it has none")
+                    + (suggestion(name, self.defaults) if self.defaults else "; it has none")
                 )
             check_kind(f"{self.name}'s setting {name!r}", value, self.defaults[name])
         if model:

@@ -6,7 +6,7 @@ remembers of an episode is its own affair: there is one for each agent and episo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,13 @@ class PlainSeat:
         self.observation_space = to_gymnasium(plan.observation_space)
         self.action_space = to_gymnasium(plan.action_space)
 
-    def observe(self, observations: Observations, state: Any, record: SeatRecord) -> Any:
+    def observe(
+        self,
+        observations: Observations,
+        state: Any,
+        record: SeatRecord,
+        left: Collection[str] = (),
+    ) -> Any:
         return observations.get(self.seat_id)
 
     def reward(self, rewards: Mapping[str, float]) -> float:

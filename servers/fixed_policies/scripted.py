@@ -14,14 +14,14 @@ policies of its own.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from servers.algorithms.settings import AlgorithmProblem, did_you_mean
+from servers.algorithms.settings import AlgorithmProblem
 from servers.config import ServerPlan
 from servers.fixed_policies.plain import Policy
+from servers.import_by_name import CannotImport, import_by_name
 from servers.spaces import to_gymnasium
 
 EXAMPLE = "my_package.my_module:make_policy"
@@ -79,22 +79,10 @@ def find_script(path: str) -> Callable[..., Any]:
         raise AlgorithmProblem(
             f"SCRIPTED needs the setting 'policy', an import path such as {EXAMPLE!r}"
         )
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        raise AlgorithmProblem(f"SCRIPTED's setting 'policy' must look like {EXAMPLE!r}: {path!r}")
     try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # the user's module may raise anything
-        raise AlgorithmProblem(
-            f"policy {path!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            callables = [n for n, value in vars(found).items() if callable(value)]
-            raise AlgorithmProblem(
-                f"policy {path!r}: {module_name!r} has no {name!r}{did_you_mean(part, callables)}"
-            )
-        found = getattr(found, part)
+        found = import_by_name(path, EXAMPLE)
+    except CannotImport as error:
+        raise AlgorithmProblem(f"policy {error}") from error
     if not callable(found) or inspect.ismodule(found):
         raise AlgorithmProblem(f"policy {path!r} is {_kind_of(found)}, nothing that can be called")
     return found

@@ -51,7 +51,7 @@ def test_pairs_are_of_one_task() -> None:
 
 
 @given(scores, scores)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_both_probabilities_add_up_to_one(ours: list[float], theirs: list[float]) -> None:
     first = probability_of_improvement([ours], [theirs], num_resamples=20)
     second = probability_of_improvement([theirs], [ours], num_resamples=20)
@@ -59,7 +59,7 @@ def test_both_probabilities_add_up_to_one(ours: list[float], theirs: list[float]
 
 
 @given(scores, scores)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_only_the_order_of_scores_counts(ours: list[float], theirs: list[float]) -> None:
     """Any rising function of the scores leaves all of it as it was."""
 
@@ -100,7 +100,7 @@ def test_a_profile_of_one_run_has_no_band() -> None:
 
 
 @given(scores, st.lists(st.floats(-60, 60), min_size=2, max_size=6).map(sorted))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_profiles_fall_from_one_to_zero(values: list[float], places: list[float]) -> None:
     found = performance_profile([values], [-100.0, *places, 100.0], num_resamples=20)
     assert found.fractions[0] == 1.0

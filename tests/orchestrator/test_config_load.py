@@ -176,9 +176,7 @@ VALUES = st.sampled_from(
         max_leaves=8,
     )
 )
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_the_file_holds_there_is_a_config_or_one_line_for_each_problem(write, tree):
     path = write(yaml.safe_dump(tree))
     problems = []

@@ -1,6 +1,6 @@
 """Laws of patterns: what they match, and in which order."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.config.patterns import match
@@ -9,7 +9,6 @@ NAMES = st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), unique=True, max_
 
 
 @given(names=NAMES, patterns=st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), max_size=5))
-@settings(deadline=None)
 def test_matches_are_known_names_once_each_and_every_pattern_is_accounted_for(names, patterns):
     matched, idle = match(patterns, names)
     assert len(matched) == len(set(matched))
@@ -20,7 +19,6 @@ def test_matches_are_known_names_once_each_and_every_pattern_is_accounted_for(na
 
 
 @given(names=NAMES)
-@settings(deadline=None)
 def test_every_name_matches_itself_alone_and_a_star_matches_all_in_order(names):
     for name in names:
         assert match([name], names) == ([name], [])

@@ -361,7 +361,7 @@ def test_problems_of_all_servers_come_together():
     names=st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), unique=True, max_size=8),
     cut=st.integers(0, 8),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_any_split_of_the_agents_by_name_covers_each_once(names, cut):
     facts = SimulationFacts(dict.fromkeys(names, PREY))
     parts = {"one": names[:cut], "two": names[cut:]}

@@ -20,7 +20,7 @@ TEAM = {"team": ("a", "b")}
 
 
 def central_store(agents: str | dict[str, Space] = "ab", **kwargs: Any) -> ScriptedStore:
-    fields = {k: kwargs.pop(k) for k in ("use_global_state",) if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("use_global_state", "late_members") if k in kwargs}
     plan = replace(make_plan(agents, **kwargs), is_central=True, follows_masks=True, **fields)
     store = ScriptedStore(plan)
     store.start()
@@ -100,6 +100,15 @@ def test_an_agent_that_is_absent_is_zeros_in_the_others_state() -> None:
     assert b.is_terminated
 
 
+def test_side_by_side_tell_who_has_left_where_members_may_be_late() -> None:
+    store = central_store(groups=TEAM, late_members="allow")
+    store.step(0, "a")
+    store.step(1, "a", terminations={"b": True})
+    store.end(2, terminations={"a": True})
+    states = column(steps_of(store, "a"), STATE)
+    assert states[:2] == [[ord("a"), 0, 0, 0, 0, 0], [ord("a"), 1, 0, 0, 0, 1]]
+
+
 def test_one_that_is_cut_short_is_bootstrapped_from_what_the_others_see_then() -> None:
     store = central_store()
     store.step(0)
@@ -134,7 +143,7 @@ def test_the_dead_are_recorded_as_nothing_but_their_id_and_paid_with_the_team() 
     assert column(b, ALIVE)[:3] == [[1], [0], [0]]
     assert column(b, AGENT_ID) == [[0, 1]] * 4
     assert column(b, "obs")[1:3] == [[0, 0], [0, 0]]
-    assert column(b, STATE)[2] == [0, 0, 0, 0]
+    assert column(b, STATE)[1:3] == [[0, 0, 0, 0]] * 2
     assert paid(b) == [-1.0, 5.0, 7.0]
     assert b.is_terminated
     assert not b.is_truncated

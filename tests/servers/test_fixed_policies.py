@@ -216,7 +216,7 @@ def test_what_a_policy_raises_is_told_with_agent_and_step() -> None:
         ("", "needs the setting 'policy'"),
         ("no_colon", "must look like"),
         ("no.such.package:make", "cannot be imported: ModuleNotFoundError"),
-        (f"{__name__}:make_memry", "has no 'make_memry' (did you mean 'make_memory'"),
+        (f"{__name__}:make_memry", "has no 'make_memry'; did you mean 'make_memory'"),
         (f"{__name__}:NOT_CALLABLE", "is an object of int, nothing that can be called"),
     ],
 )

@@ -128,8 +128,22 @@ def test_who_wants_no_state_gets_the_observations_side_by_side() -> None:
     store.step(1, observations=told(4))
     store.abort()
     observed = team_steps(store).get_observations(0)
-    assert observed["state"].tolist() == [ord("a"), 3, ord("b"), 3]
+    assert observed["state"].tolist()[:4] == [ord("a"), 3, ord("b"), 3]
     assert observed["obs"].shape == (2, 2)
+
+
+def test_side_by_side_tell_the_dead_from_those_to_come_where_members_may_be_late() -> None:
+    store = team_store("allow")
+    store.step(0, "a")
+    store.step(1, "b", terminations={"a": True})
+    store.step(2, "b")
+    store.end(3, is_truncated=True, final_observations={"b": seen("b", 3)})
+    states = [o["state"].tolist() for o in team_steps(store).get_observations()]
+    assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
+    assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
+    assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"
+    together = make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))["team"]
+    assert together.observation_space["state"].shape == (4,)  # type: ignore[index]
 
 
 def test_a_state_that_is_not_as_declared_is_refused() -> None:

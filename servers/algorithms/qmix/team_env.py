@@ -59,6 +59,7 @@ class TeamEnv(MultiAgentEnv):
         state: returns the global state of `env`, ``[state_size]``. None: it is the one that the
             members observe, if they do, or else their observations side by side.
         state_size: its length.
+        marks_left: see `TeamSpec`; for teams without a state whose members come late and leave.
 
     Raises:
         TeamProblem: an unknown agent, one in two groups, spaces that cannot form a team, or a
@@ -73,6 +74,7 @@ class TeamEnv(MultiAgentEnv):
         reward: RewardRule = "sum",
         state: Callable[[MultiAgentEnv], Any] | None = None,
         state_size: int | None = None,
+        marks_left: bool = False,
     ) -> None:
         if (state is None) != (state_size is None):
             raise TeamProblem("give both of state and state_size, or neither")
@@ -101,6 +103,7 @@ class TeamEnv(MultiAgentEnv):
                 {m: reader.space for m, reader in readers.items()},
                 {m: env.get_action_space(m) for m in members},
                 _observed_state_size(team_id, readers) if state_size is None else state_size,
+                marks_left,
             )
             self._teams[team_id] = _Team(spec, readers)
         alone = [a for a in env.possible_agents if a not in self._team_of]
@@ -212,7 +215,9 @@ class TeamEnv(MultiAgentEnv):
                     team.state = reader.read_state(value)
                 present[member] = reader.read(value)
             state = team.state if self._read_state is None else self._read_state(self.env)
-            out[team_id] = team.spec.observe(present, masks or None, state, team.last_actions)
+            out[team_id] = team.spec.observe(
+                present, masks or None, state, team.last_actions, team.left
+            )
             out_infos[team_id] = {m: infos[m] for m in team.spec.members if m in infos}
         return out, out_infos
 

@@ -32,9 +32,9 @@ def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("QMX", "unknown algorithm 'QMX' (did you mean 'QMIX'?); known: "),
-        ("a3c", "unknown algorithm 'a3c' (did you mean 'SAC' or 'A2C'?); known: "),
-        ("impalla", "unknown algorithm 'impalla' (did you mean 'IMPALA'?); known: "),
+        ("QMX", "unknown algorithm 'QMX'; did you mean 'QMIX'?; known: "),
+        ("a3c", "unknown algorithm 'a3c'; did you mean 'SAC' or 'A2C'?; known: "),
+        ("impalla", "unknown algorithm 'impalla'; did you mean 'IMPALA'?; known: "),
         ("TD3", "unknown algorithm 'TD3'; known: "),
     ],
 )
@@ -88,7 +88,7 @@ def test_vdn_and_iql_are_qmix_with_another_mixer() -> None:
     ("algorithm", "settings", "message"),
     [
         ("DQN", {"hiddens": [64]}, "DQN makes no use of 'hiddens'"),
-        ("DQN", {"target_update": 9}, r"no setting 'target_update' \(did you mean 'target_net"),
+        ("DQN", {"target_update": 9}, r"no setting 'target_update'; did you mean 'target_net"),
         ("DQN", {"n_step": [1, 5]}, "DQN's setting 'n_step' must be a whole number from 1 on"),
         ("SAC", {"lr": 0.1}, "SAC makes no use of 'lr'"),
         ("SAC", {"q_model_config": {}}, "SAC makes no use of 'q_model_config'"),
@@ -111,7 +111,7 @@ def test_vdn_and_iql_are_qmix_with_another_mixer() -> None:
         ("DQN", {"replay_buffer_config": {"alpha": 0.5}}, "'alpha' .* which MultiAgentPriorit"),
         ("DQN", {"replay_buffer_config": {"capacity": "1e4"}}, "must be a number, not '1e4'; in"),
         ("A2C", {"learning_rate": 1}, "A2C has no setting 'learning_rate'"),
-        ("PPO", {"entropy_coef": 1}, r"PPO has no setting 'entropy_coef' \(did you mean 'entropy_"),
+        ("PPO", {"entropy_coef": 1}, r"PPO has no setting 'entropy_coef'; did you mean 'entropy_"),
         ("QMIX", {"_env": 1}, "QMIX has no setting '_env'"),
         ("QMIX", {"num_env_runners": 2}, "'num_env_runners' is not a setting of QMIX for a user"),
         ("QMIX", {"policies": {}}, "'policies' is not a setting of QMIX for a user"),
@@ -132,7 +132,7 @@ def test_a_setting_that_is_not_the_users_is_refused(
 
 
 def test_model_settings_are_checked() -> None:
-    with pytest.raises(AlgorithmProblem, match=r"'fcnet_hidden' \(did you mean 'fcnet_hiddens'"):
+    with pytest.raises(AlgorithmProblem, match=r"'fcnet_hidden'; did you mean 'fcnet_hiddens'"):
         get_algorithm("PPO").make_config({}, {"fcnet_hidden": [8]})
     with pytest.raises(AlgorithmProblem, match="QMIX has no separate model settings"):
         get_algorithm("QMIX").make_config({}, {"fcnet_hiddens": [8]})
@@ -195,7 +195,7 @@ def test_a_module_of_ones_own_gets_the_model_as_it_is(name: str) -> None:
     [
         ("PPO", "SharedTrunk", "must look like 'my_package.my_module:MyRLModule', not 'SharedT"),
         ("PPO", "no_such_package:X", "cannot be imported: ModuleNotFoundError: No module named"),
-        ("PPO", "experiments.own_module:SharedTrnk", r"no 'SharedTrnk' \(did you mean 'SharedTr"),
+        ("PPO", "experiments.own_module:SharedTrnk", r"no 'SharedTrnk'; did you mean 'SharedTr"),
         ("PPO", "pathlib:Path", r"is the class Path\(.*, and PPO needs a subclass of RLlib's Tor"),
         ("PPO", "math:pi", "is an object of float"),
         ("DQN", OWN, "lacks QNetAPI and TargetNetworkAPI, which DQN's learner calls"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,17 @@ def test_a_state_of_its_own() -> None:
         spec.observe({"a": [0.5]})
     with pytest.raises(TeamProblem, match=r"the state has the shape \[3\], state_size is 2"):
         spec.observe({"a": [0.5]}, state=[1, 2, 3])
+
+
+def test_observations_side_by_side_may_mark_who_has_left(team_of_two: TeamSpec) -> None:
+    spec = replace(team_of_two, marks_left=True)
+    np.testing.assert_array_equal(
+        spec.observe({"b": B}, left={"a", "stranger"})["state"],
+        [*spec.observe({"b": B})["obs"].ravel(), 1, 0],
+    )
+    everybody = spec.observe({"a": A, "b": B})
+    np.testing.assert_array_equal(everybody["state"][-2:], [0, 0])
+    assert spec.observation_space.contains(everybody)
 
 
 def test_split_gives_the_acting_members_theirs(team_of_two: TeamSpec) -> None:
@@ -142,7 +154,7 @@ def test_team_env_sends_and_sums_up_for_those_who_act() -> None:
             ("b", {"b": 1.0}, END, GO_ON),
         ],
     )
-    teams = TeamEnv(env, {"t": ["a", "b"]}, reward="mean")
+    teams = TeamEnv(env, {"t": ["a", "b"]}, reward="mean", marks_left=True)
     assert teams.possible_agents == ["t", "c"]
     observations, _ = teams.reset()
     np.testing.assert_array_equal(observations["t"]["alive"], [1, 0])
@@ -156,6 +168,7 @@ def test_team_env_sends_and_sums_up_for_those_who_act() -> None:
     observations, _, terminateds, *_ = teams.step({"t": np.array([0, 1])})
     assert env.actions[-1] == {"a": 0, "b": 1}
     np.testing.assert_array_equal(observations["t"]["alive"], [0, 1])
+    np.testing.assert_array_equal(observations["t"]["state"], [0, 1, 1, 0])
     assert terminateds == GO_ON, "a team with a member left goes on"
 
     observations, rewards, terminateds, truncateds, _ = teams.step({"t": np.array([0, 2])})
