@@ -61,9 +61,10 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> int:
     sweep = plan.config
     if sweep.searcher != "random":
         num_seeds = max(1, len(sweep.seeds))
+        seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
         console.print(
             f"{sweep.num_samples * num_seeds} trials: {sweep.num_samples} settings that "
-            f"{sweep.searcher} will choose, {num_seeds} seeds each; how long they take is not "
+            f"{sweep.searcher} will choose, {seeds} each; how long they take is not "
             "reckoned, since it depends on the choice"
         )
         return exit_codes.DONE

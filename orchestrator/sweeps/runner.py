@@ -260,7 +260,9 @@ def _tune(plan: SweepPlan, book: Book, console: Console | None) -> None:
     if config.searcher == "optuna":
         make = functools.partial(make_optuna, seed=derive_seed(config.seed, "searcher"))
         more = Suggestions(plan, METRIC, book.records, make, book.add)
-    search = TableSearch(rows, book.folder, METRIC, config.metric.mode, more)
+    search = TableSearch(
+        rows, book.folder, METRIC, config.metric.mode, more, columns=tuple(config.parameters)
+    )
     trainable = tune.with_resources(
         tune.with_parameters(Trial, plan=plan), lambda c: placement(_config_of(plan, c))
     )
@@ -335,7 +337,7 @@ class _Table(tune.CLIReporter):
 
 
 def _reporter(plan: SweepPlan) -> tune.CLIReporter:
-    parameters = {f"parameters/{key}": key.split(".")[-1] for key in plan.config.parameters}
+    parameters = {f"columns/{key}": key.split(".")[-1] for key in plan.config.parameters}
     return _Table(
         metric_columns={
             "env_steps": "env steps",

@@ -32,6 +32,7 @@ class TableSearch(Searcher):
         metric: Tune's name of the metric.
         mode: "max" or "min".
         more: makes further rows, None for none.
+        columns: the parameters that Tune's table shows.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class TableSearch(Searcher):
         metric: str,
         mode: str,
         more: Suggestions | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
         super().__init__(metric=metric, mode=mode)
+        self._columns = columns
         self._rows = list(rows)
         self._folder = folder
         self._more = more
@@ -56,7 +59,7 @@ class TableSearch(Searcher):
             return Searcher.FINISHED
         row = self._rows.pop(0)
         self._row_of[trial_id] = row
-        return tune_config(row, self._folder.new_run(row.trial_id))
+        return tune_config(row, self._folder.new_run(row.trial_id), self._columns)
 
     def on_trial_complete(
         self, trial_id: str, result: dict | None = None, error: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,18 @@ _LOG = "trial.log"
 logger = logging.getLogger(__name__)
 
 
-def tune_config(row: Row, run_dir: Path) -> dict[str, Any]:
-    """Returns a trial's config as Tune carries it about; `row_of` reads it back."""
+def tune_config(row: Row, run_dir: Path, columns: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns a trial's config as Tune carries it about; `row_of` reads it back.
+
+    `columns` are the parameters that Tune's table shows. It wants them of every trial, also of
+    one whose assignment has no use for them.
+    """
     return {
         "trial": row.trial_id,
         "assignment": row.assignment,
         "roles": row.roles,
         "parameters": row.parameters,
+        "columns": {key: row.parameters.get(key, "") for key in columns},
         "seed": row.seed,
         "run_dir": str(run_dir),
     }

@@ -3,9 +3,11 @@
 import math
 
 import pytest
+from ray.tune.experiment import Trial
 
 from orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
 from orchestrator.sweeps.directory import TrialRecord
+from orchestrator.sweeps.runner import _reporter
 from orchestrator.sweeps.search import CAST, Suggestions, TableSearch, domain, make_optuna
 from orchestrator.sweeps.trial import METRIC, row_of
 
@@ -66,6 +68,29 @@ def test_a_table_is_handed_out_once_in_its_order(plan, folder):
 
 
 LR = "algorithms.ppo.settings.lr"
+
+
+class Unstored(Trial):
+    """Has no folder, which would need a running Ray."""
+
+    local_experiment_path = local_path = ""
+
+
+def test_tune_shows_a_best_trial_that_has_no_use_for_a_parameter(plan, folder, capsys):
+    made = plan()
+    search = TableSearch(made.rows, folder, METRIC, "max", columns=[LR])
+    trials = []
+    for row in made.rows:
+        trial = Unstored("x", config=search.suggest(row.trial_id), stub=True)
+        result = {METRIC: 2.0 if row.roles == {"all": "random"} else 1.0, "config": trial.config}
+        trial.update_last_result(result)
+        trials.append(trial)
+    table = _reporter(made)
+    table.set_search_properties(METRIC, "max")
+    table.report(trials, True)
+    shown = capsys.readouterr().out
+    assert "with return=2.0" in shown
+    assert f"{made.rows[-1].parameters[LR]:.6g}"[:6] in shown
 
 
 def suggestions(monkeypatch, plan, points, earlier=()):
