@@ -16,6 +16,11 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
         known: what could have been; upper and lower case are alike.
         most: how many names are given at most.
     """
-    by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=most, cutoff=_SIMILAR)
-    return f"; did you mean {' or '.join(repr(by_lower[c]) for c in close)}?" if close else ""
+    matcher = difflib.SequenceMatcher(b=word.lower())
+    close = []
+    for name in known:
+        matcher.set_seq1(name.lower())
+        if matcher.quick_ratio() >= _SIMILAR and (ratio := matcher.ratio()) >= _SIMILAR:
+            close.append((ratio, name))
+    close.sort(key=lambda found: -found[0])  # equals stay in the order of `known`
+    return f"; did you mean {' or '.join(repr(name) for _, name in close[:most])}?" if close else ""

@@ -33,7 +33,7 @@ def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
     ("name", "message"),
     [
         ("QMX", "unknown algorithm 'QMX'; did you mean 'QMIX'?; known: "),
-        ("a3c", "unknown algorithm 'a3c'; did you mean 'SAC' or 'A2C'?; known: "),
+        ("a3c", "unknown algorithm 'a3c'; did you mean 'A2C' or 'SAC'?; known: "),
         ("impalla", "unknown algorithm 'impalla'; did you mean 'IMPALA'?; known: "),
         ("TD3", "unknown algorithm 'TD3'; known: "),
     ],
