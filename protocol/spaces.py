@@ -182,7 +182,8 @@ def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> N
         raise Mismatch(f"dtype {dtype}", "fractional numbers", where)
     if dtype.kind in "iu" and array.size:
         info = np.iinfo(dtype)
-        if array.min() < info.min or array.max() > info.max:
+        # As Python's integers: numpy's own do not compare with all of them.
+        if int(array.min()) < info.min or int(array.max()) > info.max:
             raise Mismatch(f"dtype {dtype}", f"numbers beyond {info.min}..{info.max}", where)
     return array.astype(dtype)
 

@@ -120,6 +120,10 @@ def test_any_value_conforms_or_is_a_mismatch(space: Space, seed: int) -> None:
             conform(space, value)
 
 
+def test_truth_values_are_integers_of_every_size() -> None:
+    assert conform(Box((2,), "uint64"), [True, False]).tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_nothing_at_all_fits_where_nothing_is_expected(dtype: str) -> None:
     for nothing in ([], np.zeros(0, dtype)):
