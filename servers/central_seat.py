@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -20,7 +20,7 @@ from servers.algorithms.action_masks import ACTION_MASK, OBS
 from servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from servers.algorithms.qmix.team import team_reward
 from servers.config import ServerPlan
-from servers.seats import Observations, Seat, SeatRecord, SoloSeat
+from servers.seats import Moment, Observations, Seat, SeatRecord, SoloSeat
 from servers.spaces import (
     STATE_KEY,
     module_observation_reader,
@@ -68,17 +68,16 @@ class StateView:
             self.size = state_size
         if plan.state_size is not None:
             self.size = plan.state_size
-        self._last: tuple[Observations | None, np.ndarray] = (None, np.zeros(0, np.float32))
+        self._last: tuple[Moment | None, np.ndarray] = (None, np.zeros(0, np.float32))
 
-    def read(
-        self, observations: Observations, state: Any, left: Collection[str] = ()
-    ) -> np.ndarray:
+    def read(self, moment: Moment) -> np.ndarray:
         """Returns the state of a step, float32 ``[size]``; its seats share the array."""
         if self._has_state:
-            return np.asarray(state, np.float32)
+            return np.asarray(moment.state, np.float32)
         known, joined = self._last
-        if observations is known:
+        if moment is known:
             return joined
+        observations = moment.observations
         joined = np.zeros(self.size, np.float32)
         if self._observed:
             seen = next((m for m in self._observed if m in observations), None)
@@ -89,8 +88,8 @@ class StateView:
                 if member in observations:
                     joined[place] = read(observations[member]).reshape(-1)
             if self._marks_left:
-                joined[-len(self.members) :] = [member in left for member in self.members]
-        self._last = (observations, joined)
+                joined[-len(self.members) :] = [member in moment.left for member in self.members]
+        self._last = (moment, joined)
         return joined
 
 
@@ -140,30 +139,24 @@ class CentralSeat:
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
 
-    def observe(
-        self,
-        observations: Observations,
-        state: Any,
-        record: SeatRecord,
-        left: Collection[str] = (),
-    ) -> Any:
-        value = observations.get(self.seat_id)
+    def observe(self, moment: Moment, record: SeatRecord) -> Any:
+        value = moment.observations.get(self.seat_id)
         if value is not None:
             if self._observes_state:  # which the actor must not see
                 value = without_state(value)
-            own = self._alone.observe({self.seat_id: value}, None, record)
+            own = self._alone.observe(Moment({self.seat_id: value}), record)
             seen = dict(own) if self._has_mask else {OBS: own}
-            seen[STATE] = self._view.read(observations, state, left)
+            seen[STATE] = self._view.read(moment)
             seen[AGENT_ID] = self._agent_id
             if self._is_in_group:
                 seen[ALIVE] = self._is_alive
             return seen
-        if not self._is_in_group or not any(m in observations for m in self.members):
+        if not self._is_in_group or not any(m in moment.observations for m in self.members):
             return None
         # Yu et al. 2022, "death masking": of one that has left, the critic sees the id alone.
-        if self.seat_id in left:
+        if self.seat_id in moment.left:
             return {**self._nothing_seen, STATE: self._no_state}
-        return {**self._nothing_seen, STATE: self._view.read(observations, state, left)}
+        return {**self._nothing_seen, STATE: self._view.read(moment)}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         if not self._is_in_group:

@@ -7,7 +7,7 @@ as it was and the same `t` can be sent again, mended. Time is an argument.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from protocol.messages import (
 )
 from servers.config import ServerPlan
 from servers.recorder import Recorder
-from servers.seats import Seat, SeatRecord
+from servers.seats import Moment, Seat, SeatRecord
 
 Names = set[str] | frozenset[str]
 
@@ -141,7 +141,7 @@ class ServedEpisode:
                 got=f"an observation of {agent_id!r}",
             )
         left = self._agents_done | done if done else self._agents_done
-        seen = self._observe(observations, message.state, left)
+        seen = self._observe(Moment(observations, message.state, left))
         if message.t == 0:
             self._begin(seen)
             self._note_before_first_action(message.rewards, done)
@@ -289,16 +289,15 @@ class ServedEpisode:
 
     # --- recording ----------------------------------------------------------------------
 
-    def _observe(
-        self, observations: Mapping[str, Any], state: Any, left: Collection[str]
-    ) -> dict[str, Any]:
+    def _observe(self, moment: Moment) -> dict[str, Any]:
         seen = {}
         if self._plan.reads_state:
-            state = self._conform_state(state)
+            state = self._conform_state(moment.state)
+            moment = Moment(moment.observations, state, moment.left)
         for seat_id, seat in self._seats.items():
             record = self._records[seat_id]
             if not record.is_done:
-                observation = seat.observe(observations, state, record, left)
+                observation = seat.observe(moment, record)
                 if observation is not None:
                     seen[seat_id] = observation
         return seen
@@ -352,7 +351,7 @@ class ServedEpisode:
             # One that ends sees what it saw last beside what the others see now.
             last_seen = {**present, **finals} if finals else {}
             # Who is cut short is still there to be seen: its value is bootstrapped.
-            left = self._agents_done | terminated_agents
+            last = Moment(last_seen, state, self._agents_done | terminated_agents)
             for seat_id, seat in self._seats.items():
                 record = self._records[seat_id]
                 if record.is_done:
@@ -366,7 +365,7 @@ class ServedEpisode:
                 is_truncated = bool(now_done & truncated_agents)
                 (truncated if is_truncated else terminated).add(seat_id)
                 if seat_id not in observations:
-                    final = seat.observe(last_seen, state, record, left) if finals else None
+                    final = seat.observe(last, record) if finals else None
                     if final is None and is_truncated:
                         final = self._last_known(seat, min(now_done & truncated_agents))
                     if final is not None:

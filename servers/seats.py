@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -33,6 +33,16 @@ from servers.spaces import (
 )
 
 Observations = Mapping[str, Any]
+
+
+class Moment(NamedTuple):
+    """What the simulation shows at one step, to all seats."""
+
+    observations: Observations
+    state: Any = None
+    """The simulation's global state, if it has been asked for."""
+    left: Collection[str] = ()
+    """Agents that have left for good by now."""
 
 
 @dataclass(slots=True)
@@ -63,17 +73,8 @@ class Seat(Protocol):
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
 
-    def observe(
-        self,
-        observations: Observations,
-        state: Any,
-        record: SeatRecord,
-        left: Collection[str] = (),
-    ) -> Any:
-        """Returns the recorded observation, or None if no member is in `observations`.
-
-        `left` are the agents of all seats that have left for good by this step.
-        """
+    def observe(self, moment: Moment, record: SeatRecord) -> Any:
+        """Returns the recorded observation, or None if no member observes at this moment."""
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         """Returns the recorded reward."""
@@ -110,14 +111,8 @@ class SoloSeat:
         self._read = module_observation_reader(space)
         self._to_env = _action_writer(self.action_space)
 
-    def observe(
-        self,
-        observations: Observations,
-        state: Any,
-        record: SeatRecord,
-        left: Collection[str] = (),
-    ) -> Any:
-        value = observations.get(self.seat_id)
+    def observe(self, moment: Moment, record: SeatRecord) -> Any:
+        value = moment.observations.get(self.seat_id)
         if value is None or not self._is_masked:
             return None if value is None else self._read(value)
         mask = np.asarray(value[ACTION_MASK_KEY], np.float32)
@@ -188,18 +183,12 @@ class TeamSeat:
         self.observation_space: gymnasium.Space = self.team.observation_space
         self.action_space: gymnasium.Space = self.team.action_space
 
-    def observe(
-        self,
-        observations: Observations,
-        state: Any,
-        record: SeatRecord,
-        left: Collection[str] = (),
-    ) -> Any:
+    def observe(self, moment: Moment, record: SeatRecord) -> Any:
         mine: dict[str, Any] = {}
         masks: dict[str, Any] = {}
-        state = state if self._has_state else None
+        state = moment.state if self._has_state else None
         for member in self.members:
-            value = observations.get(member)
+            value = moment.observations.get(member)
             if value is None:
                 continue
             if member in self._state_readers:
@@ -213,7 +202,7 @@ class TeamSeat:
         if not mine:
             return None
         if self._refuses_late and not record.has_begun:
-            missing = [m for m in self.members if m not in mine and m not in left]
+            missing = [m for m in self.members if m not in mine and m not in moment.left]
             if missing:
                 raise ValueMismatch(
                     f"group {self.seat_id!r} acts for the first time in this episode without "
@@ -224,7 +213,7 @@ class TeamSeat:
                     got=f"observations of {list(mine)}",
                 )
         try:
-            return self.team.observe(mine, masks or None, state, record.last_actions, left)
+            return self.team.observe(mine, masks or None, state, record.last_actions, moment.left)
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
 

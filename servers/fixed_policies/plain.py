@@ -6,7 +6,7 @@ remembers of an episode is its own affair: there is one for each agent and episo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from protocol import spaces as plain
 from servers.config import AgentPlan, ServerPlan
 from servers.episodes import PendingStep, SeatRequest
-from servers.seats import Observations, Seat, SeatRecord
+from servers.seats import Moment, Observations, Seat, SeatRecord
 from servers.spaces import to_gymnasium
 
 Policy = Callable[[Any], Any]
@@ -40,14 +40,8 @@ class PlainSeat:
         self.observation_space = to_gymnasium(plan.observation_space)
         self.action_space = to_gymnasium(plan.action_space)
 
-    def observe(
-        self,
-        observations: Observations,
-        state: Any,
-        record: SeatRecord,
-        left: Collection[str] = (),
-    ) -> Any:
-        return observations.get(self.seat_id)
+    def observe(self, moment: Moment, record: SeatRecord) -> Any:
+        return moment.observations.get(self.seat_id)
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)

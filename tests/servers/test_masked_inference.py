@@ -19,7 +19,7 @@ from servers.algorithms.action_masks import UNAVAILABLE, MaskablePPOTorchRLModul
 from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 from servers.episodes import SeatRequest
 from servers.inference import Inference
-from servers.seats import Seat, SeatRecord, make_seats
+from servers.seats import Moment, Seat, SeatRecord, make_seats
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}
@@ -58,7 +58,7 @@ def requests_for(seat: Seat, masks: np.ndarray) -> list[SeatRequest]:
     for mask in masks:
         value = {"observation": np.float32([1.0, -2.0]), "action_mask": mask.astype(np.int8)}
         record = SeatRecord()
-        found.append(SeatRequest(seat, record, seat.observe({"a": value}, None, record)))
+        found.append(SeatRequest(seat, record, seat.observe(Moment({"a": value}), record)))
     return found
 
 
