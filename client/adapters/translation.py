@@ -97,17 +97,18 @@ def space_lookup(env: Any, method: str, mapping: str) -> Callable[[Any], Any]:
 
 
 def _ask(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> Any:
-    reason = ""
+    cause: Exception | None = None
     try:
         space = space_of(agent)
     # By these an environment without such a space tells so, each framework by another.
     except (AttributeError, KeyError, TypeError, NotImplementedError) as error:
-        space, reason = None, f" ({type(error).__name__}: {error})"
+        space, cause = None, error
     if space is None:
+        reason = f" ({type(cause).__name__}: {cause})" if cause else ""
         raise SimulationError(
             f"the environment has no {kind} space of agent {agent!r}{reason}; give it a method "
             f"{kind}_space(agent) or a dict {kind}_spaces"
-        )
+        ) from cause
     return space
 
 
