@@ -1,0 +1,121 @@
+"""One PPO update: RLlib's own learner against ours, which has the same loss and less around it.
+
+Two agents with a policy each, ``Box(8)``/``Discrete(5)``, a batch of 1,000 env steps in ten
+episodes, four epochs in minibatches of 500, the network's width as asked. The two take turns, on
+the same episodes.
+
+    python -m benchmarks.on_policy_update --width 256 --rounds 30
+
+Prints the median time of an update of each, and of the paired ratio. That both move the weights
+alike in one pass over the same columns is tested in `tests/servers/algorithms/test_on_policy_update.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.policy.policy import PolicySpec
+
+from servers.algorithms.ppo import PPOConfig
+
+AGENTS = ("agent_0", "agent_1")
+BOX, DISCRETE = spaces.Box(-1.0, 1.0, (8,), np.float32), spaces.Discrete(5)
+_EPOCHS, _MINIBATCH, _EPISODES, _STEPS = 4, 500, 10, 100
+
+
+def make_learner(width: int, learner_class: type | None = None) -> Any:
+    """A built learner, ours unless another class is given."""
+    config = (
+        PPOConfig()
+        .multi_agent(
+            policies={agent: PolicySpec(None, BOX, DISCRETE) for agent in AGENTS},
+            policy_mapping_fn=lambda agent_id, *args, **kwargs: agent_id,
+        )
+        .rl_module(
+            model_config=DefaultModelConfig(fcnet_hiddens=[width, width], vf_share_layers=False)
+        )
+        .debugging(seed=0)
+    )
+    config.validate()
+    module_spec = config.get_multi_rl_module_spec(spaces=dict.fromkeys(AGENTS, (BOX, DISCRETE)))
+    learner = (learner_class or config.get_default_learner_class())(
+        config=config, module_spec=module_spec
+    )
+    learner.build()
+    return learner
+
+
+def episodes(seed: int) -> list[SingleAgentEpisode]:
+    """A batch as a server hands it over: plain lists."""
+    rng = np.random.default_rng(seed)
+    return [
+        SingleAgentEpisode(
+            observations=list(rng.uniform(-1, 1, (_STEPS + 1, 8)).astype(np.float32)),
+            actions=[int(action) for action in rng.integers(5, size=_STEPS)],
+            rewards=list(rng.normal(size=_STEPS)),
+            extra_model_outputs={
+                Columns.ACTION_LOGP: [np.float32(-np.log(5))] * _STEPS,
+                Columns.ACTION_DIST_INPUTS: list(np.zeros((_STEPS, 5), np.float32)),
+            },
+            truncated=True,
+            len_lookback_buffer=0,
+            agent_id=agent,
+            module_id=agent,
+            multi_agent_episode_id=str(number),
+        )
+        for number in range(_EPISODES)
+        for agent in AGENTS
+    ]
+
+
+def update_ms(learner: Any, seed: int) -> float:
+    """The time of one update with everything that belongs to it, in ms."""
+    data = TrainingData(episodes=episodes(seed))
+    started = time.perf_counter()
+    learner.update(
+        training_data=data,
+        timesteps={"num_env_steps_sampled_lifetime": 0},
+        num_epochs=_EPOCHS,
+        minibatch_size=_MINIBATCH,
+        shuffle_batch_per_epoch=True,
+    )
+    learner.metrics.reduce()
+    return 1e3 * (time.perf_counter() - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    learners = {
+        "RLlib's learner": make_learner(args.width, PPOTorchLearner),
+        "ours": make_learner(args.width),
+    }
+    times: dict[str, list[float]] = {name: [] for name in learners}
+    for number in range(3 + args.rounds):
+        for name, learner in learners.items():
+            took = update_ms(learner, number)
+            if number >= 3:  # the first ones warm up
+                times[name].append(took)
+    for name, mine in times.items():
+        print(f"{name:16}{statistics.median(mine):7.1f} ms ({min(mine):.1f}..{max(mine):.1f})")
+    ratios = [theirs / ours for theirs, ours in zip(*times.values(), strict=True)]
+    low, high = np.percentile(ratios, [25, 75])
+    print(f"RLlib's / ours  {statistics.median(ratios):7.2f}    ({low:.2f}..{high:.2f}, quartiles)")
+
+
+if __name__ == "__main__":
+    main()
