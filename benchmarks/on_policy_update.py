@@ -7,7 +7,8 @@ the same episodes.
     python -m benchmarks.on_policy_update --width 256 --rounds 30
 
 Prints the median time of an update of each, and of the paired ratio. That both move the weights
-alike in one pass over the same columns is tested in `tests/servers/algorithms/test_on_policy_update.py`.
+alike in one pass over the same columns is tested in
+`tests/servers/algorithms/test_on_policy_update.py`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def import_by_name(path: str, example: str) -> Any:
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            names = [n for n, value in vars(found).items() if callable(value)]
+            names = [n for n in dir(found) if callable(getattr(found, n, None))]
             raise CannotImport(
                 f"{path!r}: {module_name!r} has no {name!r}{did_you_mean(part, names)}"
             )
