@@ -90,7 +90,7 @@ def _draw(runs: Runs, random_return: float, path: Path) -> None:
             axes.grid(alpha=0.25, lw=0.5)
             axes.spines[["top", "right"]].set_visible(False)
         row[0].set_ylabel(f"{setting} settings\nreturn per agent", fontsize=8)
-    grid[0][0].annotate(
+    grid[0][-1].annotate(
         "random", (1, random_return), xycoords=("axes fraction", "data"), ha="right", va="bottom",
         fontsize=7, color=_RANDOM_COLOUR,
     )  # fmt: skip
