@@ -25,6 +25,7 @@ from protocol.messages import AgentInfo, ServerSpec, Status
 from servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from servers.batcher import Batcher
 from servers.config import ServerPlan
+from servers.end_with_main import end_with_main
 from servers.fixed_policies import find_fixed
 from servers.http import make_app
 from servers.learned_policies import LearnedPolicies
@@ -103,6 +104,7 @@ class PolicyServer:
         Raises:
             ServerProblem: the network did not come up.
         """
+        end_with_main(self)
         self._thread.start()
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._uvicorn.started:

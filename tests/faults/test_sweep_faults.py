@@ -127,8 +127,19 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(
     run.assert_nothing_is_left()
 
 
+def ctrl_c(run: Started) -> None:
+    """What a terminal does: all of the group hear it."""
+    os.killpg(run.popen.pid, signal.SIGINT)
+
+
+def terminate(run: Started) -> None:
+    """What a job scheduler does: the command alone hears it."""
+    run.popen.terminate()
+
+
+@pytest.mark.parametrize("interrupt", [ctrl_c, terminate])
 def test_a_sweep_that_is_interrupted_keeps_what_it_has(
-    start: Callable[..., Started], tmp_path: Path
+    start: Callable[..., Started], tmp_path: Path, interrupt: Callable[[Started], None]
 ) -> None:
     folder = tmp_path / "sweep"
     config = sweep(seeds=[0, 1, 2])
@@ -141,7 +152,7 @@ def test_a_sweep_that_is_interrupted_keeps_what_it_has(
         lambda: [t.status for t in trials(folder)][:2] == ["done", "running"],
         PATIENCE_S,
     )
-    os.killpg(run.popen.pid, signal.SIGINT)
+    interrupt(run)
     assert run.wait(2 * ENDS_S) == 130, run.output
     assert [trial.status for trial in trials(folder)] == [
         *("done", "interrupted", "waiting", "waiting", "waiting", "waiting")
