@@ -1,4 +1,4 @@
-"""Each of RLlib's algorithms on the smallest task that shows what it can do, through a server.
+"""Each algorithm for agents alone, on the smallest task that shows what it can do.
 
     python -m experiments.each_algorithm --out experiments/results/each_algorithm
 

@@ -24,6 +24,7 @@ _EXPORTS = {
     "RunResult": "orchestrator.whole_run:RunResult",
     "SweepResult": "orchestrator.sweeps:SweepResult",
     "compare": "orchestrator.comparisons.compare:compare_runs",
+    "evaluate_run": "orchestrator.evaluate:evaluate_run",
     "launch": "orchestrator.api:launch",
     "sweep": "orchestrator.api:sweep",
 }

@@ -18,7 +18,8 @@ from orchestrator.statistics import (
 )
 
 Strata = Sequence[NDArray[np.float64]]
-"""For each seed, the returns of its episodes."""
+"""For each seed, the returns of its episodes, in the order of their resets' seeds; NaN for an
+episode that none of the agents was in."""
 
 
 class Verdict(StrEnum):
@@ -39,7 +40,7 @@ class AgainstRandom:
     env_steps: float
     """Mean over the seeds."""
     num_episodes: int
-    """With all as learned, over all seeds."""
+    """With all as learned, over all seeds; those that the agents were in."""
     learned: Estimate
     learned_interquartile_mean: float
     """Over the episodes of all seeds."""
@@ -47,7 +48,7 @@ class AgainstRandom:
     """With this server's agents at random; 0 if that was not measured."""
     random: Estimate | None
     advantage: Estimate | None
-    """`learned` less `random`."""
+    """`learned` less `random`: where both played the same episodes, the mean over these pairs."""
     num_seeds_above: int
     """Seeds whose own advantage is above 0."""
 
@@ -71,6 +72,13 @@ def against_random(
 ) -> AgainstRandom:
     """Compare the returns of learned policies with those under random actions.
 
+    Where both have played equally many episodes with each seed, these are the same ones: an
+    evaluation begins with the same reset in every condition. Then the advantage is the mean of
+    what learned policies are above random ones in each episode, with the interval of these
+    differences; the weather of an episode, which both had, is not in it. Pairs of which one is
+    NaN are left out. Where numbers differ, or no pair is left, it is the difference of two
+    independent samples.
+
     Args:
         env_steps: of training, before this comparison.
         learned: for each seed, each episode's return.
@@ -90,11 +98,19 @@ def against_random(
         return mean_interval([_means(strata)] if is_of_means else strata, **settings)
 
     settings = {"num_resamples": num_resamples}
-    advantage = None
-    if random is not None and is_of_means:  # of each seed its own difference
-        advantage = mean_interval([_means(learned) - _means(random)], **settings)
-    elif random is not None:
-        advantage = difference_interval(learned, random, **settings)
+    differences = None if random is None else _paired_differences(learned, random)
+    learned = _known(learned)
+    random = None if random is None else _known(random)
+    advantage, num_seeds_above = None, 0
+    if random is not None:
+        by_seed = _means(differences) if differences else _means(learned) - _means(random)
+        num_seeds_above = int((by_seed > 0).sum())
+        if is_of_means:
+            advantage = mean_interval([by_seed], **settings)
+        elif differences:
+            advantage = mean_interval(differences, **settings)
+        else:
+            advantage = difference_interval(learned, random, **settings)
     return AgainstRandom(
         env_steps=env_steps,
         num_episodes=sum(map(len, learned)),
@@ -103,11 +119,21 @@ def against_random(
         num_random_episodes=sum(map(len, random or [])),
         random=None if random is None else interval(random),
         advantage=advantage,
-        num_seeds_above=sum(
-            bool(ours.mean() > theirs.mean())
-            for ours, theirs in zip(learned, random or [], strict=False)
-        ),
+        num_seeds_above=num_seeds_above,
     )
+
+
+def _paired_differences(learned: Strata, random: Strata) -> Strata | None:
+    """For each seed, learned less random of each episode; None where they are no pairs."""
+    played = list(zip(learned, random, strict=True))
+    if any(len(ours) != len(theirs) for ours, theirs in played):
+        return None
+    differences = _known([ours - theirs for ours, theirs in played])
+    return differences if all(map(len, differences)) else None
+
+
+def _known(strata: Strata) -> Strata:
+    return [stratum[~np.isnan(stratum)] for stratum in strata]
 
 
 def _means(strata: Strata) -> NDArray[np.float64]:

@@ -45,7 +45,7 @@ class CannotEvaluate(Exception):
 
 
 def evaluate_run(
-    run: Path,
+    run: str | Path,
     *,
     num_episodes: int = 100,
     seed: int | None = None,
@@ -78,7 +78,7 @@ def evaluate_run(
     """
     if num_episodes < 1:
         raise CannotEvaluate(f"the number of episodes is {num_episodes}, must be at least 1")
-    folder, config = _read(run)
+    folder, config = _read(Path(run))
     replaced = dict(replace or {})
     for server_id in replaced:
         if server_id not in config.servers:

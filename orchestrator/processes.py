@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -53,13 +54,21 @@ class ServerProcess:
         _settle()
         return address, os.getpid()
 
+    def status(self) -> Status:
+        """Returns where it stands."""
+        return self._server.status()
+
     def report(self) -> ServerReport:
         """Returns where it stands, and the training records since the last call."""
         return ServerReport(self._server.status(), self._server.drain_records())
 
-    def finish_training(self) -> ServerReport:
-        """Ends learning; the server acts on with its last weights."""
-        self._server.finish_training()
+    def finish_training(self, timeout_s: float) -> ServerReport:
+        """Ends learning; the server acts on with its last weights.
+
+        Raises:
+            StillLearning: the update under way takes longer than that.
+        """
+        self._server.finish_training(timeout_s)
         return self.report()
 
     def save_soon(self, path: Path) -> None:
@@ -67,7 +76,12 @@ class ServerProcess:
         self._server.policies.save_soon(path)
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint of what has finished learning; of fixed policies there is none."""
+        """Writes a checkpoint of what has finished learning; of fixed policies there is none.
+
+        Raises:
+            StillLearning: it has not finished.
+            OSError: it cannot be written.
+        """
         self._server.policies.save(path)
 
     def stop(self) -> bool:
@@ -221,7 +235,8 @@ class EvaluationProcess:
             should_explore: by server, whether actions are drawn as in training, else greedy.
 
         Returns:
-            Agent id to its raw return in each episode, ordered by the episodes' seeds.
+            Agent id to its raw return in each episode, ordered by the episodes' seeds; NaN in
+            those that it took no part in.
         """
         from client.env_loop import EnvLoop, EpisodeResult
 
@@ -238,7 +253,7 @@ class EvaluationProcess:
             loop.run(results.append)
         results.sort(key=lambda result: result.seed or 0)
         agents = self._simulations[0].possible_agents
-        return {agent: [r.returns.get(agent, 0.0) for r in results] for agent in agents}
+        return {agent: [r.returns.get(agent, math.nan) for r in results] for agent in agents}
 
 
 def _settle() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 
 from orchestrator.against_random import AgainstRandom, against_random
-from orchestrator.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
+from orchestrator.recorded_run import EvaluationPoint, Floats, RecordedRun, TrainingCurve
 
 _CURVE_RESAMPLES = 2_000  # a band's edge drawn one pixel off is no loss, and there are many points
 _RANDOM_RULE = (
@@ -163,8 +164,8 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
 
     def comparison(points: Sequence[EvaluationPoint], **settings: Any) -> AgainstRandom | None:
-        learned = [point.returns_of(server.agents, None) for point in points]
-        random = [point.returns_of(server.agents, server_id) for point in points]
+        learned = [_by_episode(point, server.agents, None) for point in points]
+        random = [_by_episode(point, server.agents, server_id) for point in points]
         if not points or any(returns is None for returns in learned):
             return None
         return against_random(
@@ -206,6 +207,24 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         training=training,
         final=comparison([points[-1] for points in usable]) if all(usable) else None,
     )
+
+
+def _by_episode(
+    point: EvaluationPoint, agents: Sequence[str], replaced: str | None
+) -> Floats | None:
+    """As `EvaluationPoint.returns_of`; an episode that had none of the agents is NaN.
+
+    So returns of all conditions keep their places, by which they are paired.
+    """
+    returns = point.returns_of(agents, replaced)
+    if returns is None:
+        return None
+    known = point.returns[replaced]
+    episodes = zip_longest(*(known[agent] for agent in agents if agent in known))
+    has_any = [any(r is not None and math.isfinite(r) for r in episode) for episode in episodes]
+    placed = np.full(len(has_any), math.nan)
+    placed[has_any] = returns
+    return placed
 
 
 def _aligned(runs: Sequence[Sequence[EvaluationPoint]]) -> list[list[EvaluationPoint]]:

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 120.0
 _REPORT_TIMEOUT_S = 60.0
+_UPDATE_TIMEOUT_S = 120.0
+"""For the last update; clients wait as long for one."""
 _STOP_TIMEOUT_S = 45.0
 _DEATH_NOTICE_S = 3.0
 """How long a server's death may take to be known after a simulation has felt it."""
@@ -255,7 +257,7 @@ class Run:
         deadline = time.monotonic() + _DEATH_NOTICE_S
         for server_id, actor in self._servers.items():
             left_s = max(0.1, deadline - time.monotonic())
-            death = death_of(actor.report.remote(), left_s)
+            death = death_of(actor.status.remote(), left_s)
             if death is not None:
                 return failure(self._server(server_id), death, self._log(server_id))
         return failure(name, error, self._log(name))
@@ -273,11 +275,14 @@ class Run:
             self.tally.set_external(self.statuses())
         self.tally.tick()
 
-    def _take(self, server_id: str, report: ServerReport) -> None:
+    def _note(self, server_id: str, report: ServerReport) -> None:
         self._reports[server_id] = report
         for record in report.records:
             self._metrics.server(server_id, record)
             self.tally.last_records[server_id] = record
+
+    def _take(self, server_id: str, report: ServerReport) -> None:
+        self._note(server_id, report)
         if report.status.problem:
             raise RunFailed(
                 f"server {server_id!r}: {report.status.problem}; its log: {self._log(server_id)}"
@@ -370,27 +375,36 @@ class Run:
             RunFailed: a process died.
         """
         self._stop_simulations()
-        refs = {s: actor.finish_training.remote() for s, actor in self._servers.items()}
+        refs = {
+            server_id: actor.finish_training.remote(_UPDATE_TIMEOUT_S)
+            for server_id, actor in self._servers.items()
+        }
         for server_id, ref in refs.items():
-            self._take(
-                server_id, self._get(ref, _REPORT_TIMEOUT_S, f"server {server_id!r}", server_id)
-            )
+            timeout_s = _UPDATE_TIMEOUT_S + _REPORT_TIMEOUT_S
+            self._take(server_id, self._get(ref, timeout_s, f"server {server_id!r}", server_id))
 
-    def stop(self) -> None:
-        """Ends every process that is left; saves checkpoints; never raises."""
+    def stop(self) -> list[str]:
+        """Ends every process that is left; saves checkpoints; never raises.
+
+        Returns:
+            What could not be saved, and why, in a sentence each.
+        """
         import ray
 
         if not ray.is_initialized():
-            return
+            return []
+        unsaved: list[str] = []
         with contextlib.suppress(Exception):
             self._stop_simulations()
         try:
-            self._stop_servers()
-        except Exception:  # the way out must be gone to its end
+            self._stop_servers(unsaved)
+        except Exception as error:  # the way out must be gone to its end
             logger.exception("stopping the servers")
+            unsaved.append(f"stopping the servers: {type(error).__name__}: {error}")
         if self._evaluator is not None:
             ray.kill(self._evaluator)
             self._evaluator = None
+        return unsaved
 
     def _stop_simulations(self) -> None:
         import ray
@@ -408,7 +422,7 @@ class Run:
         self._simulations = {}
         self._playing = {}
 
-    def _stop_servers(self) -> None:
+    def _stop_servers(self, unsaved: list[str]) -> None:
         import ray
 
         alive = dict(self._servers)
@@ -417,12 +431,15 @@ class Run:
             for actor in alive.values():
                 ray.kill(actor)
             return
+        lasts = {
+            server_id: actor.finish_training.remote(_STOP_TIMEOUT_S)
+            for server_id, actor in alive.items()
+        }
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.wait(
-                [actor.finish_training.remote() for actor in alive.values()],
-                num_returns=len(alive),
-                timeout=_STOP_TIMEOUT_S,
-            )
+            ray.wait(list(lasts.values()), num_returns=len(lasts), timeout=_STOP_TIMEOUT_S + 5.0)
+        for server_id, ref in lasts.items():
+            with contextlib.suppress(ray.exceptions.RayError):
+                self._note(server_id, ray.get(ref, timeout=0.0))
         saves = {}
         if self.config.checkpoint.at_end:
             for server_id, actor in alive.items():
@@ -432,7 +449,8 @@ class Run:
             try:
                 ray.get(ref, timeout=_STOP_TIMEOUT_S)
             except ray.exceptions.RayError as error:
-                logger.warning("no checkpoint of server %r: %s", server_id, cause_of_death(error))
+                unsaved.append(f"no checkpoint of server {server_id!r}: {_why_unsaved(error)}")
+                logger.warning(unsaved[-1])
         ray.wait(
             [actor.stop.remote() for actor in alive.values()],
             num_returns=len(alive),
@@ -440,3 +458,13 @@ class Run:
         )
         for actor in alive.values():
             ray.kill(actor)
+
+
+def _why_unsaved(error: Exception) -> str:
+    import ray
+
+    if isinstance(error, ray.exceptions.GetTimeoutError):
+        return f"it was not written within {_STOP_TIMEOUT_S:g} s"
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return f"{type(error.cause).__name__}: {error.cause}"
+    return cause_of_death(error)

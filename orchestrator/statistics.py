@@ -2,10 +2,15 @@
 
 Observations come as *strata*: one array for each seed, holding one number for each episode. The
 mean is the mean of the strata's means, so every seed weighs the same. The interval is the
-percentile bootstrap with episodes drawn again inside their own seed, widened by
-``sqrt(N / (N - K)) * t / z`` (N episodes, K seeds, Student's t against the normal quantile): a
-plain percentile interval is too narrow in small samples (Hesterberg, "What Teachers Should Know
-About the Bootstrap", 2015). Of seven normal numbers it covers 88 %, the widened one 95 %.
+percentile bootstrap with episodes drawn again inside their own seed, each seed's part widened by
+``sqrt(n / (n - 1))`` (n episodes), the whole by ``t / z`` (Student's t against the normal
+quantile): a plain percentile interval is too narrow in small samples (Hesterberg, "What Teachers
+Should Know About the Bootstrap", 2015). Of seven normal numbers it covers 88 %, the widened one
+95 %.
+
+The degrees of freedom are Satterthwaite's, seeds taken to vary alike: N - K of K seeds with N
+episodes in all, if each has equally many, else fewer: a seed of few episodes is as much of the mean
+as any other, and less is known of it. With a seed of one episode there is no interval at all.
 
 Such an interval speaks of *these* seeds: of the policies that were trained. What training once
 more would bring is another question, answered by one stratum that holds each seed's mean.
@@ -16,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
@@ -30,7 +36,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its 95 % interval, NaN at both ends where one observation cannot give one."""
+    """A mean and its 95 % interval, NaN at both ends where a stratum of one cannot give one."""
 
     mean: float
     low: float
@@ -49,6 +55,10 @@ def mean_interval(
         strata: one array ``[num_episodes]`` for each seed; one array alone is the usual bootstrap.
         seed: of the resampling, so that a report can be made again to the last digit.
         num_resamples: more make the ends steadier, not the interval narrower.
+
+    Returns:
+        The estimate; NaN at both ends if a stratum has one number, since nothing is known of how
+        its numbers differ.
 
     Raises:
         ValueError: no stratum, an empty one, or a number that is not finite.
@@ -236,11 +246,14 @@ def _weights(num: int, rng: np.random.Generator, num_resamples: int) -> Floats:
 
 @dataclass(frozen=True)
 class _Bootstrap:
-    """A mean, how resampled means stray from it (already unbiased), and on what basis."""
+    """A mean, how resampled means stray from it (already unbiased), and on what basis.
+
+    Without degrees of freedom nothing is known of how far they stray.
+    """
 
     mean: float
     deviations: Floats
-    degrees_of_freedom: int
+    degrees_of_freedom: float
 
     @classmethod
     def of(
@@ -250,17 +263,24 @@ class _Bootstrap:
         if not arrays:
             raise ValueError("a mean needs at least one stratum")
         mean = float(np.mean([array.mean() for array in arrays]))
-        resampled = np.mean([_resampled_means(a, rng, num_resamples) for a in arrays], axis=0)
-        num = sum(map(len, arrays))
-        degrees_of_freedom = num - len(arrays)
+        sizes = [len(array) for array in arrays]
+        if min(sizes) == 1:
+            return cls(mean, np.full(num_resamples, math.nan), 0.0)
         # Resampling has the variance sum((x - mean)^2) / n; an unbiased one divides by n - 1.
-        factor = math.sqrt(num / degrees_of_freedom) if degrees_of_freedom else math.nan
-        return cls(mean, (resampled - mean) * factor, degrees_of_freedom)
+        deviations = [
+            (_resampled_means(array, rng, num_resamples) - array.mean()) * math.sqrt(n / (n - 1))
+            for array, n in zip(arrays, sizes, strict=True)
+        ]
+        # Exact, so that equal sizes give whole degrees: Student's quantile has steps at 2 and 3.
+        variances = [Fraction(1, n) for n in sizes]
+        freedom = sum(variances) ** 2 / sum(
+            variance**2 / (n - 1) for variance, n in zip(variances, sizes, strict=True)
+        )
+        return cls(mean, np.mean(deviations, axis=0), float(freedom))
 
 
 def _estimate(first: _Bootstrap, second: _Bootstrap | None = None) -> Estimate:
-    mean, deviations, degrees_of_freedom = first.mean, first.deviations, first.degrees_of_freedom
-    freedom = float(degrees_of_freedom)
+    mean, deviations, freedom = first.mean, first.deviations, first.degrees_of_freedom
     if second is not None:
         mean -= second.mean
         deviations = deviations - second.deviations
@@ -292,8 +312,6 @@ def _checked(values: ArrayLike) -> Floats:
 
 def _resampled_means(values: Floats, rng: np.random.Generator, num_resamples: int) -> Floats:
     """Means of `num_resamples` samples of the same size, drawn with replacement."""
-    if len(values) == 1:
-        return np.full(num_resamples, values[0])
     means = np.empty(num_resamples)
     step = max(1, _MAX_DRAWN // len(values))
     for start in range(0, num_resamples, step):

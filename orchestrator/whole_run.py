@@ -45,7 +45,8 @@ class RunResult:
 
     run_dir: Path
     outcome: Outcome
-    """"done": a stop condition was reached; "failed": something died; "interrupted": Ctrl-C."""
+    """"done": a stop condition was reached; "failed": something died, or could not be saved;
+    "interrupted": Ctrl-C."""
     problem: str
     """Why it is not done, in a sentence; "" if it is."""
     env_steps: int
@@ -112,8 +113,12 @@ def run_experiment(
             except RunFailed as error:
                 outcome, problem = "failed", str(error)
             finally:
-                run.stop()
+                unsaved = run.stop()
                 ray_session.close()
+        # Of a run that has failed, its cause is told, not the consequences.
+        if unsaved and outcome != "failed":
+            outcome = "failed" if outcome == "done" else outcome
+            problem = "; ".join(filter(None, [problem, *unsaved]))
         if run.has_started:
             report = write_report(folder)
             if console is not None:
@@ -175,6 +180,7 @@ def _ray(experiment: Experiment, say: Callable[[str], None]) -> Iterator[Any]:
             raise RunFailed(
                 f"no Ray cluster at {address!r} to join: {type(error).__name__}: {error}"
             ) from error
+        claim_signals()  # which Ray has taken; a place may be long in coming
         try:
             with _places(experiment, say) as scheduling:
                 yield scheduling

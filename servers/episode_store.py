@@ -140,8 +140,9 @@ class EpisodeStore:
             raise NotServing(f"server {self.plan.server_id!r} is stopping")
         episode_id = item.episode_id
         known = self._open.get(episode_id)
-        if known is not None and known.law.t == 0 and known.pending is None:
-            return Started(episode_id)  # a repeat: its answer was lost
+        # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
+        if known is not None and known.law.t <= 1 and known.started_by == item:
+            return Started(episode_id)
         if known is not None or episode_id in self._tombstones:
             state = "already open" if known is not None else "already over"
             raise OutOfOrder(

@@ -76,6 +76,7 @@ class ServedEpisode:
         now: float,
     ) -> None:
         self.episode_id = message.episode_id
+        self.started_by = message
         self.mode: Mode = message.mode
         self.should_explore = (
             message.mode == "train" if message.should_explore is None else message.should_explore
@@ -350,8 +351,11 @@ class ServedEpisode:
             observations = dict(seen)
             # One that ends sees what it saw last beside what the others see now.
             last_seen = {**present, **finals} if finals else {}
-            # Who is cut short is still there to be seen: its value is bootstrapped.
-            last = Moment(last_seen, state, self._agents_done | terminated_agents)
+            # Who is cut short, or said to be both, is still there to be seen: it is bootstrapped.
+            left = self._agents_done | (terminated_agents - truncated_agents)
+            at_end = Moment(last_seen, state, left)
+            # Who terminates beside it is not, just as if that had been a step earlier.
+            at_cut = Moment({a: o for a, o in last_seen.items() if a not in left}, state, left)
             for seat_id, seat in self._seats.items():
                 record = self._records[seat_id]
                 if record.is_done:
@@ -365,7 +369,7 @@ class ServedEpisode:
                 is_truncated = bool(now_done & truncated_agents)
                 (truncated if is_truncated else terminated).add(seat_id)
                 if seat_id not in observations:
-                    final = seat.observe(last, record) if finals else None
+                    final = seat.observe(at_cut if is_truncated else at_end, record)
                     if final is None and is_truncated:
                         final = self._last_known(seat, min(now_done & truncated_agents))
                     if final is not None:

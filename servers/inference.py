@@ -18,7 +18,7 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
-from servers.algorithms.qmix.team import ACTING_KEYS
+from servers.algorithms.qmix.team import ACTING_KEYS, NO_ACTION
 from servers.episodes import PendingStep, SeatRequest
 from servers.numpy_mlp import MAX_BATCH, Forward, numpy_policy
 
@@ -164,8 +164,7 @@ class Inference:
             state = {key: _rows([s[key] for s in states]) for key in states[0]}
         t = self.num_env_steps_sampled if should_explore else None
         actions, state = module.act_in_numpy(obs, state, t)
-        for i, action in _logged(requests):
-            actions[i] = action
+        _put_logged(actions, requests)
         for i, request in enumerate(requests):
             request.record.action = actions[i]
             if state is not None:
@@ -199,8 +198,7 @@ class Inference:
             outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
-            for i, action in _logged(requests):
-                actions[i] = action
+            _put_logged(actions, requests)
             return actions, {}
         inputs = outputs[Columns.ACTION_DIST_INPUTS]
         if is_discrete:
@@ -213,8 +211,7 @@ class Inference:
         distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
         chosen = (distribution if should_explore else distribution.to_deterministic()).sample()
         actions = tree.map_structure(_to_numpy, chosen)
-        for i, action in _logged(requests):
-            actions[i] = action
+        _put_logged(actions, requests)
         if not self.needs_log_probabilities:
             return actions, {}
         logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
@@ -229,8 +226,7 @@ class Inference:
             actions = (logits - np.log(noise)).argmax(axis=-1)
         else:
             actions = logits.argmax(axis=-1)
-        for i, action in _logged(requests):
-            actions[i] = action
+        _put_logged(actions, requests)
         if not self.needs_log_probabilities:
             return actions, {}
         shifted = logits - logits.max(axis=-1, keepdims=True)
@@ -239,9 +235,16 @@ class Inference:
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
 
 
-def _logged(requests: list[SeatRequest]) -> list[tuple[int, Any]]:
-    """The rows whose actions were chosen elsewhere."""
-    return [(i, r.logged_action) for i, r in enumerate(requests) if r.logged_action is not None]
+def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
+    """Puts what was chosen elsewhere in the place of the policy's actions."""
+    for i, request in enumerate(requests):
+        logged = request.logged_action
+        if logged is None:
+            continue
+        if isinstance(request.seat.action_space, gymnasium.spaces.MultiDiscrete):
+            # A team's other members keep their own; elsewhere none of these is negative.
+            logged = np.where(logged == NO_ACTION, actions[i], logged)
+        actions[i] = logged
 
 
 def _state_of(request: SeatRequest, module: Any) -> Any:

@@ -114,8 +114,7 @@ def batch_env_steps(config: AlgorithmConfig, entry: AlgorithmEntry) -> int:
     """
     if entry.takes_whole_batches:
         return config.total_train_batch_size
-    fragment = config.rollout_fragment_length
-    return fragment if isinstance(fragment, int) else 1
+    return int(config.get_rollout_fragment_length())
 
 
 def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Seat]) -> Algorithm:

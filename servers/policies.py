@@ -22,6 +22,10 @@ class ServerProblem(RuntimeError):
     """The server cannot start; the sentence says why."""
 
 
+class StillLearning(RuntimeError):
+    """An update is going on that was to be over; the sentence says whose."""
+
+
 class Acting(Protocol):
     """Whoever chooses the actions."""
 
@@ -60,7 +64,12 @@ class Policies(Protocol):
         """Returns the training records since the last call."""
 
     def save(self, path: Path) -> Path | None:
-        """Writes a checkpoint of what has finished learning; None: there is nothing to save."""
+        """Writes a checkpoint of what has finished learning; None: there is nothing to save.
+
+        Raises:
+            StillLearning: it has not finished.
+            OSError: it cannot be written.
+        """
 
     def save_soon(self, path: Path) -> None:
         """Asks for a checkpoint after the training iteration under way."""

@@ -18,7 +18,7 @@ from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from protocol.errors import ValueMismatch
 from servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
-from servers.algorithms.qmix.team import TeamProblem, TeamSpec, team_reward
+from servers.algorithms.qmix.team import NO_ACTION, TeamProblem, TeamSpec, team_reward
 from servers.config import AgentPlan, ServerPlan
 from servers.spaces import (
     ACTION_MASK_KEY,
@@ -83,7 +83,10 @@ class Seat(Protocol):
         """Returns what goes to the simulation: an action for each acting member."""
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        """Returns the recorded form of actions that were taken elsewhere, None if none were."""
+        """Returns the recorded form of actions that were taken elsewhere, None if none were.
+
+        Of a team it has `NO_ACTION` for the members whose action is their policy's.
+        """
 
 
 class SoloSeat:
@@ -230,7 +233,7 @@ class TeamSeat:
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         if not any(m in logged for m in self.members):
             return None
-        return np.array([int(logged.get(m, 0)) for m in self.members], dtype=np.int64)
+        return np.array([int(logged.get(m, NO_ACTION)) for m in self.members], dtype=np.int64)
 
 
 def make_seats(plan: ServerPlan) -> dict[str, Seat]:

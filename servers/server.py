@@ -29,7 +29,7 @@ from servers.end_with_main import end_with_main
 from servers.fixed_policies import find_fixed
 from servers.http import make_app
 from servers.learned_policies import LearnedPolicies
-from servers.policies import Policies, Record, ServerProblem
+from servers.policies import Policies, Record, ServerProblem, StillLearning
 from servers.rim import Rim, expire_episodes
 from servers.websocket import WebSocketConnection
 
@@ -122,26 +122,40 @@ class PolicyServer:
         """Ends the network, then the learner; says whether both ended in time.
 
         Args:
-            checkpoint: folder for a last RLlib checkpoint; None for none.
+            checkpoint: folder for a last RLlib checkpoint; None for none. There is none either if
+                an update is still going on when the time is up.
+
+        Raises:
+            OSError: the checkpoint cannot be written; all else was ended.
         """
         if self._is_stopping:
             return True
         self._is_stopping = True
         self.policies.store.is_accepting = False
-        has_finished = self.finish_training()
-        if checkpoint is not None and has_finished and not self._problem:
-            self.policies.save(checkpoint)
-        self._uvicorn.should_exit = True
-        if self._thread.ident is not None:
-            self._thread.join(_STOP_TIMEOUT_S)
-        self._socket.close()
+        has_finished = False
+        try:
+            has_finished = self.policies.finish(_STOP_TIMEOUT_S)
+            if checkpoint is not None and has_finished and not self._problem:
+                self.policies.save(checkpoint)
+        finally:  # a full disk or a second Ctrl-C leaves no thread that serves on
+            self._uvicorn.should_exit = True
+            if self._thread.ident is not None:
+                self._thread.join(_STOP_TIMEOUT_S)
+            self._socket.close()
         if has_finished:
             self.policies.close()
         return has_finished and not self._thread.is_alive()
 
-    def finish_training(self) -> bool:
-        """Ends learning and serves on with the last weights, for evaluation."""
-        return self.policies.finish(_STOP_TIMEOUT_S)
+    def finish_training(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """Ends learning and serves on with the last weights, for evaluation.
+
+        Raises:
+            StillLearning: the update under way takes longer than that.
+        """
+        if not self.policies.finish(timeout_s):
+            raise StillLearning(
+                f"server {self.plan.server_id!r} is still in an update after {timeout_s:g} s"
+            )
 
     def _serve(self) -> None:
         # For this thread, too: torch keeps the number by thread, and without it MKL's tanh of a
@@ -282,8 +296,11 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
                 break
         problem = server.status().problem
         checkpoint = run_dir / "checkpoints" / plan.server_id / "last" if run_dir else None
-        server.stop(checkpoint)
-    except ServerProblem as error:
+        if not server.stop(checkpoint):
+            problem = problem or f"its last update took more than {_STOP_TIMEOUT_S:g} s" + (
+                "; no checkpoint was written" if checkpoint else ""
+            )
+    except (ServerProblem, OSError) as error:
         logger.error("%s", error)
         return 1
     if problem:

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from servers.config import ServerPlan
 from servers.env_runner import ExternalEnvRunner
 from servers.episode_store import EpisodeCounts
 from servers.feed import Feed, FeedClosed
-from servers.policies import Record
+from servers.policies import Record, StillLearning
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Trainer:
         self._max_iterations = max_iterations
         self._plan = plan
         self._on_failure = on_failure
-        self._records: list[Record] = []
+        self._records: deque[Record] = deque()
         self._save_to: Path | None = None
         self._started_at = time.monotonic()
         # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
@@ -83,11 +84,17 @@ class Trainer:
 
     def drain_records(self) -> list[Record]:
         """Returns the records of the iterations since the last call."""
-        records, self._records = self._records, []
-        return records
+        return [self._records.popleft() for _ in range(len(self._records))]
 
     def save(self, path: Path) -> Path:
-        """Writes a checkpoint; only while the trainer is stopped or finished."""
+        """Writes a checkpoint; only while the trainer is stopped or finished.
+
+        Raises:
+            StillLearning: it is neither; what it would write is half of an update.
+            OSError: it cannot be written.
+        """
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            raise StillLearning(f"an update of server {self._plan.server_id!r} is still going on")
         counts = {
             "env_steps": self.env_runner.inference.num_env_steps_sampled,
             "iteration": self.iteration,
@@ -107,7 +114,8 @@ class Trainer:
             while self._max_iterations is None or self.iteration < self._max_iterations:
                 result = self.algo.train()
                 self.iteration += 1
-                self._records.append(self._record(result))
+                record = self._record(result)
+                self._records.append(record)
                 if self._save_to is not None:
                     path, self._save_to = self._save_to, None
                     logger.info("checkpoint in %s", self.save(path))

@@ -28,16 +28,14 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="key=value",
         help="replaces a value of the config, such as seed=3 or servers.qmix.settings.lr=0.001",
     )
-    run_dir = argparse.ArgumentParser(add_help=False)
-    run_dir.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
-    )
-
     launch = commands.add_parser(
         "launch",
-        parents=[experiment, run_dir],
+        parents=[experiment],
         help="start the servers and simulations of an experiment",
         description="Starts the servers and simulations of an experiment and watches over them.",
+    )
+    launch.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
     )
     launch.add_argument("--address", help='Ray cluster to join, such as "auto"')
     launch.add_argument("--no-progress", action="store_true", help="show no live display")
@@ -51,11 +49,17 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     check.set_defaults(execute=_check)
     serve = commands.add_parser(
         "serve",
-        parents=[experiment, run_dir],
+        parents=[experiment],
         help="run one server of an experiment in the foreground",
         description="Runs one server of an experiment in the foreground, until Ctrl-C.",
     )
     serve.add_argument("--server", required=True, metavar="NAME", help="id of the server")
+    serve.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="where its checkpoint goes when it ends; default: none is written",
+    )
     serve.set_defaults(execute=_serve)
 
 

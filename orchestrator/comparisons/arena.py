@@ -51,13 +51,14 @@ class Player:
     Attributes:
         label: in tables.
         home: the role that it was trained or written for.
-        server: what it is served by; ``agents`` are those of the home role.
+        server: what it is served by; ``agents`` are those of the home role. Players of one label
+            that are served by different settings are two.
         run: whose policies they are, None for what nobody trained.
     """
 
     label: str
     home: str
-    server: ServerConfig = dataclasses.field(compare=False)
+    server: ServerConfig = dataclasses.field(hash=False)  # compared; it holds dicts
     run: ComparedRun | None = dataclasses.field(default=None, compare=False)
     run_path: Path | None = None
     """Of the run; it tells players of one label apart."""

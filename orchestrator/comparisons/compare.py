@@ -227,7 +227,7 @@ def _budget_notes(runs: Sequence[ComparedRun], budget: Budget) -> list[str]:
     if budget.is_cut:
         notes.append(
             f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
-            f"steps, and are compared after {budget.env_steps:,}, give or take "
+            f"steps, and are compared after {budget.place:,}, give or take "
             f"{TOLERANCE:.0%}; what came later is left out"
         )
     if budget.env_steps == 0 and any(s.learns for r in runs for s in r.recorded.servers.values()):
@@ -272,6 +272,22 @@ def _notes(
             notes.append(
                 f"in role {listed(missing)} no labels met the same others, so that they cannot be "
                 "told from those; run the missing assignments"
+            )
+    for result in compared:
+        labels = [standing.label for standing in result.standings]
+        unknown = [
+            f"{pairing.first} and {pairing.second}"
+            for pairing in result.pairings
+            if labels.index(pairing.first) < labels.index(pairing.second)
+            and pairing.num_pairs > 1
+            and pairing.difference is not None
+            and math.isnan(pairing.difference.low)
+        ]
+        if unknown:
+            notes.append(
+                f"in role {result.subject.name} the difference of {'; '.join(unknown)} has no "
+                "interval: among some others it is of one seed alone, and nothing is known of how "
+                "it varies there"
             )
     if budget.num_episodes < _FEW_EPISODES:
         notes.append(f"each evaluation has only {budget.num_episodes} episodes")

@@ -7,7 +7,7 @@ algorithm, or what a sweep calls it; settings are added only where two servers o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from servers.fixed_policies import find_fixed
 _NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")
 _OF_THE_RUN = ("num_processes", "num_envs_per_process")
 _MAX_SHOWN = 40  # characters of a setting's value
+_Settings = tuple[tuple[str, str], ...]  # by name, each value whole, so that they can be grouped
 
 
 @dataclass(frozen=True)
@@ -117,23 +118,45 @@ def _labels(
                 if other != role and run.server_of[members[0]] == server_id
             ]
             plain.append(label + (f" shared with {', '.join(also)}" if also else ""))
+        told: list[tuple[str, _Settings]] = [(label, ()) for label in plain]
         for label in dict.fromkeys(plain):
             ours = [i for i, other in enumerate(plain) if other == label]
-            told = _differences([servers[i][1] for i in ours])
-            for index, difference in zip(ours, told, strict=True):
-                labels[index][role] = label + (f" [{difference}]" if difference else "")
+            differences = _differences([servers[i][1] for i in ours])
+            for index, difference in zip(ours, differences, strict=True):
+                told[index] = (label, difference)
+        names = _names(told)
+        for index, one in enumerate(told):
+            labels[index][role] = names[one]
     return labels
 
 
-def _differences(servers: Sequence[ServerConfig]) -> list[str]:
-    """For each server, the settings in which it differs from any of the others, as text."""
+def _names(told: Iterable[tuple[str, _Settings]]) -> dict[tuple[str, _Settings], str]:
+    """A name for each label with its settings; those that look the same are numbered.
+
+    The number stands before the settings, where a narrow figure does not cut it off.
+    """
+    names: dict[tuple[str, _Settings], str] = {}
+    for label, settings in dict.fromkeys(told):
+        shown = ", ".join(f"{key}={_shortened(value)}" for key, value in settings)
+        after = f" [{shown}]" if shown else ""
+        name, number = label + after, 1
+        while name in names.values():
+            number += 1
+            name = f"{label} #{number}{after}"
+        names[label, settings] = name
+    return names
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN].rstrip() + "…"
+
+
+def _differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
+    """For each server, the settings in which it differs from any of the others."""
     flat = [dict(_flattened(_behaviour(server))) for server in servers]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     differing = [k for k in keys if len({str(one.get(k, "default")) for one in flat}) > 1]
-    return [
-        ", ".join(f"{k}={str(one.get(k, 'default'))[:_MAX_SHOWN]}" for k in differing)
-        for one in flat
-    ]
+    return [tuple((k, str(one.get(k, "default"))) for k in differing) for one in flat]
 
 
 def _behaviour(server: ServerConfig) -> dict[str, Any]:

@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 
 from orchestrator.comparisons.comparison import Comparison
-from orchestrator.comparisons.contestants import Contestant
 from orchestrator.comparisons.roles import Subject
 from orchestrator.comparisons.rows import TABLES
-from orchestrator.comparisons.side_by_side import TOLERANCE
+from orchestrator.comparisons.side_by_side import point_at
 from orchestrator.comparisons.sources import ComparedRun
 from orchestrator.json_files import write_json, write_text
 from orchestrator.recorded_run import EvaluationPoint
@@ -99,8 +98,7 @@ def marl_eval(comparison: Comparison) -> dict[str, Any]:
         environment or comparison.env: {
             task or "task": {
                 contestant.name: {
-                    f"seed_{run.seed}": _steps(comparison, contestant, run)
-                    for run in contestant.runs
+                    f"seed_{run.seed}": _steps(comparison, run) for run in contestant.runs
                 }
                 for contestant in comparison.contestants
             }
@@ -108,9 +106,9 @@ def marl_eval(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _steps(comparison: Comparison, contestant: Contestant, run: ComparedRun) -> dict[str, Any]:
-    limit = comparison.budget.env_steps * (1 + TOLERANCE)
-    points = [p for p in run.points if p.env_steps <= limit or not contestant.learns]
+def _steps(comparison: Comparison, run: ComparedRun) -> dict[str, Any]:
+    last = point_at(run, comparison.budget)
+    points = [p for p in run.points if p.env_steps <= last.env_steps]
     steps: dict[str, Any] = {
         f"step_{number}": {
             "step_count": point.env_steps,
@@ -119,7 +117,7 @@ def _steps(comparison: Comparison, contestant: Contestant, run: ComparedRun) -> 
         }
         for number, point in enumerate(points)
     }
-    steps["absolute_metrics"] = _metrics(comparison.subjects, points[-1])
+    steps["absolute_metrics"] = _metrics(comparison.subjects, last)
     return steps
 
 

@@ -41,12 +41,15 @@ class Budget:
     """How much training is compared.
 
     Attributes:
-        env_steps: at which all runs that learn were evaluated; 0 if none learns.
+        place: env steps near which every run that learns was evaluated; 0 if none learns. Each is
+            scored at its last evaluation within `TOLERANCE` of it, see `point_at`.
+        env_steps: the fewest that a run had at that evaluation.
         longest: that any run was trained for and evaluated after.
         is_cut: whether runs went on, and what came after is left out.
         num_episodes: of each run's evaluation there, the same for all.
     """
 
+    place: int
     env_steps: int
     longest: int
     is_cut: bool
@@ -124,7 +127,8 @@ class Pairing:
         first, second: labels.
         improvement: probability that a run of the first scores higher.
         difference: mean of the first's score less the second's, paired by seed and by others,
-            widened for small samples; None without a common seed.
+            widened for small samples; None without a common seed, and no interval where among
+            some others there is but one.
         num_pairs: of seeds.
     """
 
@@ -180,7 +184,7 @@ def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budge
     """
     learning = [run for run in runs if _learns(run)]
     if not learning:
-        return Budget(0, 0, False, min(_num_episodes(run.points[-1]) for run in runs))
+        return Budget(0, 0, 0, False, min(_num_episodes(run.points[-1]) for run in runs))
     last = {run: run.points[-1].env_steps for run in learning}
     longest, shortest = max(last.values()), min(last.values())
     if wanted is not None and shortest < wanted * (1 - TOLERANCE):
@@ -195,16 +199,15 @@ def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budge
         else sorted({point.env_steps for run in learning for point in run.points}, reverse=True)
     )
     for place in places:
-        points = [_point_at(run, place) for run in learning]
-        if all(point is not None for point in points) and (place > 0 or longest == 0):
+        points = [p for run in learning if (p := _point_near(run, place)) is not None]
+        if len(points) == len(learning) and (place > 0 or longest == 0):
             fixed = [run.points[-1] for run in runs if not _learns(run)]
-            met = [point for point in [*points, *fixed] if point is not None]
-            env_steps = min(point.env_steps for point in points if point is not None)
             return Budget(
-                env_steps=env_steps,
+                place=place,
+                env_steps=min(point.env_steps for point in points),
                 longest=longest,
-                is_cut=longest > env_steps * (1 + TOLERANCE),
-                num_episodes=min(map(_num_episodes, met)),
+                is_cut=longest > place * (1 + TOLERANCE),
+                num_episodes=min(map(_num_episodes, [*points, *fixed])),
             )
     if wanted is not None:
         raise CannotCompare(f"not every run was evaluated after about {wanted:,} env steps")
@@ -214,6 +217,18 @@ def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budge
         f"last evaluated after {shortest:,} env steps, {ends[1].name!r} after {longest:,}; train "
         "them for equally many, or set evaluation.interval_env_steps so that they can be cut"
     )
+
+
+def point_at(run: ComparedRun, budget: Budget) -> EvaluationPoint:
+    """Returns the evaluation that a run is scored at: the last one, if nothing in it learns.
+
+    Raises:
+        ValueError: the run has none there, so it is not one of those that the budget is of.
+    """
+    point = _point_near(run, budget.place) if _learns(run) else run.points[-1]
+    if point is None:
+        raise ValueError(f"run {run.name!r} was not evaluated near {budget.place:,} env steps")
+    return point
 
 
 def score_runs(
@@ -288,11 +303,9 @@ def _num_episodes(point: EvaluationPoint) -> int:
     return max(len(returns) for returns in point.returns[None].values())
 
 
-def _point_at(run: ComparedRun, env_steps: int) -> EvaluationPoint | None:
+def _point_near(run: ComparedRun, place: int) -> EvaluationPoint | None:
     """The evaluation after about so many env steps, the one with most of them."""
-    if not _learns(run):
-        return run.points[-1]
-    near = [p for p in run.points if abs(p.env_steps - env_steps) <= TOLERANCE * env_steps]
+    near = [p for p in run.points if abs(p.env_steps - place) <= TOLERANCE * place]
     return near[-1] if near else None
 
 
@@ -304,8 +317,7 @@ def _score(
     start: int,
     threshold: float | None,
 ) -> RunScore:
-    point = _point_at(run, budget.env_steps)
-    assert point is not None, "the budget is one that all runs have"
+    point = point_at(run, budget)
     learned = _returns(point, subject, None, budget.num_episodes)
     in_place = None
     server_id = run.server_of[subject.agents[0]]

@@ -50,7 +50,9 @@ class StopConfig:
     iterations: int | None = None
     """Training iterations that every server has made; null: not used."""
     episode_return: dict[str, float] = field(default_factory=dict)
-    """Server to the mean episode return it must reach; the run ends when all have."""
+    """Server to the return it must reach; the run ends when all have. It is the live table's: the
+    sum over the server's agents (summary.md shows their mean), mean of the last 100 training
+    episodes, of which there must have been 20."""
 
 
 @dataclass

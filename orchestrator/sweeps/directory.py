@@ -60,7 +60,8 @@ class TrialRecord:
 
     id: str
     assignment: str
-    """Canonical, labels being the sweep's names for algorithms."""
+    """Canonical, labels being the sweep's names for algorithms; "" of what a simulation refused
+    before anybody knew its agents."""
     roles: dict[str, str]
     """Role to the template that serves it."""
     parameters: dict[str, Any]
@@ -83,6 +84,11 @@ class TrialRecord:
     def is_finished(self) -> bool:
         """Whether nothing is left to do: it ran to its end, or to where the scheduler ended it."""
         return self.status in ("done", "stopped_early")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is finished or has failed."""
+        return self.is_finished or self.status == "failed"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrialRecord:

@@ -199,14 +199,22 @@ def _write_out(plan: SweepPlan) -> None:
     for seed in seeds:
         for (cast, values), resolved in zip(wanted, experiments, strict=True):
             experiment = reseeded(resolved, seed)
-            trial_id = name_trial(len(plan.rows), width, experiment.assignment, seed)
+            name = file_name(experiment.assignment)
+            trial_id = name_trial(len(plan.rows), width, name, seed)
             plan.rows.append(Row(trial_id, experiment.assignment, cast, values, seed))
             plan.experiments[trial_id] = experiment
 
 
-def name_trial(number: int, width: int, assignment: str, seed: int) -> str:
-    """Returns a trial's id, which is also a directory's name: ``03-qmix-ppo-4f1c0a92b7d3-s1``."""
-    return f"{number:0{width}d}-{file_name(assignment)}-s{seed}"
+def name_trial(number: int, width: int, name: str, seed: int) -> str:
+    """Returns a trial's id, which is also a directory's name: ``03-qmix-ppo-4f1c0a92b7d3-s1``.
+
+    Args:
+        number: its place in the table.
+        width: digits of the last number.
+        name: of its assignment, as a file's; see `file_name`.
+        seed: its own.
+    """
+    return f"{number:0{width}d}-{name}-s{seed}"
 
 
 def _placed(problem: str, where: list[int], wanted: list[tuple[Cast, dict[str, Any]]]) -> str:

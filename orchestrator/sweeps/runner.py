@@ -36,7 +36,7 @@ from orchestrator.local_ray import (
 from orchestrator.placement import cpus_wanted
 from orchestrator.signals import claim_signals, ignore_signals, interruptible
 from orchestrator.sweeps.assignments import Cast
-from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
 from orchestrator.sweeps.load import load_resumed, to_yaml
 from orchestrator.sweeps.parameters import active, settings
 from orchestrator.sweeps.plan import Row, SweepPlan, make_plan
@@ -84,8 +84,9 @@ def start_sweep(
         folder = SweepDirectory.create_at(sweep_dir)
     write_text(folder.config_file, to_yaml(config))
     records = [_new_record(row) for row in plan.rows]
-    folder.write_trials(records)
-    return _run(plan, folder, records, console)
+    with folder.locked() as lock:
+        folder.write_trials(records)
+        return _run(plan, folder, records, lock, console)
 
 
 def resume_sweep(
@@ -107,10 +108,12 @@ def resume_sweep(
         ConfigError: it cannot run any more, as its simulation has changed for one.
     """
     folder = SweepDirectory.open(sweep_dir)
-    plan = make_plan(load_resumed(folder.config_file, overrides))
-    records = [_resumed(record, folder) for record in folder.trials()]
-    plan.rows = [Row(r.id, r.assignment, r.roles, r.parameters, r.seed) for r in records]
-    return _run(plan, folder, records, console)
+    # Locked before anything is read: whoever runs it now may be finishing trials.
+    with folder.locked() as lock:
+        plan = make_plan(load_resumed(folder.config_file, overrides))
+        records = [_resumed(record, folder) for record in folder.trials()]
+        plan.rows = [Row(r.id, r.assignment, r.roles, r.parameters, r.seed) for r in records]
+        return _run(plan, folder, records, lock, console)
 
 
 def _new_record(row: Row) -> TrialRecord:
@@ -118,11 +121,14 @@ def _new_record(row: Row) -> TrialRecord:
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
-    """Returns a trial as it stands: one that ended just before the sweep died is finished, too."""
-    if record.is_finished:
+    """Returns a trial as it stands: one that ended just before the sweep died is done, too.
+
+    One that says it was stopped early may have been told so by the sweep's own end.
+    """
+    if record.is_finished or not record.assignment:  # refused: it would be again
         return record
     outcome = folder.outcome_of(record)
-    if outcome is not None and outcome.is_finished and outcome.id == record.id:
+    if outcome is not None and outcome.status == "done" and outcome.id == record.id:
         return replace(outcome, run_dir=record.run_dir)
     return TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
 
@@ -131,6 +137,7 @@ def _run(
     plan: SweepPlan,
     folder: SweepDirectory,
     records: list[TrialRecord],
+    lock: Lock,
     console: Console | None,
 ) -> SweepResult:
     say = console.print if console is not None else _say_nothing
@@ -140,28 +147,28 @@ def _run(
     say(f"sweep directory: {folder.path}", soft_wrap=True, highlight=False)
     say(f"{total} trials{kept}", highlight=False)
     book = Book(folder, records)
+    if num_kept == total:
+        book.close()
+        return SweepResult(folder.path, tuple(book.records), plan.config)
     is_interrupted = False
-    if num_kept < total:
-        with (
-            folder.locked() as lock,
-            interruptible(),
-            contextlib.ExitStack() as ray_session,
-        ):
+    with interruptible(), contextlib.ExitStack() as ray_session:
+        try:
             try:
-                try:
-                    lock.note(ray_session.enter_context(sweep_ray(plan)))
-                    claim_signals()
-                    for note in _placement_notes(plan):
-                        say(note, soft_wrap=True, highlight=False)
-                    _tune(plan, book, console)
-                finally:
-                    ignore_signals()
-            except KeyboardInterrupt:
-                is_interrupted = True
+                lock.note(ray_session.enter_context(sweep_ray(plan)))
+                claim_signals()
+                for note in _placement_notes(plan):
+                    say(note, soft_wrap=True, highlight=False)
+                _tune(plan, book, console)
             finally:
-                book.close()
-                ray_session.close()
-                lock.note(None)
+                ignore_signals()
+        except KeyboardInterrupt:
+            is_interrupted = True
+        finally:
+            book.close()
+            ray_session.close()
+            lock.note(None)
+    # Tune ends of itself, too, when told to (SIGUSR1).
+    is_interrupted |= any(not record.is_over for record in book.records)
     return SweepResult(folder.path, tuple(book.records), plan.config, is_interrupted)
 
 
@@ -212,7 +219,7 @@ def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
 
 def local_num_cpus(plan: SweepPlan) -> int:
     """Returns the logical CPUs of a local Ray: the machine's, and enough for what was asked."""
-    wanted = [sum(cpus_wanted(plan.config_of(row))) for row in plan.rows]
+    wanted = [sum(cpus_wanted(plan.config_of(row))) for row in plan.rows if row.assignment]
     # A searcher has made no rows yet.
     wanted = wanted or [
         sum(cpus_wanted(plan.resolve(cast, _first_values(plan.config, cast), 0).config))
@@ -228,7 +235,7 @@ def _first_values(config: SweepConfig, cast: Cast) -> dict[str, Any]:
 
 def _placement_notes(plan: SweepPlan) -> Iterator[str]:
     """Yields why trials may wait for ever; a cluster that grows can still make room for them."""
-    needs = [(row, cpus_wanted(plan.config_of(row))) for row in plan.rows]
+    needs = [(row, cpus_wanted(plan.config_of(row))) for row in plan.rows if row.assignment]
     if not plan.config.address or not needs:
         return
     row, cpus = max(needs, key=lambda need: sum(need[1]))
@@ -254,12 +261,14 @@ def _tune(plan: SweepPlan, book: Book, console: Console | None) -> None:
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     rows = [
-        row for row, record in zip(plan.rows, book.records, strict=True) if not record.is_finished
+        row
+        for row, record in zip(plan.rows, book.records, strict=True)
+        if not record.is_finished and record.assignment
     ]
     more = None
     if config.searcher == "optuna":
         make = functools.partial(make_optuna, seed=derive_seed(config.seed, "searcher"))
-        more = Suggestions(plan, METRIC, book.records, make, book.add)
+        more = Suggestions(plan, METRIC, book.records, make, book.add, book.refuse)
     search = TableSearch(
         rows, book.folder, METRIC, config.metric.mode, more, columns=tuple(config.parameters)
     )
@@ -366,6 +375,8 @@ class Book(tune.Callback):
         self.folder = folder
         self.records = records
         self._by_id = {record.id: record for record in records}
+        self._ending: list[TrialRecord] = []
+        """Told to stop early, and still saving."""
         self._written_at = 0.0
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -373,6 +384,14 @@ class Book(tune.Callback):
         for row in rows:
             self._by_id[row.trial_id] = _new_record(row)
             self.records.append(self._by_id[row.trial_id])
+        self._write()
+
+    def refuse(self, rows: Sequence[Row], cause: str) -> None:
+        """Takes in trials that a searcher has made and that cannot be run."""
+        self.add(rows)
+        for row in rows:
+            self._by_id[row.trial_id].status = "failed"
+            self._by_id[row.trial_id].cause = cause
         self._write()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -396,7 +415,23 @@ class Book(tune.Callback):
         self._take(record, trial.last_result)
         is_finished = (trial.last_result or {}).get(IS_FINISHED)
         record.status = "done" if is_finished else "stopped_early"
+        if not is_finished:
+            self._ending.append(record)
         self._write()
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Tune's call.
+
+        When there is nothing left to run, Tune gives trials that it has stopped ten seconds more.
+        """
+        if not self._ending or not all(trial.is_finished() for trial in trials):
+            return
+        deadline = time.monotonic() + _CLEANUP_S
+        while time.monotonic() < deadline and any(
+            self.folder.outcome_of(record) is None for record in self._ending
+        ):
+            time.sleep(0.1)
+        self._ending.clear()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune's call."""

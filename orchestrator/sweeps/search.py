@@ -13,11 +13,14 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
+from orchestrator.config.problems import ConfigError
+from orchestrator.sweeps.assignments import Cast
 from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from orchestrator.sweeps.parameters import active, kind_of
 from orchestrator.sweeps.plan import Row, SweepPlan, name_trial
 from orchestrator.sweeps.schema import ParameterConfig
 from orchestrator.sweeps.trial import METRIC, tune_config
+from protocol.assignment import file_name
 
 CAST = "(assignment)"
 """Beside parameters, what a searcher chooses: the number of the assignment."""
@@ -89,6 +92,8 @@ class Suggestions:
         make_searcher: from the space, metric, mode, and (point, value) of what is known, to Tune's
             searcher.
         on_rows: hears of new rows.
+        on_refused: hears of rows that cannot be run, and why: a simulation may refuse its
+            arguments.
     """
 
     def __init__(
@@ -98,9 +103,11 @@ class Suggestions:
         earlier: Sequence[TrialRecord],
         make_searcher: Callable[..., Searcher],
         on_rows: Callable[[Sequence[Row]], None],
+        on_refused: Callable[[Sequence[Row], str], None],
     ) -> None:
         self._plan = plan
         self._on_rows = on_rows
+        self._on_refused = on_refused
         config = plan.config
         self._seeds = config.seeds or [config.experiment.seed]
         self._num_left = config.num_samples - len(earlier) // len(self._seeds)
@@ -121,27 +128,39 @@ class Suggestions:
         self._searcher = make_searcher(space, metric, config.metric.mode, known)
 
     def next(self) -> list[Row]:
-        """Returns the rows of one more suggestion; none after the last."""
-        if self._num_left <= 0:
-            return []
-        suggestion_id = f"suggestion-{self._num_made}"
-        point = self._searcher.suggest(suggestion_id)
-        if not isinstance(point, dict):
-            return []
-        self._num_left -= 1
-        roles = self._plan.casts[point[CAST]]
-        used = active(self._plan.config.parameters, set(roles.values()))
-        parameters = {key: point[key] for key in used}
-        rows = []
-        for seed in self._seeds:
-            assignment = self._plan.assignment(roles, parameters)
-            trial_id = name_trial(self._num_made, self._width, assignment, seed)
-            rows.append(Row(trial_id, assignment, roles, parameters, seed))
-            self._num_made += 1
-            self._suggestion_of[trial_id] = suggestion_id
-        self._metrics[suggestion_id] = []
-        self._on_rows(rows)
-        return rows
+        """Returns the rows of one more suggestion that can be run; none after the last."""
+        while self._num_left > 0:
+            suggestion_id = f"suggestion-{self._num_made}"
+            point = self._searcher.suggest(suggestion_id)
+            if not isinstance(point, dict):
+                break
+            self._num_left -= 1
+            roles = self._plan.casts[point[CAST]]
+            used = active(self._plan.config.parameters, set(roles.values()))
+            parameters = {key: point[key] for key in used}
+            try:
+                assignment = self._plan.assignment(roles, parameters)
+            except ConfigError as error:
+                self._searcher.on_trial_complete(suggestion_id, error=True)
+                rows = self._rows("refused", "", roles, parameters)
+                self._on_refused(rows, "; ".join(error.problems))
+                continue
+            rows = self._rows(file_name(assignment), assignment, roles, parameters)
+            self._suggestion_of |= {row.trial_id: suggestion_id for row in rows}
+            self._metrics[suggestion_id] = []
+            self._on_rows(rows)
+            return rows
+        return []
+
+    def _rows(
+        self, name: str, assignment: str, roles: Cast, parameters: dict[str, Any]
+    ) -> list[Row]:
+        """One for each seed."""
+        first, self._num_made = self._num_made, self._num_made + len(self._seeds)
+        return [
+            Row(name_trial(first + i, self._width, name, seed), assignment, roles, parameters, seed)
+            for i, seed in enumerate(self._seeds)
+        ]
 
     def complete(self, row: Row, metric: float | None) -> None:
         """Takes in what came of a row, None if it failed."""

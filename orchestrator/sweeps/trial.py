@@ -131,7 +131,8 @@ class Trial(tune.Trainable):
         while True:
             if run.watch():
                 run.finish()
-                self._end("done")
+                if unsaved := self._end("done"):
+                    raise RunFailed("; ".join(unsaved))
                 return {**self._result(run), IS_FINISHED: True, "done": True}
             if time.monotonic() >= due_at:
                 return self._result(run)
@@ -152,16 +153,21 @@ class Trial(tune.Trainable):
 
     def cleanup(self) -> None:
         """Ends the run if it is not over: the scheduler has seen enough of it."""
-        if not self._is_over:
-            self._end("stopped_early")
+        self._end("stopped_early")
 
-    def _end(self, status: Status, cause: str = "") -> None:
-        """Ends all processes, and writes the report and the outcome."""
-        self._is_over = True
+    def _end(self, status: Status, cause: str = "") -> list[str]:
+        """Ends all processes, and writes the report and the outcome; once.
+
+        Returns:
+            What could not be saved: a trial is not done without.
+        """
         run, row = self._run, self._row
-        if run is None:  # it never came to have a directory
-            return
-        run.stop()
+        if self._is_over or run is None:  # None: it never came to have a directory
+            return []
+        self._is_over = True
+        unsaved = run.stop()
+        if unsaved and status != "failed":
+            status, cause = "failed" if status == "done" else status, "; ".join(unsaved)
         self._metrics.close()
         if run.has_started:
             write_report(self._folder)
@@ -181,6 +187,7 @@ class Trial(tune.Trainable):
         )
         # The last thing: who finds it knows that all the rest is there.
         write_text(self._folder.path / OUTCOME_FILE, record.to_json() + "\n")
+        return unsaved
 
 
 def _named(experiment: Experiment, trial_id: str) -> Experiment:

@@ -41,7 +41,6 @@ _PPO_ONLY = frozenset(
 )
 _NOT_QMIX = frozenset(
     {
-        "count_steps_by",
         "grad_clip_by",
         "minibatch_size",
         "num_epochs",

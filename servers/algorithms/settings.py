@@ -10,7 +10,6 @@ from protocol.suggestions import did_you_mean
 # What a user may set beside the arguments of the config's `training()`.
 COMMON_SETTINGS = frozenset(
     {
-        "count_steps_by",
         "log_gradients",
         "metrics_num_episodes_for_smoothing",
         "min_sample_timesteps_per_iteration",

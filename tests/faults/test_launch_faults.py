@@ -137,6 +137,19 @@ def test_a_run_that_is_told_again_and_again(launch: Callable[..., Run]) -> None:
     run.assert_nothing_is_left()
 
 
+def test_a_checkpoint_that_cannot_be_written_fails_the_run(launch: Callable[..., Run]) -> None:
+    run = launch(config() | {"stop": {"env_steps": 2_000}, "checkpoint": {"at_end": True}})
+    run.wait_for_learning()
+    checkpoints = run.folder / "checkpoints"
+    checkpoints.rmdir()
+    checkpoints.write_text("no folder")
+    assert run.wait(PATIENCE_S) == 1, run.output
+    for name in ("ppo", "a2c"):
+        assert f"no checkpoint of server '{name}'" in run.output
+    assert_readable(run)
+    run.assert_nothing_is_left()
+
+
 def test_a_run_that_is_interrupted_while_it_starts(launch: Callable[..., Run]) -> None:
     run = launch(config())
     run.wait_for("a server's log", lambda: (run.folder / "logs" / "ppo.log").exists())

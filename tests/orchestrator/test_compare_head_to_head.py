@@ -174,6 +174,56 @@ def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> Non
     assert "flee" not in hunters.players
 
 
+def frozen(path: str) -> ServerConfig:
+    return ServerConfig("FROZEN", ["agent_2"], settings={"checkpoint": path})
+
+
+def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    one, other = Player("flee", "prey", frozen("a")), Player("flee", "prey", frozen("b"))
+    assert one == Player("flee", "prey", frozen("a"))
+    assert one != other
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
+    meet(ledger, who, scripts={"prey": [one]})
+    num_alone = len(ledger.seatings)
+    arena: Any = ledger
+    games = head_to_head._Games(arena, (7,), ())
+    hunters = Player("random", "hunters", ServerConfig("RANDOM", ["agent_0", "agent_1"]))
+    for prey in (one, other, one):
+        games.returns({"hunters": hunters, "prey": prey})
+    assert [seating["prey"] for seating in ledger.seatings[num_alone:]] == [one, other]
+
+
+class Checkpoints:
+    """An arena in which a return is the last letter of the hunters' checkpoint."""
+
+    def check_interchangeable(self, roles: Sequence[str]) -> None:
+        pass
+
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
+        path = seating["hunters"].server.settings.get("checkpoint", chr(0))
+        value = float(ord(path[-1]))
+        return {agent: (value,) * len(seeds) for agents in ROLES.values() for agent in agents}
+
+
+def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_play(
+    tmp_path: Path,
+) -> None:
+    folder = "/somewhere/far/down/in/the/tree/of/runs/" * 2
+    runs = read_sources(
+        [
+            made_up_run(tmp_path, "FROZEN", "RANDOM", 1, 5.0, settings={"checkpoint": folder + end})
+            for end in ("a", "b")
+        ]
+    ).runs
+    arena: Any = Checkpoints()
+    played, _ = meet(arena, find_contestants(runs, find_roles(runs, {})))
+    scores = {m.player: m.score for m in played.matches if m.role == "hunters"}
+    assert len(scores) == 3  # with random
+    assert sorted(scores.values()) == [0.0, float(ord("a")), float(ord("b"))]
+
+
 def test_what_nobody_trained_has_no_interval_over_seeds(
     ledger: Ledger, four: tuple[Contestant, ...]
 ) -> None:

@@ -13,6 +13,7 @@ from compared_runs import made_up_run, made_up_runs
 import orchestrator
 from orchestrator.comparisons.compare import compare_runs, default_folder
 from orchestrator.comparisons.comparison import Comparison
+from orchestrator.comparisons.files import marl_eval
 from orchestrator.comparisons.side_by_side import find_budget
 from orchestrator.comparisons.sources import CannotCompare, read_sources
 
@@ -61,6 +62,43 @@ def test_budgets_without_a_common_point_are_refused_by_name(tmp_path: Path) -> N
         assert named in str(refused.value)
     with pytest.raises(CannotCompare, match=f"3,000 env steps is more than run '{short.name}'"):
         find_budget(runs, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        ((100_000, 105_200), None),
+        ((96_000, 100_000, 104_000), None),
+        ((95_500, 104_500), 100_000),
+    ],
+)
+def test_runs_near_one_budget_are_scored_at_their_ends(
+    tmp_path: Path, ends: tuple[int, ...], wanted: int | None
+) -> None:
+    """Evaluated before and after training alone: no run has an earlier point to fall back on."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, budget=end, points=(0.0, 1.0))
+        for seed, end in enumerate(ends)
+    ]
+    found = compare_runs(paths, num_episodes=2, budget=wanted)
+    runs = found.standing(QMIX_PPO, "role:hunters").runs
+    assert [run.env_steps for run in runs] == list(ends)
+    assert [run.score for run in runs] == pytest.approx([5.0] * len(ends))
+    assert (found.budget.env_steps, found.budget.is_cut) == (min(ends), False)
+    data = marl_eval(found)["experiments.simulations.zero_cost"]["ZeroCost"][QMIX_PPO]
+    for run in data.values():  # what is handed on is what was scored
+        assert np.mean(run["absolute_metrics"]["return_role_hunters"]) == pytest.approx(5.0)
+
+
+def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> None:
+    """A second look, around the shorter run's end, would find the longer one a point earlier."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=100_000),
+        made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=105_200, points=(0.0, 0.92, 1.0)),
+    ]
+    runs = compare_runs(paths, num_episodes=2).standing(QMIX_PPO, "role:hunters").runs
+    assert [run.env_steps for run in runs] == [100_000, 105_200]
+    assert [run.score for run in runs] == pytest.approx([5.0, 5.0])
 
 
 def test_a_score_is_a_run_s_mean_return(comparison: Comparison) -> None:
@@ -121,6 +159,21 @@ def test_thresholds_may_be_given(tmp_path: Path) -> None:
 def test_few_seeds_are_said_aloud(tmp_path: Path) -> None:
     notes = compare_runs(made_up_runs(tmp_path)[:1], num_episodes=2).notes
     assert any("has one seed" in note for note in notes)
+
+
+def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
+    """Among A2C's prey both have seed 1 alone in common: how pairs differ there nobody knows."""
+    seeds = {("QMIX", "PPO"): (1, 2, 3), ("PPO", "PPO"): (1, 2, 3)}
+    seeds |= {("QMIX", "A2C"): (1, 2), ("PPO", "A2C"): (1, 3)}
+    paths = [made_up_run(tmp_path, *who, s, 5.0 + s) for who, each in seeds.items() for s in each]
+    found = compare_runs(paths, num_episodes=2)
+    difference = found.roles_compared[0].pairings[0].difference
+    assert difference is not None
+    assert difference.mean == pytest.approx(0.0)
+    assert math.isnan(difference.low)
+    told = [note for note in found.notes if "of one seed alone" in note]
+    assert len(told) == 1
+    assert "in role hunters the difference of qmix and ppo" in told[0]
 
 
 def test_external_simulations_are_compared_without_playing(tmp_path: Path) -> None:

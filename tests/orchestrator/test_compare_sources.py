@@ -83,6 +83,27 @@ def test_settings_are_named_where_they_tell_two_contestants_apart(tmp_path: Path
     assert [c.seeds for c in contestants] == [(1, 2), (1, 2)]
 
 
+_SCHEDULE = "[[0, 1.0], [10000, 0.5], [20000, 0.25], [40000, {}]]"
+
+
+def test_settings_that_differ_late_in_their_text_are_two_contestants(tmp_path: Path) -> None:
+    """Values are shortened to be shown; what is grouped is the whole of them."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, settings={"epsilon": _SCHEDULE.format(end)})
+        for end, seeds in ((0.1, (1, 2)), (0.02, (2, 3)), (0.05, (1,)))
+        for seed in seeds
+    ]
+    runs = read_sources(paths).runs
+    contestants = find_contestants(runs, find_roles(runs, {}))
+    assert [c.seeds for c in contestants] == [(1, 2), (2, 3), (1,)]
+    shown = "[epsilon=[[0, 1.0], [10000, 0.5], [20000, 0.25],…]"
+    assert [c.played["hunters"] for c in contestants] == [
+        f"qmix {shown}",
+        f"qmix #2 {shown}",
+        f"qmix #3 {shown}",
+    ]
+
+
 def test_roles_may_be_named_and_are_checked(tmp_path: Path) -> None:
     runs = read_sources([made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)]).runs
     assert find_roles(runs, {"wolves": ["agent_0"]}) == {

@@ -156,7 +156,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             loop.run(should_stop=lambda: loop.num_env_steps >= 600)
         served.check()
         for server_id, server in served.servers.items():
-            assert server.finish_training()
+            server.finish_training()
             server.policies.save(run.checkpoints / server_id / "last")
         assert served.servers["qmix"].status().weights_seq_no > 0
     return run.path

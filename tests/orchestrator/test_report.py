@@ -129,6 +129,21 @@ def test_an_evaluation_without_random_in_place_says_so(tmp_path: Path) -> None:
     assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
 
 
+def test_episodes_are_paired_by_place_though_agents_were_not_in_all_of_them(
+    tmp_path: Path,
+) -> None:
+    run = new_run(tmp_path)
+    learned, random = [1.5, 100.5, None, 50.5], [None, 100.0, 30.0, 50.0]
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.evaluation(evaluation(50, None, learned, learned, [0.0] * 4))
+        metrics.evaluation(evaluation(50, "wolves", random, random, [0.0] * 4))
+    final = write_report(run).servers[0].final
+    assert final is not None
+    assert final.advantage is not None
+    assert (final.advantage.mean, final.advantage.low, final.advantage.high) == (0.5, 0.5, 0.5)
+    assert final.num_episodes == 3
+
+
 def test_seeds_are_combined(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2, 3)]
     for shift, run in enumerate(runs):

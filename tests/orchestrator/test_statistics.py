@@ -132,6 +132,53 @@ def test_intervals_of_a_mean_cover_it_95_times_in_100(num_episodes: int) -> None
     assert 0.91 < hits / 600 < 0.98  # 600 trials: a standard deviation of 0.9 %
 
 
+@pytest.mark.parametrize("sizes", [(3, 2), (5, 3), (10, 3), (3, 3, 2), (20, 4)])
+def test_intervals_over_strata_of_unequal_size_cover_at_least_95_times_in_100(
+    sizes: tuple[int, ...],
+) -> None:
+    rng = np.random.default_rng(sum(sizes))
+    hits = 0
+    for trial in range(600):
+        strata = [rng.normal(size=size) for size in sizes]
+        interval = mean_interval(strata, seed=trial, num_resamples=400)
+        hits += interval.low <= 0 <= interval.high
+    assert hits / 600 > 0.92
+
+
+def test_a_small_stratum_with_the_larger_spread_is_not_drowned_in_a_large_one() -> None:
+    """One factor for all of them, sqrt(N / (N - K)), and their common N - K covered 82 %."""
+    rng = np.random.default_rng(4)
+    hits = 0
+    for trial in range(600):
+        strata = [rng.normal(size=10), rng.normal(0.0, 3.0, 3)]
+        interval = mean_interval(strata, seed=trial, num_resamples=400)
+        hits += interval.low <= 0 <= interval.high
+    assert hits / 600 > 0.89  # (3, 3) with such spreads: 91 %
+
+
+@given(st.integers(1, 4), st.integers(2, 6))
+def test_strata_of_one_size_have_the_factor_and_the_freedom_of_all_numbers(
+    num_strata: int, size: int
+) -> None:
+    rng = np.random.default_rng(size)
+    strata = [rng.normal(size=size) for _ in range(num_strata)]
+    found = statistics._Bootstrap.of(strata, np.random.default_rng(0), 50)
+    again = np.random.default_rng(0)
+    means = np.mean([statistics._resampled_means(a, again, 50) for a in strata], axis=0)
+    num, freedom = num_strata * size, num_strata * (size - 1)
+    expected = (means - found.mean) * math.sqrt(num / freedom)
+    assert found.deviations == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert found.degrees_of_freedom == freedom  # exactly: at 2 and 3 the quantile has steps
+
+
+def test_a_stratum_of_one_number_leaves_the_interval_unknown() -> None:
+    """Nothing is known of its spread, and half of the mean is its."""
+    estimate = mean_interval([[1.0, 2.0, 3.0], [10.0]])
+    assert estimate.mean == 6.0
+    assert math.isnan(estimate.low)
+    assert math.isnan(difference_interval([[1.0, 2.0], [3.0]], [[1.0, 2.0]]).high)
+
+
 def test_intervals_of_a_difference_cover_it_with_unequal_spreads() -> None:
     rng = np.random.default_rng(1)
     hits = 0

@@ -1,6 +1,8 @@
 """A sweep's directory: trials read back as they were written, runs that never overwrite."""
 
+import threading
 from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,12 +13,13 @@ from orchestrator.sweeps.directory import (
     SweepIsRunning,
     TrialRecord,
 )
-from orchestrator.sweeps.runner import _resumed
+from orchestrator.sweeps.runner import Book, _resumed
+from orchestrator.sweeps.trial import IS_FINISHED
 
 
-def record(number=0, **values):
+def record(number=0, assignment="a:x", **values):
     return TrialRecord(
-        f"{number}-x", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 3, **values
+        f"{number}-x", assignment, {"r": "a"}, {"servers.r.settings.lr": 0.1}, 3, **values
     )
 
 
@@ -90,6 +93,27 @@ def test_finished_trials_stay_when_a_sweep_is_resumed(folder, status):
     assert _resumed(finished, folder) is finished
 
 
+def test_what_a_simulation_refused_is_not_tried_again(folder):
+    refused = record(status="failed", cause="no such size", assignment="")
+    assert _resumed(refused, folder) is refused
+
+
+def test_trials_that_are_stopped_last_are_waited_for(folder):
+    run = folder.new_run("0-x")
+    run.mkdir()
+    mine = record(status="running", run_dir="runs/0-x")
+    book = Book(folder, [mine])
+    trial = SimpleNamespace(
+        config={"trial": mine.id}, last_result={IS_FINISHED: False}, is_finished=lambda: True
+    )
+    book.on_trial_complete(0, [trial], trial)
+    saved = threading.Timer(0.5, lambda: (run / OUTCOME_FILE).write_text(mine.to_json()))
+    saved.start()
+    book.on_step_end(1, [trial])
+    assert folder.outcome_of(mine) is not None
+    saved.join()
+
+
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "waiting"])
 def test_all_others_begin_again(folder, status):
     begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained", env_steps=5)
@@ -103,7 +127,9 @@ def test_a_trial_that_ended_just_before_its_sweep_was_killed_is_finished(folder)
     (run / OUTCOME_FILE).write_text(outcome.to_json())
     resumed = _resumed(record(status="running", run_dir="runs/0-x"), folder)
     assert resumed == record(status="done", metric=3.0, run_dir="runs/0-x")
-    (run / OUTCOME_FILE).write_text(record(status="failed").to_json())
-    assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()
+    # "stopped_early" may be the end of the sweep, not its scheduler's word.
+    for status in ("failed", "stopped_early"):
+        (run / OUTCOME_FILE).write_text(record(status=status).to_json())
+        assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()
     (run / OUTCOME_FILE).write_text("{")
     assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()

@@ -5,6 +5,7 @@ import math
 import pytest
 from ray.tune.experiment import Trial
 
+from orchestrator.config import ConfigError
 from orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
 from orchestrator.sweeps.directory import TrialRecord
 from orchestrator.sweeps.runner import _reporter
@@ -52,7 +53,7 @@ class Script:
     def suggest(self, suggestion_id):
         return self.points.pop(0)
 
-    def on_trial_complete(self, suggestion_id, result, error):
+    def on_trial_complete(self, suggestion_id, result=None, error=False):
         self.heard.append((suggestion_id, result and result[METRIC], error))
 
 
@@ -98,7 +99,10 @@ def suggestions(monkeypatch, plan, points, earlier=()):
     made = plan("searcher=optuna")
     script = Script(points)
     rows = []
-    return made, script, rows, Suggestions(made, METRIC, list(earlier), script.make, rows.extend)
+    more = Suggestions(
+        made, METRIC, list(earlier), script.make, rows.extend, lambda *refused: rows.append(refused)
+    )
+    return made, script, rows, more
 
 
 def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch, plan, folder):
@@ -119,6 +123,27 @@ def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch,
     search.on_trial_complete("t4", {METRIC: 4.0})
     search.on_trial_complete("t5", {METRIC: 8.0})
     assert script.heard[1:] == [("suggestion-2", None, True), ("suggestion-4", 6.0, False)]
+
+
+def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
+    monkeypatch, plan, folder
+):
+    points = [{CAST: 1, LR: 0.01}, {CAST: 0, LR: 0.02}]
+    made, script, rows, more = suggestions(monkeypatch, plan, points)
+    assignment = made.assignment
+
+    def refuse_the_first(roles, parameters):
+        made.assignment = assignment
+        raise ConfigError(["simulation: no such size"])
+
+    made.assignment = refuse_the_first
+    search = TableSearch([], folder, METRIC, "max", more)
+    assert row_of(search.suggest("t0")).roles == {"all": "random"}
+    (refused, cause), *others = rows
+    assert cause == "simulation: no such size"
+    assert [row.trial_id for row in refused] == ["0-refused-s0", "1-refused-s1"]
+    assert [row.trial_id[0] for row in others] == ["2", "3"]
+    assert script.heard == [("suggestion-0", None, True)]
 
 
 def test_a_resumed_search_is_told_what_is_known_and_makes_the_rest(monkeypatch, plan):

@@ -183,6 +183,29 @@ def test_a_team_that_is_cut_short_ends_truncated_with_its_final_observations() -
         assert column(single, ALIVE)[-1] == [1]
 
 
+def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short_is_dead_by_then() -> None:
+    store = central_store(groups=TEAM)
+    store.step(0)
+    finals = {agent: seen(agent, 9) for agent in "ab"}
+    store.end(1, is_truncated=True, terminations={"a": True}, final_observations=finals)
+    a, b = steps_of(store, "a"), steps_of(store, "b")
+    assert a.is_truncated
+    assert b.is_truncated
+    assert (column(a, ALIVE)[-1], column(b, ALIVE)[-1]) == ([0], [1])
+    assert column(a, STATE)[-1] == [0, 0, 0, 0]
+    assert column(b, STATE)[-1] == [0, 0, ord("b"), 9]
+
+
+def test_alone_too_one_that_terminates_is_no_part_of_what_another_is_bootstrapped_from() -> None:
+    store = central_store()
+    store.step(0)
+    finals = {agent: seen(agent, 9) for agent in "ab"}
+    store.end(1, is_truncated=True, terminations={"a": True}, final_observations=finals)
+    a, b = steps_of(store, "a"), steps_of(store, "b")
+    assert (a.is_terminated, b.is_truncated) == (True, True)
+    assert column(b, STATE)[-1] == [0, 0, ord("b"), 9]
+
+
 # --- masks ----------------------------------------------------------------------------------
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})

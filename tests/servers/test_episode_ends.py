@@ -44,6 +44,14 @@ def test_one_terminates_and_one_is_truncated_in_the_same_step(store: ScriptedSto
     assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TERMINATED}
 
 
+def test_one_that_is_said_to_be_both_is_cut_short(store: ScriptedStore) -> None:
+    store.step(0)
+    both = {"a": True}
+    store.end(1, truncations=both, terminations=both, final_observations=FINALS)
+    assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TERMINATED}
+    assert store.recorded("a")[0] == [0.0, 1.0]
+
+
 def test_one_dies_early(store: ScriptedStore) -> None:
     store.step(0)
     store.step(1, "a", terminations={"b": True}, rewards={"b": -1.0})

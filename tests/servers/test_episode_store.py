@@ -24,9 +24,14 @@ def store() -> ScriptedStore:
 
 def test_an_id_is_used_once(store: ScriptedStore) -> None:
     assert isinstance(store.start(), Started)  # its answer may have been lost
-    store.step(0)
+    answer = store.step(0)
+    # With the first step in its frame, it is sent again with it.
+    assert isinstance(store.start(), Started)
+    assert store.step(0) == answer
+    store.refused(StartEpisode("e", mode="eval"), OutOfOrder)
+    store.step(1)
     assert "already open" in store.refused(StartEpisode("e"), OutOfOrder).message
-    store.end(1)
+    store.end(2)
     assert "already over" in store.refused(StartEpisode("e"), OutOfOrder).message
 
 

@@ -12,12 +12,15 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from scripted_store import make_plan
+from scripted_store import ScriptedStore, make_plan
 
+from protocol.messages import Step
 from protocol.spaces import Box, DictSpace, MultiBinary
 from servers.algorithms.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule
 from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
-from servers.episodes import SeatRequest
+from servers.algorithms.qmix import QMIXConfig
+from servers.algorithms.qmix.rl_module import QMIXTorchRLModule
+from servers.episodes import PendingStep, SeatRequest
 from servers.inference import Inference
 from servers.seats import Moment, Seat, SeatRecord, make_seats
 
@@ -86,6 +89,41 @@ def test_an_unavailable_action_is_never_taken(
         assert masks[np.arange(10), actions].all()
         if should_explore:
             assert all(r.record.extra_outputs[Columns.ACTION_LOGP] <= 0 for r in requests)
+
+
+@pytest.mark.parametrize("is_fast", [True, False], ids=["numpy", "forward"])
+@pytest.mark.parametrize("logged", [{"a": 0}, {"b": 1}, {"a": 2, "b": 0}], ids=str)
+def test_a_member_s_logged_action_leaves_the_others_theirs(
+    logged: dict[str, int], is_fast: bool
+) -> None:
+    store = ScriptedStore(make_plan(dict.fromkeys("abc", MASKED), {"team": ("a", "b", "c")}))
+    seat = make_seats(store.plan)["team"]
+    spec = RLModuleSpec(
+        module_class=QMIXTorchRLModule,
+        observation_space=seat.observation_space,
+        action_space=seat.action_space,
+        inference_only=True,
+        model_config=QMIXConfig().model_config,
+    )
+    inference = Inference(MultiRLModuleSpec(rl_module_specs={"team": spec}).build, seed=0)
+    inference._live.acts_in_numpy["team"] = is_fast
+    values = np.float32([1.0, -2.0])
+    masks = {"a": [1, 1, 1], "b": [1, 1, 1], "c": [0, 1, 1]}
+    seen_now = {m: {"observation": values, "action_mask": mask} for m, mask in masks.items()}
+
+    def answer(episode_id: str, logged: dict[str, int]) -> tuple[dict[str, int], Any]:
+        store.start(episode_id, mode="eval")
+        step = Step(episode_id, 0, seen_now, logged_actions=logged)
+        pending = store.store.accept(step, 0.0)
+        assert isinstance(pending, PendingStep)
+        inference.act([pending])
+        return pending.finish(0).actions, pending.requests[0].record.action
+
+    own, _ = answer("own", {})
+    assert own["c"] != 0
+    answered, recorded = answer("logged", logged)
+    assert answered == own | logged
+    assert recorded.tolist() == list(answered.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)

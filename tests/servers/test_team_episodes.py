@@ -64,11 +64,36 @@ def test_a_team_is_truncated_if_its_last_members_are() -> None:
     assert last_team_observation(store)["alive"].tolist() == [0.0, 1.0]
 
 
-def test_a_truncated_team_without_final_observations() -> None:
+@pytest.mark.parametrize("sent", ["abc", "bc"])
+def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short(sent: str) -> None:
     store = team_store()
     store.step(0, "abc")
-    item = EndEpisode("e", 1, True, final_observations={"c": seen("c", 1)})
-    assert store.refused(item, ValueMismatch).agent_id in ("a", "b")
+    finals = {m: seen(m, 1) for m in sent}
+    store.end(1, is_truncated=True, terminations={"a": True}, final_observations=finals)
+    team = store.chunks[0].episode.agent_episodes["team"]
+    assert (team.is_terminated, team.is_truncated) == (False, True)
+    # As if it had died a step earlier: no value of it is bootstrapped.
+    last = last_team_observation(store)
+    assert last["alive"].tolist() == [0.0, 1.0]
+    assert last["obs"].tolist() == [[0.0, 0.0], [ord("b"), 1.0]]
+    assert last["state"].tolist() == [0.0, 0.0, ord("b"), 1.0]
+
+
+def test_a_team_that_terminates_keeps_its_final_observation() -> None:
+    store = team_store()
+    store.step(0, "abc")
+    store.end(1, final_observations={m: seen(m, 1) for m in "ab"})
+    assert last_team_observation(store)["alive"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("sent", ["c", "ac"])
+def test_a_truncated_team_without_final_observations(sent: str) -> None:
+    store = team_store()
+    store.step(0, "abc")
+    finals = {m: seen(m, 1) for m in sent}
+    ends = {"a": True} if "a" in sent else {}
+    item = EndEpisode("e", 1, True, terminations=ends, final_observations=finals)
+    assert store.refused(item, ValueMismatch).agent_id in {"a", "b"} - ends.keys()
 
 
 @pytest.mark.parametrize(("how", "expected"), [("sum", 4.0), ("mean", 2.0)])

@@ -19,9 +19,10 @@ Schedule = float | list[tuple[int, float]]
 
 
 class QMIXConfig(AlgorithmConfig):
-    """QMIX, Rashid et al. 2018; defaults are PyMARL's, but targets move every 200 *updates*.
+    """QMIX, Rashid et al. 2018; defaults are PyMARL's but for two.
 
-    (PyMARL counts 200 episodes, which at one update per episode is the same.)
+    Targets move every 200 *updates* (PyMARL counts 200 episodes, which at one update per episode
+    is the same), and the mixer bounds the state (``bound_state=False`` is PyMARL's way).
 
     .. code-block:: python
 

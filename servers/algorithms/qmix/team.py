@@ -38,7 +38,8 @@ ACTING_KEYS = (OBS, ACTION_MASK, LAST_ACTION)
 """What a member's decision rests on; the others are for the mixer."""
 
 NO_ACTION = -1
-"""The value of ``last_action`` before a member's first action."""
+"""The value of ``last_action`` before a member's first action; in a team's logged actions, of a
+member for whom none was logged."""
 
 RewardRule = Literal["sum", "mean"]
 TeamObservation = dict[str, np.ndarray]

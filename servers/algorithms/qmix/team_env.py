@@ -49,8 +49,10 @@ class TeamEnv(MultiAgentEnv):
 
     The end of a team: terminated once all of its members are terminated; truncated once none is
     left and at least one was truncated. ``__all__`` is passed on alone, because an episode in
-    which every agent is also flagged is taken for terminated, and would not bootstrap. A reward
-    that comes for a team after its end is dropped; RLlib has no place for it.
+    which every agent is also flagged is taken for terminated, and would not bootstrap. For the
+    same reason ``__all__`` stands for the truncations in a step after which nobody is left, also
+    where `env` does not say it; who terminates in that step keeps its flag. A reward that comes
+    for a team after its end is dropped; RLlib has no place for it.
 
     Args:
         env: the environment to wrap.
@@ -114,6 +116,8 @@ class TeamEnv(MultiAgentEnv):
         for team_id, team in self._teams.items():
             self.observation_spaces[team_id] = team.spec.observation_space
             self.action_spaces[team_id] = team.spec.action_space
+        self._open: set[str] = set()
+        """Agents and teams that RLlib has seen in this episode and whose end it has not."""
         super().__init__()
 
     def team(self, team_id: str) -> TeamSpec:
@@ -127,7 +131,9 @@ class TeamEnv(MultiAgentEnv):
         for team in self._teams.values():
             team.start()
         self.agents = list(self.possible_agents)
-        return self._observe(observations, infos or {}, ended=False)
+        out_observations, out_infos = self._observe(observations, infos or {}, ended=False)
+        self._open = set(out_observations)
+        return out_observations, out_infos
 
     def step(
         self, action_dict: dict[str, Any]
@@ -177,6 +183,11 @@ class TeamEnv(MultiAgentEnv):
         self.agents = [
             a for a in self.possible_agents if a not in self._teams or not self._teams[a].is_done
         ]
+        flagged = {a for flags in (out_terminateds, out_truncateds) for a in flags if flags[a]}
+        # Beside a truncated `__all__` RLlib wants an observation of those that terminate, too.
+        if any(out_truncateds.values()) and self._open <= flagged & out_observations.keys():
+            out_truncateds = {"__all__": True}
+        self._open = (self._open | out_observations.keys()) - flagged
         return out_observations, out_rewards, out_terminateds, out_truncateds, out_infos
 
     def render(self) -> Any:

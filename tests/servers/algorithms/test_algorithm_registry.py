@@ -11,6 +11,7 @@ from experiments.own_module import SharedTrunk
 from servers.algorithms.a2c import A2CConfig
 from servers.algorithms.qmix import QMIXConfig, TeamSpec
 from servers.algorithms.registry import ALGORITHMS, FIXED, AlgorithmProblem, get_algorithm
+from servers.learned_policies import batch_env_steps
 
 BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
 DISCRETE = spaces.Discrete(3)
@@ -239,6 +240,20 @@ def test_spaces_that_do_not_fit() -> None:
         get_algorithm("PPO").check_spaces("x", DISCRETE, DISCRETE)
     with pytest.raises(AlgorithmProblem, match="A2C cannot do the action space Tuple"):
         get_algorithm("A2C").check_spaces("x", BOX, spaces.Tuple([DISCRETE]))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "env_steps"),
+    [
+        ("PPO", {"train_batch_size_per_learner": 300}, 300),
+        ("SAC", {}, 1),
+        ("SAC", {"n_step": 3}, 3),  # RLlib's "auto"
+        ("DQN", {"rollout_fragment_length": 8}, 8),
+    ],
+)
+def test_env_steps_of_a_batch(name: str, settings: dict[str, Any], env_steps: int) -> None:
+    entry = get_algorithm(name)
+    assert batch_env_steps(entry.make_config(settings, {}), entry) == env_steps
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from two_step import AGENTS, TwoStepGame
 
+from servers.algorithms.qmix.replay import EpisodeReplay
 from servers.algorithms.qmix.team import TeamProblem, TeamSpec, team_reward
 from servers.algorithms.qmix.team_env import TeamEnv
 
@@ -207,6 +209,102 @@ def test_a_team_ends_with_its_last_member_while_the_others_go_on() -> None:
     observations, rewards, *_ = teams.step({"c": 0})
     assert set(observations) == {"c"}
     assert rewards == {"c": 1.0}, "a reward after the team's end has no place"
+
+
+def recorded(teams: TeamEnv) -> MultiAgentEpisode:
+    """What RLlib's env runners make of an episode in which everybody does action 0."""
+    episode = MultiAgentEpisode(
+        observation_space=teams.observation_spaces,
+        action_space=teams.action_spaces,
+        agent_to_module_mapping_fn=lambda *args, **kwargs: "m",
+    )
+    observations, infos = teams.reset()
+    episode.add_env_reset(observations=observations, infos=infos)
+    while not episode.is_done:
+        nothing = {
+            a: np.zeros(teams.action_spaces[a].shape, np.int64) for a in episode.get_agents_to_act()
+        }
+        observations, rewards, terminateds, truncateds, infos = teams.step(nothing)
+        episode.add_env_step(
+            observations,
+            nothing,
+            rewards,
+            infos,
+            terminateds=terminateds,
+            truncateds=truncateds,
+        )
+    # Else RLlib begins a new episode in an environment that it has not reset.
+    assert terminateds["__all__"] or truncateds["__all__"]
+    return episode
+
+
+def parallel(ends: list[tuple[str, str]]) -> list[Any]:
+    """The script of agents a and b as RLlib's `ParallelPettingZooEnv` tells it.
+
+    Args:
+        ends: for each step who terminates in it and who is truncated.
+    """
+    live, script = "ab", ["ab"]
+    for step in ends:
+        flags: list[dict[str, bool]] = [{a: a in done for a in live} for done in step]
+        for told in flags:
+            told["__all__"] = all(told.values())
+        script.append((live, dict.fromkeys(live, 1.0), *flags))  # type: ignore[arg-type]
+        live = "".join(a for a in live if a not in "".join(step))
+    return script
+
+
+@pytest.mark.parametrize(
+    ("groups", "ends", "terminated", "truncated"),
+    [
+        ({"t": "ab"}, [("a", "b")], "", "t"),
+        ({"t": "ab"}, [("a", ""), ("", "b")], "", "t"),
+        ({"x": "a", "y": "b"}, [("a", "b")], "x", "y"),
+        ({"x": "a", "y": "b"}, [("a", ""), ("", "b")], "x", "y"),
+        ({"x": "a", "y": "b"}, [("", "a"), ("b", "")], "y", "x"),
+        ({"t": "a"}, [("b", "a")], "b", "t"),
+        ({"t": "a"}, [("a", "b")], "t", "b"),
+    ],
+)
+def test_rllib_bootstraps_who_is_cut_short_and_nobody_else(
+    groups: dict[str, str], ends: list[tuple[str, str]], terminated: str, truncated: str
+) -> None:
+    teams = TeamEnv(_Scripted("ab", parallel(ends)), groups)
+    singles = recorded(teams).agent_episodes
+    # Learners look at `is_terminated`, whatever else is set.
+    assert {a for a, single in singles.items() if single.is_terminated} == set(terminated)
+    assert {a for a, single in singles.items() if not single.is_terminated} == set(truncated)
+    assert all(singles[a].is_truncated for a in truncated)
+    for team_id in groups:
+        replay = EpisodeReplay(1)
+        replay.add(singles[team_id])
+        assert bool(replay.sample(1).terminated[0, -1]) == (team_id in terminated)
+
+
+def test_a_team_of_which_one_terminates_and_one_is_cut_short() -> None:
+    terminated, truncated = {"a": True, "__all__": False}, {"b": True, "__all__": False}
+    teams = TeamEnv(_Scripted("ab", ["ab", ("ab", {}, terminated, truncated)]), {"t": ["a", "b"]})
+    teams.reset()
+    observations, _, terminateds, truncateds, _ = teams.step({"t": [0, 0]})
+    assert (terminateds, truncateds) == (GO_ON, END)
+    np.testing.assert_array_equal(observations["t"]["alive"], [0, 1])
+
+
+def test_a_team_goes_on_while_an_agent_that_was_seen_is_left() -> None:
+    truncated = {"a": True, "__all__": False}
+    script = ["ab", ("a", {}, GO_ON, truncated), ("b", {}, GO_ON, GO_ON)]
+    teams = TeamEnv(_Scripted("ab", script), {"t": ["a"]})
+    teams.reset()
+    _, _, _, truncateds, _ = teams.step({"t": [0], "b": 0})
+    assert truncateds == {"t": True, "__all__": False}
+
+
+def test_rllib_takes_no_truncation_without_the_observation_of_who_terminates_then() -> None:
+    flags = {"b": True, "__all__": False}, {"a": True, "__all__": False}
+    teams = TeamEnv(_Scripted("ab", ["ab", ("a", {}, *flags)]), {"t": ["a"]})
+    teams.reset()
+    _, _, terminateds, truncateds, _ = teams.step({"t": [0], "b": 0})
+    assert (terminateds, truncateds) == (flags[0], {"t": True, "__all__": False})
 
 
 def test_a_team_that_is_not_asked_waits() -> None:
