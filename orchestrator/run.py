@@ -427,6 +427,8 @@ class Run:
 
         alive = dict(self._servers)
         self._servers = {}
+        if not alive:
+            return
         if not self.has_started:  # nothing to save, and one still being built does not answer
             for actor in alive.values():
                 ray.kill(actor)
@@ -438,7 +440,8 @@ class Run:
         with contextlib.suppress(ray.exceptions.RayError):
             ray.wait(list(lasts.values()), num_returns=len(lasts), timeout=_STOP_TIMEOUT_S + 5.0)
         for server_id, ref in lasts.items():
-            with contextlib.suppress(ray.exceptions.RayError):
+            # Not even a full disk keeps a server alive.
+            with contextlib.suppress(ray.exceptions.RayError, OSError):
                 self._note(server_id, ray.get(ref, timeout=0.0))
         saves = {}
         if self.config.checkpoint.at_end:
