@@ -88,6 +88,10 @@ class Report:
         )
         counted = "episodes" if num_seeds == 1 else f"episodes in all, of {num_seeds} seeds"
         counts = f"{episodes} {counted}"
+        # One that was cut short is compared without pairs.
+        drawn = (
+            "episodes" if random_episodes and random_episodes != episodes else "pairs of episodes"
+        )
         earlier = _spread([c.num_episodes for s in self.servers for c in s.curve[:-1]])
         if earlier and earlier != episodes:
             counts += f" ({earlier} at each earlier point)"
@@ -96,8 +100,8 @@ class Report:
         actions = "sampled (of value-based learners greedy)" if self.should_explore else "greedy"
         seeds = ", ".join(map(str, self.seeds))
         resampled = {
-            (False, False): "over episodes",
-            (True, False): "over episodes, stratified by seed: it speaks of these seeds only",
+            (False, False): f"over {drawn}",
+            (True, False): f"over {drawn}, stratified by seed: it speaks of these seeds only",
             (True, True): "over the seeds' means",
         }[(num_seeds > 1, self.is_over_seeds and num_seeds > 1)]
         return (
