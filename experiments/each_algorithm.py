@@ -113,7 +113,7 @@ CASES: dict[str, Case] = {
     "APPO, continuous": Case("APPO", DIALS, 16_000, {**_LAGGED, "lr": 0.001, "gamma": 0.0}),
     "PPO, LSTM": Case("PPO", RECALL, 24_000, _RECALL_PPO, _LSTM),
     "PPO, MLP": Case("PPO", RECALL, 12_000, _RECALL_PPO, is_learnable=False),
-    "A2C, LSTM": Case("A2C", RECALL, 32_000, _RECALL_A2C, _LSTM),
+    "A2C, LSTM": Case("A2C", RECALL, 48_000, _RECALL_A2C, _LSTM),
     "IMPALA, LSTM": Case("IMPALA", RECALL, 30_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
     "APPO, LSTM": Case("APPO", RECALL, 24_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
     "A2C, MLP": Case("A2C", RECALL, 20_000, _RECALL_A2C, is_learnable=False),
