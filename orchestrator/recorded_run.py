@@ -44,7 +44,8 @@ class EvaluationPoint:
         """For each episode, the mean return over `agents`; None if that was not measured.
 
         An agent that was not in an episode does not count there; an episode that had none of
-        them is left out.
+        them is NaN, so that all conditions keep their places, by which they are paired. None, too,
+        if no episode had any.
         """
         known = self.returns.get(replaced, {})
         rows = [[math.nan if r is None else r for r in known[a]] for a in agents if a in known]
@@ -53,8 +54,12 @@ class EvaluationPoint:
         table = np.full((len(rows), max(map(len, rows))), math.nan)
         for row, values in zip(table, rows, strict=True):
             row[: len(values)] = values
-        table = table[:, np.isfinite(table).any(axis=0)]
-        return np.nanmean(table, axis=0) if table.size else None
+        has_any = np.isfinite(table).any(axis=0)
+        if not has_any.any():
+            return None
+        returns = np.full(table.shape[1], math.nan)
+        returns[has_any] = np.nanmean(table[:, has_any], axis=0)
+        return returns
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from orchestrator.against_random import AgainstRandom, against_random
-from orchestrator.recorded_run import EvaluationPoint, Floats, RecordedRun, TrainingCurve
+from orchestrator.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
 
 _CURVE_RESAMPLES = 2_000  # a band's edge drawn one pixel off is no loss, and there are many points
 _RANDOM_RULE = (
@@ -168,8 +167,8 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
 
     def comparison(points: Sequence[EvaluationPoint], **settings: Any) -> AgainstRandom | None:
-        learned = [_by_episode(point, server.agents, None) for point in points]
-        random = [_by_episode(point, server.agents, server_id) for point in points]
+        learned = [point.returns_of(server.agents, None) for point in points]
+        random = [point.returns_of(server.agents, server_id) for point in points]
         if not points or any(returns is None for returns in learned):
             return None
         return against_random(
@@ -202,7 +201,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         curve=tuple(one for one in curve if one is not None),
         seed_curves=tuple(
             tuple(
-                (float(point.env_steps), float(np.mean(returns)))
+                (float(point.env_steps), float(np.nanmean(returns)))
                 for point in points
                 if (returns := point.returns_of(server.agents, None)) is not None
             )
@@ -211,24 +210,6 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         training=training,
         final=comparison([points[-1] for points in usable]) if all(usable) else None,
     )
-
-
-def _by_episode(
-    point: EvaluationPoint, agents: Sequence[str], replaced: str | None
-) -> Floats | None:
-    """As `EvaluationPoint.returns_of`; an episode that had none of the agents is NaN.
-
-    So returns of all conditions keep their places, by which they are paired.
-    """
-    returns = point.returns_of(agents, replaced)
-    if returns is None:
-        return None
-    known = point.returns[replaced]
-    episodes = zip_longest(*(known[agent] for agent in agents if agent in known))
-    has_any = [any(r is not None and math.isfinite(r) for r in episode) for episode in episodes]
-    placed = np.full(len(has_any), math.nan)
-    placed[has_any] = returns
-    return placed
 
 
 def _aligned(runs: Sequence[Sequence[EvaluationPoint]]) -> list[list[EvaluationPoint]]:

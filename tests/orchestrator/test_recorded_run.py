@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from recorded import evaluation, new_run, write_whole_run
 
@@ -44,7 +45,10 @@ def test_agents_and_episodes_without_a_return_do_not_count(tmp_path: Path) -> No
     read = record(new_run(tmp_path), evaluation(0, None, [1.0, None, None], [3.0, 6.0], [1.0]))
     returns = read.points[0].returns_of(["wolf_0", "wolf_1"], None)
     assert returns is not None
-    assert returns.tolist() == [2.0, 6.0]
+    # The third keeps its place: it is paired with that of another condition.
+    np.testing.assert_array_equal(returns, [2.0, 6.0, np.nan])
+    absent = record(new_run(tmp_path / "absent"), evaluation(0, None, [None], [None], [1.0]))
+    assert absent.points[0].returns_of(["wolf_0", "wolf_1"], None) is None
 
 
 def test_conditions_a_few_env_steps_apart_are_one_point(tmp_path: Path) -> None:
