@@ -65,7 +65,7 @@ benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3
 	$(BIN)/python benchmarks/step_path.py $(ARGS)
 
 docs: setup ## Writes docs/config.md from the source.
-	$(BIN)/python -m orchestrator.config_reference
+	$(BIN)/python -m muxrl.orchestrator.config.reference
 
 # Keeps the header, and writes down what .venv holds. Local version labels such as "+cpu" say where
 # a build came from, not which version it is.

@@ -28,7 +28,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
 
-from servers.algorithms.ppo import PPOConfig
+from muxrl.servers.algorithms.ppo import PPOConfig
 
 AGENTS = ("agent_0", "agent_1")
 BOX, DISCRETE = spaces.Box(-1.0, 1.0, (8,), np.float32), spaces.Discrete(5)

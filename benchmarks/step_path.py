@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from client import MultiplexingClient
-from client.adapters import make_simulation
-from client.env_loop import EnvLoop
-from client.multiplexer import Turn
-from orchestrator.config import load_config, prepare
-from orchestrator.local_ray import ONE_THREAD, local_ray
-from orchestrator.processes import ServerProcess
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import make_simulation
+from muxrl.client.env_loop import EnvLoop
+from muxrl.client.multiplexer import Turn
+from muxrl.orchestrator.config import load_config, prepare
+from muxrl.orchestrator.runs.local_ray import ONE_THREAD, local_ray
+from muxrl.orchestrator.runs.processes import ServerProcess
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -81,7 +81,7 @@ def cpu_s(pids: list[int]) -> float:
 def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds: float) -> Outcome:
     """One round: plays for `seconds` and measures."""
     simulations = [
-        make_simulation("experiments.simulations.zero_cost:ZeroCost", {})
+        make_simulation("muxrl.experiments.simulations.zero_cost:ZeroCost", {})
         for _ in range(contestant.num_simulations)
     ]
     with Timed(addresses) as client:

@@ -1,10 +1,10 @@
 """The simulation's side of muxrl: light, without ray and without torch.
 
 ``MultiplexingClient`` speaks to many policy servers, ``PolicyClient`` to one, and
-``client.env_loop`` drives whole simulations with either.
+``muxrl.client.env_loop`` drives whole simulations with either.
 """
 
-from client.errors import (
+from muxrl.client.errors import (
     AssignmentError,
     ClientError,
     EpisodeAborted,
@@ -12,8 +12,8 @@ from client.errors import (
     RefusedByServer,
     ServerUnavailable,
 )
-from client.multiplexer import MultiplexingClient
-from client.policy_client import PolicyClient
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.policy_client import PolicyClient
 
 __all__ = [
     "AssignmentError",

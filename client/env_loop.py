@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
-from client.adapters.simulation import Simulation, StepResult
-from client.errors import ClientError
-from client.joint_episode import JointEpisode
-from client.multiplexer import MultiplexingClient, Turn
-from protocol.messages import EndEpisode, Mode
+from muxrl.client.adapters.simulation import Simulation, StepResult
+from muxrl.client.errors import ClientError
+from muxrl.client.joint_episode import JointEpisode
+from muxrl.client.multiplexer import MultiplexingClient, Turn
+from muxrl.protocol.messages import EndEpisode, Mode
 
 
 @dataclass(frozen=True)

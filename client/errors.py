@@ -50,7 +50,7 @@ class RefusedByServer(EpisodeAborted):
     """A server refused an item of this episode.
 
     Args:
-        code: HTTP status that stands for the refusal; see `protocol.errors`.
+        code: HTTP status that stands for the refusal; see `muxrl.protocol.errors`.
         agent_id: the agent at fault, if there is one.
         expected: what the server would have taken.
         got: what it was sent.

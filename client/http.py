@@ -7,12 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import requests
 
-from client.errors import ServerUnavailable
-from client.transport import AnyItem, base_url
-from protocol import PROTOCOL_VERSION
-from protocol.codec import decode_batch_reply, decode_json, encode_json
-from protocol.errors import MalformedMessage
-from protocol.messages import AnyReply, Batch, Refused, ServerSpec, Status
+from muxrl.client.errors import ServerUnavailable
+from muxrl.client.transport import AnyItem, base_url
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.codec import decode_batch_reply, decode_json, encode_json
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import AnyReply, Batch, Refused, ServerSpec, Status
 
 _CONNECT_TIMEOUT_S = 5.0
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from client.errors import AssignmentError, EpisodeMisuse
-from client.transport import AnyItem
-from protocol.episode import EpisodeEvent, EpisodeLaw, EpisodeState
-from protocol.messages import (
+from muxrl.client.errors import AssignmentError, EpisodeMisuse
+from muxrl.client.transport import AnyItem
+from muxrl.protocol.episode import EpisodeEvent, EpisodeLaw, EpisodeState
+from muxrl.protocol.messages import (
     AbortEpisode,
     Actions,
     AnyReply,

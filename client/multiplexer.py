@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from client.errors import (
+from muxrl.client.errors import (
     AssignmentError,
     ClientError,
     EpisodeAborted,
@@ -15,11 +15,11 @@ from client.errors import (
     RefusedByServer,
     ServerUnavailable,
 )
-from client.http import HttpTransport
-from client.joint_episode import Items, JointEpisode
-from client.transport import AnyItem, Transport
-from client.websocket import WebSocketTransport
-from protocol.messages import Mode, Refused, ServerSpec
+from muxrl.client.http import HttpTransport
+from muxrl.client.joint_episode import Items, JointEpisode
+from muxrl.client.transport import AnyItem, Transport
+from muxrl.client.websocket import WebSocketTransport
+from muxrl.protocol.messages import Mode, Refused, ServerSpec
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from client.multiplexer import MultiplexingClient
-from client.transport import Transport
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.transport import Transport
 
 
 class PolicyClient(MultiplexingClient):

@@ -7,9 +7,9 @@ from typing import Self
 
 import numpy as np
 
-from client.transport import AnyItem
-from protocol import PROTOCOL_VERSION
-from protocol.messages import (
+from muxrl.client.transport import AnyItem
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
@@ -22,7 +22,7 @@ from protocol.messages import (
     StartEpisode,
     Step,
 )
-from protocol.spaces import Space, sample_action
+from muxrl.protocol.spaces import Space, sample_action
 
 
 class RandomTransport:

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from protocol.messages import AbortEpisode, AnyReply, EndEpisode, ServerSpec, StartEpisode, Step
+from muxrl.protocol.messages import (
+    AbortEpisode,
+    AnyReply,
+    EndEpisode,
+    ServerSpec,
+    StartEpisode,
+    Step,
+)
 
 AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode
 

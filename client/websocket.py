@@ -18,12 +18,12 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from client.errors import ServerUnavailable
-from client.http import HttpTransport, story_of
-from client.transport import AnyItem, base_url
-from protocol.codec import decode_batch_reply, encode
-from protocol.errors import MalformedMessage, MessageTooLarge
-from protocol.messages import AnyReply, Batch, Refused, ServerSpec
+from muxrl.client.errors import ServerUnavailable
+from muxrl.client.http import HttpTransport, story_of
+from muxrl.client.transport import AnyItem, base_url
+from muxrl.protocol.codec import decode_batch_reply, encode
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
+from muxrl.protocol.messages import AnyReply, Batch, Refused, ServerSpec
 
 _OPEN_TIMEOUT_S = 5.0
 _READ_BYTES = 1 << 16

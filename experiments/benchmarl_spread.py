@@ -1,8 +1,9 @@
 """QMIX through a policy server beside BenchMARL's QMIX, on mpe2's simple_spread.
 
-    python -m experiments.benchmarl_spread install ENV
-    python -m experiments.benchmarl_spread turns --beside ENV --out experiments/results/benchmarl
-    python -m experiments.benchmarl_spread report experiments/results/benchmarl
+    python -m muxrl.experiments.benchmarl_spread install ENV
+    python -m muxrl.experiments.benchmarl_spread turns --beside ENV \\
+        --out experiments/results/benchmarl
+    python -m muxrl.experiments.benchmarl_spread report experiments/results/benchmarl
 
 BenchMARL lives in an environment of its own, which `install` makes: it is no dependency of this
 project. `turns` runs each side, setting and seed in a process of its own, one after another, ours
@@ -58,11 +59,11 @@ def install(folder: Path) -> None:
 def run(side: str, setting: str, seed: int, env_steps: int, out: Path) -> None:
     """Trains one side in this process and writes its JSON."""
     if side == "muxrl":
-        from experiments.beside_benchmarl.muxrl_side import train
+        from muxrl.experiments.beside_benchmarl.muxrl_side import train
 
         result = train(setting, seed, env_steps, _STARTED)
     else:
-        from experiments.beside_benchmarl import benchmarl_side
+        from muxrl.experiments.beside_benchmarl import benchmarl_side
 
         result = benchmarl_side.train(side, setting, seed, env_steps, _STARTED)
     out.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ def turns(beside: Path, settings: list[str], seeds: list[int], env_steps: int, o
         for setting in settings:
             for side in SETTINGS[setting]:
                 python = sys.executable if side == "muxrl" else _python(beside)
-                command = [python, "-m", "experiments.benchmarl_spread", "run", side, setting]
+                command = [python, "-m", "muxrl.experiments.benchmarl_spread", "run", side, setting]
                 command += [str(seed), "--env-steps", str(env_steps), "--out", str(out)]
                 print(side, setting, seed, flush=True)
                 subprocess.run(command, check=True, env={**os.environ, **one_thread})
@@ -85,7 +86,7 @@ def turns(beside: Path, settings: list[str], seeds: list[int], env_steps: int, o
 
 def measure_random(out: Path) -> None:
     """Measures uniformly random agents by the same rule."""
-    from experiments.beside_benchmarl.measure import evaluate
+    from muxrl.experiments.beside_benchmarl.measure import evaluate
 
     rng = np.random.default_rng(0)
     returns = evaluate(
@@ -127,7 +128,7 @@ def main() -> None:
         measure_random(args.out)
         turns(args.beside, args.settings, args.seeds, args.env_steps, args.out)
     else:
-        from experiments.beside_benchmarl.report import report
+        from muxrl.experiments.beside_benchmarl.report import report
 
         report(args.out)
 

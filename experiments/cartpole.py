@@ -1,6 +1,6 @@
 """CartPole through a policy server, beside RLlib's own PPO in one process.
 
-    python -m experiments.cartpole --seeds 0 1 2 --out experiments/results/cartpole
+    python -m muxrl.experiments.cartpole --seeds 0 1 2 --out experiments/results/cartpole
 
 Contestants: PPO and A2C behind a muxrl server, eight environments in one simulation loop; and
 RLlib's PPO with its own env runner, the same settings, eight environments. The rule: env steps
@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from client.env_loop import EnvLoop
-from orchestrator.config import load_config
-from orchestrator.in_process import serve
-from orchestrator.processes import first_seeds
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator.config import load_config
+from muxrl.orchestrator.runs.in_process import serve
+from muxrl.orchestrator.runs.processes import first_seeds
 
 BUDGET = 300_000
 THRESHOLDS = {"PPO": 450.0, "A2C": 400.0}
@@ -87,7 +87,7 @@ def in_one_process(seed: int, budget: int = BUDGET) -> Outcome:
     """Trains RLlib's PPO with its own env runner and the settings of cartpole_ppo.yaml."""
     from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
-    from servers.algorithms.registry import get_algorithm
+    from muxrl.servers.algorithms.registry import get_algorithm
 
     settings = load_config("cartpole_ppo", []).servers["ppo"].settings
     config = get_algorithm("PPO").make_config(settings, {})

@@ -1,6 +1,7 @@
 """What a critic of the global state is worth: MAPPO with and without it, and PPO.
 
-    python -m experiments.central_critic --seeds 0 1 2 3 4 --out experiments/results/central_critic
+    python -m muxrl.experiments.central_critic --seeds 0 1 2 3 4 \\
+        --out experiments/results/central_critic
 
 The cue game in weather that only the state shows (`experiments.simulations.weather_cues`): three
 agents on one server, one shared policy, all paid the same. Contestants differ in what the critic
@@ -18,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from client.env_loop import EnvLoop
-from experiments.simulations.cue_game import oracle_return, random_return
-from experiments.simulations.weather_cues import WeatherCues
-from orchestrator.config import load_config
-from orchestrator.in_process import Served, serve
+from muxrl.client.env_loop import EnvLoop
+from muxrl.experiments.simulations.cue_game import oracle_return, random_return
+from muxrl.experiments.simulations.weather_cues import WeatherCues
+from muxrl.orchestrator.config import load_config
+from muxrl.orchestrator.runs.in_process import Served, serve
 
 _COMMON = "train_batch_size_per_learner: 500, lr: 0.003, gamma: 0.9, entropy_coeff: 0.01"
 # RLlib's PPO with MAPPO's defaults, as far as it has them; its clip of the value loss, which is in

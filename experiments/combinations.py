@@ -1,7 +1,7 @@
 """On- and off-policy, for teams and for each alone: algorithms in pairs, on one simulation.
 
-    python -m experiments.combinations --out experiments/results/combinations
-    python -m experiments.combinations --algorithms QMIX PPO --out OUT
+    python -m muxrl.experiments.combinations --out experiments/results/combinations
+    python -m muxrl.experiments.combinations --algorithms QMIX PPO --out OUT
 
 QMIX, PPO, A2C, DQN, SAC and a script, alone and in pairs, each in each position.
 
@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from client.env_loop import EnvLoop, EpisodeResult
-from experiments.simulations.cue_game import oracle_return, random_return
-from orchestrator.config import load_config
-from orchestrator.in_process import serve
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.experiments.simulations.cue_game import oracle_return, random_return
+from muxrl.orchestrator.config import load_config
+from muxrl.orchestrator.runs.in_process import serve
 
 ALGORITHMS = ("QMIX", "PPO", "A2C", "DQN", "SAC", "SCRIPTED")
 _POSITIONS = (["agent_0"], ["agent_1", "agent_2"])
@@ -49,7 +49,7 @@ _SETTINGS = {
         "initial_alpha: 0.2, target_entropy: 0.3, train_batch_size_per_learner: 64, "
         "rollout_fragment_length: 4, num_steps_sampled_before_learning_starts: 300}"
     ),
-    "SCRIPTED": "{policy: 'experiments.combinations:answer_cues', kwargs: {num_cues: 4}}",
+    "SCRIPTED": "{policy: 'muxrl.experiments.combinations:answer_cues', kwargs: {num_cues: 4}}",
 }
 
 

@@ -1,6 +1,6 @@
 """Each algorithm for agents alone, on the smallest task that shows what it can do.
 
-    python -m experiments.each_algorithm --out experiments/results/each_algorithm
+    python -m muxrl.experiments.each_algorithm --out experiments/results/each_algorithm
 
 Cues (discrete actions, three agents that share one policy), dials (continuous actions, two agents,
 one policy each), recall (memory). The rule: after the budget, 50 evaluation episodes with the
@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from client.env_loop import EnvLoop
-from experiments.simulations import cue_game, dials, recall_game
-from orchestrator.config import load_config
-from orchestrator.in_process import serve
+from muxrl.client.env_loop import EnvLoop
+from muxrl.experiments.simulations import cue_game, dials, recall_game
+from muxrl.orchestrator.config import load_config
+from muxrl.orchestrator.runs.in_process import serve
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ CASES: dict[str, Case] = {
         8_000,
         {**_PPO, "gamma": 0.9},
         {"width": 48},
-        "experiments.own_module:SharedTrunk",
+        "muxrl.experiments.examples.own_module:SharedTrunk",
     ),
     "PPO, continuous": Case("PPO", DIALS, 8_000, {**_PPO, "gamma": 0.0}),
     "A2C, continuous": Case("A2C", DIALS, 8_000, {**_A2C, "gamma": 0.0}),

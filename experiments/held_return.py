@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from client.env_loop import EnvLoop
-from orchestrator.config import load_config
-from orchestrator.in_process import serve
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator.config import load_config
+from muxrl.orchestrator.runs.in_process import serve
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Climbing and penalty through a policy server: games whose optimum no mixer can fit.
 
-    python -m experiments.matrix_games --seeds 0 1 2 --out experiments/results/matrix_games
+    python -m muxrl.experiments.matrix_games --seeds 0 1 2 --out experiments/results/matrix_games
 
 Under uniform exploration VDN fits the payoffs by a sum of what each agent adds, QMIX by a monotonic
 function of it, and IQL by each agent's mean over the other's actions. None can say that an action
@@ -23,8 +23,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.held_return import Outcome, train
-from experiments.simulations.matrix_game import Game, oracle_return, random_return
+from muxrl.experiments.held_return import Outcome, train
+from muxrl.experiments.simulations.matrix_game import Game, oracle_return, random_return
 
 ALGORITHMS = ("QMIX", "VDN", "IQL")
 

@@ -1,6 +1,6 @@
 """Pictures of experiments whose results are returns against env steps, or a table of pairs.
 
-    python -m experiments.pictures
+    python -m muxrl.experiments.pictures
 
 Reads the JSON files in `experiments/results` and draws `returns.png` or `pairs.png` beside them.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.combinations import ALGORITHMS
-from experiments.simulations import cue_game, matrix_game, two_step_game
+from muxrl.experiments.combinations import ALGORITHMS
+from muxrl.experiments.simulations import cue_game, matrix_game, two_step_game
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -1,7 +1,7 @@
 """One algorithm against another on one simulation: the same budget, seeds and evaluation for all.
 
-    python -m experiments.study run spread --out experiments/results/spread
-    python -m experiments.study report experiments/results/spread
+    python -m muxrl.experiments.study run spread --out experiments/results/spread
+    python -m muxrl.experiments.study report experiments/results/spread
 
 A study is a YAML file in `experiments/studies`: a simulation, a budget, a rule of evaluation, and
 the contestants, each with the settings of the server that serves all agents. Every contestant
@@ -34,18 +34,18 @@ import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from client import MultiplexingClient
-from client.adapters import Simulation, make_simulation
-from client.env_loop import EnvLoop, EpisodeResult
-from client.random_policy import RandomTransport
-from experiments.study_report import write_report
-from orchestrator.config import ConfigError, ExperimentConfig, load_config, prepare
-from orchestrator.in_process import serve
-from orchestrator.json_files import write_text
-from orchestrator.local_ray import ONE_THREAD
-from orchestrator.processes import first_seeds
-from orchestrator.signals import claim_signals
-from orchestrator.versions import software_versions
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import Simulation, make_simulation
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.client.random_policy import RandomTransport
+from muxrl.experiments.study_report import write_report
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig, load_config, prepare
+from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.records.versions import software_versions
+from muxrl.orchestrator.runs.in_process import serve
+from muxrl.orchestrator.runs.local_ray import ONE_THREAD
+from muxrl.orchestrator.runs.processes import first_seeds
+from muxrl.orchestrator.runs.signals import claim_signals
 
 RANDOM = "random"
 """The contestant that every study has: uniformly random actions."""
@@ -274,7 +274,7 @@ def _run_process(
     """Runs this module in a process of its own; returns what went wrong, "" if nothing did."""
     if _path(out, contestant, seed).exists():  # another runner made it in the meantime
         return ""
-    command = [sys.executable, "-m", "experiments.study", "one", name, contestant, str(seed)]
+    command = [sys.executable, "-m", "muxrl.experiments.study", "one", name, contestant, str(seed)]
     with tempfile.TemporaryFile("w+") as log:
         started = time.monotonic()
         process = subprocess.Popen(
@@ -338,7 +338,7 @@ def _record(study: StudyConfig, contestant: str, rule: Rule, seed: int) -> dict[
         "study": study.name,
         "contestant": contestant,
         "seed": seed,
-        "command": f"python -m experiments.study one {study.name} {contestant} {seed}",
+        "command": f"python -m muxrl.experiments.study one {study.name} {contestant} {seed}",
         "versions": software_versions(),
         "num_cores": os.cpu_count(),
         "machine": platform.machine(),

@@ -18,10 +18,10 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from orchestrator.config import ConfigError
-from orchestrator.json_files import write_text, write_whole
-from orchestrator.plots import COLOURS
-from orchestrator.statistics import Estimate, interquartile_mean_interval
+from muxrl.orchestrator.config import ConfigError
+from muxrl.orchestrator.records.json_files import write_text, write_whole
+from muxrl.orchestrator.reports.plots import COLOURS
+from muxrl.orchestrator.reports.statistics import Estimate, interquartile_mean_interval
 
 _DASHES: tuple[Any, ...] = ((0, (3, 1.5)), (0, (1, 1)), "-.")  # of fixed policies
 _DPI = 150

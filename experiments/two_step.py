@@ -1,10 +1,10 @@
 """The two-step game through a policy server: QMIX finds 8, VDN and IQL settle at 7.
 
-    python -m experiments.two_step --seeds 0 1 2 3 4 --out experiments/results/two_step
+    python -m muxrl.experiments.two_step --seeds 0 1 2 3 4 --out experiments/results/two_step
 
 Budget 20,000 env steps, epsilon 1 throughout, so that all see the same uniform data. The rule:
 at every 2,000 env steps one greedy evaluation episode, joint return = sum over the two agents; see
-`experiments.held_return`. Baseline: random 4.75, oracle 8.
+`muxrl.experiments.held_return`. Baseline: random 4.75, oracle 8.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from experiments.held_return import Outcome, train
-from experiments.simulations.two_step_game import oracle_return, random_return
+from muxrl.experiments.held_return import Outcome, train
+from muxrl.experiments.simulations.two_step_game import oracle_return, random_return
 
 
 def run(algorithm: str, seed: int) -> Outcome:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.config import ExperimentConfig, load_config, prepare
-from orchestrator.whole_run import RunResult, run_experiment
+from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
+from muxrl.orchestrator.runs.whole_run import RunResult, run_experiment
 
 if TYPE_CHECKING:
-    from orchestrator.sweeps import SweepConfig, SweepResult
+    from muxrl.orchestrator.sweeps import SweepConfig, SweepResult
 
 
 def launch(
@@ -78,8 +78,8 @@ def sweep(
     """
     from rich.console import Console
 
-    from orchestrator.sweeps import SweepConfig, load_sweep
-    from orchestrator.sweeps.runner import resume_sweep, start_sweep
+    from muxrl.orchestrator.sweeps import SweepConfig, load_sweep
+    from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep
 
     console = Console() if show_progress else None
     if isinstance(config, SweepConfig):

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from orchestrator import exit_codes
-from orchestrator.commands import compare, evaluate, experiment, sweep
-from orchestrator.signals import claim_signals, ignore_signals
+from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.commands import compare, evaluate, experiment, sweep
+from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Experiments name environments of the folder they are started in, as `python -m` allows.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    from orchestrator.config import ConfigError
+    from muxrl.orchestrator.config import ConfigError
 
     try:
         return int(args.execute(args))

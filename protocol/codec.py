@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import MalformedMessage
-from protocol.messages import Batch, BatchReply
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import Batch, BatchReply
 
 ARRAY_EXTENSION = 1
 _DTYPES = frozenset(

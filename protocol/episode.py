@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from protocol.errors import OutOfOrder
+from muxrl.protocol.errors import OutOfOrder
 
 
 class EpisodeState(StrEnum):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.spaces import Space
+from muxrl.protocol.spaces import Space
 
 Mode = Literal["train", "eval"]
 

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from protocol.errors import NotServing
-from servers.episodes import PendingStep
-from servers.policies import Acting
+from muxrl.protocol.errors import NotServing
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.policies import Acting
 
 logger = logging.getLogger(__name__)
 

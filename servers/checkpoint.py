@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from servers.algorithms.settings import AlgorithmProblem
-from servers.config import ServerPlan
+from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.config import ServerPlan
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from protocol.spaces import Space
+from muxrl.protocol.spaces import Space
 
 WhileLearning = Literal["auto", "serve", "wait"]
 

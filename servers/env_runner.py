@@ -36,9 +36,9 @@ from ray.rllib.utils.metrics import (
     WEIGHTS_SEQ_NO,
 )
 
-from servers.feed import Chunk, Feed
-from servers.inference import Inference
-from servers.replay_episodes import by_agent
+from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.inference import Inference
+from muxrl.servers.replay_episodes import by_agent
 
 
 def _spaces_of(policy: Any) -> tuple[gymnasium.Space, gymnasium.Space]:

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from protocol.codec import decode_json, encode_json
-from protocol.errors import MessageTooLarge, ProtocolError, Unauthorized
-from protocol.messages import (
+from muxrl.protocol.codec import decode_json, encode_json
+from muxrl.protocol.errors import MessageTooLarge, ProtocolError, Unauthorized
+from muxrl.protocol.messages import (
     AbortEpisode,
     Batch,
     BatchReply,
@@ -24,7 +24,7 @@ from protocol.messages import (
     Refused,
     StartEpisode,
 )
-from servers.rim import AnyItem, Rim
+from muxrl.servers.app import AnyItem, Rim
 
 Endpoint = Callable[[Rim, Request], Awaitable[object]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean
 
 
 class CannotImport(ValueError):

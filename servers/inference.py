@@ -18,9 +18,9 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
-from servers.algorithms.qmix.team import ACTING_KEYS, NO_ACTION
-from servers.episodes import PendingStep, SeatRequest
-from servers.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+from muxrl.servers.teams import ACTING_KEYS, NO_ACTION
 
 Extras = dict[str, Any]
 

@@ -12,20 +12,20 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
-from servers.algorithms.action_masks import has_action_mask
-from servers.algorithms.on_policy import LeanUpdate
-from servers.algorithms.registry import AlgorithmEntry
-from servers.config import ServerPlan
-from servers.env_runner import ExternalEnvRunner
-from servers.episode_store import EpisodeStore
-from servers.feed import Feed
-from servers.policies import Record, ServerProblem
-from servers.seats import Seat, make_seats
-from servers.trainer import Trainer
+from muxrl.servers.algorithms.action_masks import has_action_mask
+from muxrl.servers.algorithms.on_policy import LeanUpdate
+from muxrl.servers.algorithms.registry import AlgorithmEntry
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.env_runner import ExternalEnvRunner
+from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.feed import Feed
+from muxrl.servers.policies import Record, ServerProblem
+from muxrl.servers.seats import Seat, make_seats
+from muxrl.servers.trainer import Trainer
 
 
 class LearnedPolicies:
-    """See `servers.policies.Policies`.
+    """See `muxrl.servers.policies.Policies`.
 
     Args:
         plan: the server.

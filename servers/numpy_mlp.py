@@ -16,12 +16,12 @@ from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchMLPHead
 from torch import nn
 
-from servers.algorithms.action_masks import (
+from muxrl.servers.algorithms.action_masks import (
     ACTION_MASK,
     UNAVAILABLE,
     MaskablePPOTorchRLModule,
 )
-from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 
 MAX_BATCH = 64
 """Rows up to which numpy wins; torch's kernels are faster beyond."""

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from servers.episode_store import EpisodeStore
-from servers.episodes import PendingStep
-from servers.feed import Feed
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.feed import Feed
 
 Record = dict[str, Any]
-"""Of one training iteration; see `orchestrator.metrics`."""
+"""Of one training iteration; see `muxrl.orchestrator.records.metrics`."""
 
 
 class ServerProblem(RuntimeError):

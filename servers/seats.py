@@ -16,11 +16,10 @@ import gymnasium
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
-from protocol.errors import ValueMismatch
-from servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
-from servers.algorithms.qmix.team import NO_ACTION, TeamProblem, TeamSpec, team_reward
-from servers.config import AgentPlan, ServerPlan
-from servers.spaces import (
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,
     module_observation_reader,
@@ -31,6 +30,7 @@ from servers.spaces import (
     without_mask,
     without_state,
 )
+from muxrl.servers.teams import NO_ACTION, TeamProblem, TeamSpec, team_reward
 
 Observations = Mapping[str, Any]
 
@@ -240,7 +240,7 @@ def make_seats(plan: ServerPlan) -> dict[str, Seat]:
     """Returns the seats of a server by id: its groups, then its agents in no group."""
     if plan.is_central:
         # Here, not above: they are built of the seats in this module.
-        from servers.central_seat import make_central_seats
+        from muxrl.servers.algorithms.mappo.seats import make_central_seats
 
         return make_central_seats(plan)
     seats: dict[str, Seat] = {group: TeamSeat(group, plan) for group in plan.groups}

@@ -20,18 +20,18 @@ from pathlib import Path
 import torch
 import uvicorn
 
-from protocol import PROTOCOL_VERSION
-from protocol.messages import AgentInfo, ServerSpec, Status
-from servers.algorithms.registry import AlgorithmProblem, get_algorithm
-from servers.batcher import Batcher
-from servers.config import ServerPlan
-from servers.end_with_main import end_with_main
-from servers.fixed_policies import find_fixed
-from servers.http import make_app
-from servers.learned_policies import LearnedPolicies
-from servers.policies import Policies, Record, ServerProblem, StillLearning
-from servers.rim import Rim, expire_episodes
-from servers.websocket import WebSocketConnection
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
+from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
+from muxrl.servers.app import Rim, expire_episodes
+from muxrl.servers.batcher import Batcher
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.end_with_main import end_with_main
+from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.http import make_app
+from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.policies import Policies, Record, ServerProblem, StillLearning
+from muxrl.servers.websocket import WebSocketConnection
 
 logger = logging.getLogger(__name__)
 

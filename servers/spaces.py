@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import utils as gym_utils
 
-from protocol import spaces as plain
+from muxrl.protocol import spaces as plain
 
 ACTION_MASK_KEY = plain.ACTION_MASK_KEY
 STATE_KEY = "state"

@@ -15,12 +15,12 @@ import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 
-from servers.checkpoint import save_checkpoint
-from servers.config import ServerPlan
-from servers.env_runner import ExternalEnvRunner
-from servers.episode_store import EpisodeCounts
-from servers.feed import Feed, FeedClosed
-from servers.policies import Record, StillLearning
+from muxrl.servers.checkpoint import save_checkpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.env_runner import ExternalEnvRunner
+from muxrl.servers.episodes.store import EpisodeCounts
+from muxrl.servers.feed import Feed, FeedClosed
+from muxrl.servers.policies import Record, StillLearning
 
 logger = logging.getLogger(__name__)
 

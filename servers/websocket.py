@@ -20,10 +20,10 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from protocol.codec import decode_batch, encode, encode_json
-from protocol.errors import ProtocolError, Unauthorized
-from protocol.messages import AnyReply, BatchReply, Refused
-from servers.rim import Rim
+from muxrl.protocol.codec import decode_batch, encode, encode_json
+from muxrl.protocol.errors import ProtocolError, Unauthorized
+from muxrl.protocol.messages import AnyReply, BatchReply, Refused
+from muxrl.servers.app import Rim
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Who may import whom: the layers, and how light a simulation's side is."""
+"""Who may import whom: the layers, no circles, and how light a simulation's side is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -22,51 +23,94 @@ FORBIDDEN = {
 HEAVY = ("ray", "torch", "gymnasium", "omegaconf", "pettingzoo", "starlette", "matplotlib")
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the line and the package of every import of a module, inside functions too."""
+def modules_of(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yields line, module and imported names of every import, inside functions too."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node.lineno, alias.name.partition(".")[0]
+                yield node.lineno, alias.name, ()
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
-            yield node.lineno, (node.module or "").partition(".")[0]
+            yield node.lineno, node.module or "", tuple(alias.name for alias in node.names)
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("muxrl", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_knows_only_those_below_it(layer: str) -> None:
-    modules = sorted((ROOT / layer).rglob("*.py"))
+    modules = modules_of(layer)
     assert modules
     found = [
-        f"{path.relative_to(ROOT)}:{line} imports {package}"
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
         for path in modules
-        for line, package in imported(path)
-        if package in FORBIDDEN[layer]
+        for line, module, names in imports(path)
+        for layer_above in FORBIDDEN[layer]
+        if f"{module}.".startswith(f"muxrl.{layer_above}.")
+        or (module == "muxrl" and layer_above in names)
     ]
     assert not found
 
 
+@pytest.mark.parametrize("folder", ["client", "servers", "protocol", "orchestrator", "experiments"])
+def test_everything_is_imported_from_muxrl(folder: str) -> None:
+    """A bare `client` or `servers` belongs to the user, whatever lies in the current folder."""
+    bare = {layer.partition("/")[0] for layer in LAYERS}
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in [*modules_of(folder), *modules_of("tests"), *modules_of("benchmarks")]
+        for line, module, _ in imports(path)
+        if module.partition(".")[0] in bare
+    ]
+    assert not found
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and for type checkers count: a circle is one wherever it stands."""
+    files = {
+        name_of(path): path
+        for folder in ("protocol", "client", "servers", "orchestrator", "experiments")
+        for path in modules_of(folder)
+    }
+    needs: dict[str, set[str]] = {}
+    for name, path in files.items():
+        needs[name] = set()
+        for _, module, names in imports(path):
+            below = [f"{module}.{n}" for n in names if f"{module}.{n}" in files]
+            needs[name].update(below or ([module] if module in files else []))
+        # A package's door gathers what lies in its room; files of the room go past the door.
+        needs[name].discard(name)
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        pytest.fail("imports in a circle: " + " <- ".join(error.args[1]))
+
+
 def test_the_protocol_needs_msgspec_and_numpy_alone() -> None:
-    known = set(sys.stdlib_module_names) | {"protocol", "msgspec", "numpy"}
-    found = {name for path in (ROOT / "protocol").rglob("*.py") for _, name in imported(path)}
+    known = set(sys.stdlib_module_names) | {"muxrl", "msgspec", "numpy"}
+    found = {m.partition(".")[0] for path in modules_of("protocol") for _, m, _ in imports(path)}
     assert found <= known
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["protocol.codec", "client", "client.env_loop", "client.random_policy", "client.adapters"],
+    "statement",
+    [
+        "import muxrl",
+        "from muxrl import MultiplexingClient, PolicyClient",
+        "import muxrl.protocol.codec",
+        "import muxrl.client.env_loop",
+        "import muxrl.client.random_policy",
+        "import muxrl.client.adapters",
+        "import muxrl.orchestrator.cli",
+    ],
 )
-def test_a_simulation_s_side_is_light(module: str) -> None:
-    code = f"import {module}, sys; print([n for n in {HEAVY!r} if n in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
-
-
-def test_the_command_s_help_is_light() -> None:
-    code = f"import orchestrator.cli, sys; print([n for n in {HEAVY!r} if n in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+def test_a_simulation_s_side_and_the_command_s_help_are_light(statement: str) -> None:
+    code = f"{statement}\nimport sys; print([n for n in {HEAVY!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,7 +8,7 @@ Importing this package loads numpy and the standard library alone; Gymnasium, Pe
 Ray come in with the environment that needs them.
 """
 
-from client.adapters.factory import make_simulation
-from client.adapters.simulation import Simulation, SimulationError, StepResult
+from muxrl.client.adapters.factory import make_simulation
+from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 
 __all__ = ["Simulation", "SimulationError", "StepResult", "make_simulation"]

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from client.adapters.gymnasium_env import GymnasiumEnv
-from client.adapters.pettingzoo_aec import PettingZooAEC
-from client.adapters.pettingzoo_parallel import PettingZooParallel
-from client.adapters.rllib_multi_agent import RLlibMultiAgent
-from client.adapters.simulation import Simulation, SimulationError
-from protocol.suggestions import did_you_mean
+from muxrl.client.adapters.gymnasium_env import GymnasiumEnv
+from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
+from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
+from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent
+from muxrl.client.adapters.simulation import Simulation, SimulationError
+from muxrl.protocol.suggestions import did_you_mean
 
 FORMS = "'package.module:callable' or 'gymnasium:ENV_ID'"
 

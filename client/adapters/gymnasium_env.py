@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from client.adapters.simulation import StepResult, wrong_actions
-from client.adapters.translation import Agents
+from muxrl.client.adapters.simulation import StepResult, wrong_actions
+from muxrl.client.adapters.translation import Agents
 
 AGENT = "agent"
 

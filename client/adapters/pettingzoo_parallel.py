@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.adapters.simulation import SimulationError, StepResult, wrong_actions
-from client.adapters.translation import Agents, flat_state, space_lookup, state_size_of
+from muxrl.client.adapters.simulation import SimulationError, StepResult, wrong_actions
+from muxrl.client.adapters.translation import Agents, flat_state, space_lookup, state_size_of
 
 
 class PettingZooParallel:

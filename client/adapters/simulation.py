@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.spaces import Space
+from muxrl.protocol.spaces import Space
 
 
 class SimulationError(Exception):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.adapters.simulation import SimulationError
-from protocol.spaces import Space, from_gymnasium
+from muxrl.client.adapters.simulation import SimulationError
+from muxrl.protocol.spaces import Space, from_gymnasium
 
 Reader = Callable[[Any], Any]
 """Makes an environment's observation a plain one."""

@@ -28,7 +28,7 @@ from torch import nn
 from torchrl.envs import EnvBase, PettingZooWrapper
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from experiments.beside_benchmarl.measure import (
+from muxrl.experiments.beside_benchmarl.measure import (
     EPISODE_STEPS,
     INTERVAL_ENV_STEPS,
     NUM_ENVS,

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from client import MultiplexingClient
-from client.env_loop import EnvLoop
-from experiments.beside_benchmarl.measure import (
+from muxrl.client import MultiplexingClient
+from muxrl.client.env_loop import EnvLoop
+from muxrl.experiments.beside_benchmarl.measure import (
     INTERVAL_ENV_STEPS,
     NUM_ENVS,
     TASK,
@@ -21,10 +21,10 @@ from experiments.beside_benchmarl.measure import (
     Observations,
     Run,
 )
-from orchestrator.config import ExperimentConfig, SimulationConfig
-from orchestrator.in_process import serve
-from orchestrator.processes import first_seeds
-from servers.config import ServerConfig
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.runs.in_process import serve
+from muxrl.orchestrator.runs.processes import first_seeds
+from muxrl.servers.config import ServerConfig
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},

@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 
 def expected_return(

@@ -20,8 +20,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from experiments.simulations.parallel_game import Reset, Step
-from experiments.simulations.zero_cost import ZeroCost
+from muxrl.experiments.simulations.parallel_game import Reset, Step
+from muxrl.experiments.simulations.zero_cost import ZeroCost
 
 Fault = Literal["raise", "hang", "exit", "wrong_shape", "nan", "wrong_dtype", "unknown_agent"]
 EXIT_CODE = 3

@@ -23,7 +23,7 @@ import lbforaging  # noqa: F401  (registers its environments with gymnasium)
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame, Reset, Step
+from muxrl.experiments.simulations.parallel_game import ParallelGame, Reset, Step
 
 ORACLE_RETURN = 1.0
 """Sum over agents when all is eaten."""

@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame, Step
+from muxrl.experiments.simulations.parallel_game import ParallelGame, Step
 
 NUM_SENTRIES, NUM_ALARMS, NUM_STEPS, ARRIVAL_INTERVAL = 3, 3, 12, 2
 

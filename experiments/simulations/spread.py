@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 NUM_STEPS = 25
 _DT, _DAMPING, _SENSITIVITY = 0.1, 0.25, 5.0

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 Floats = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 """What the actions do: stay, and one cell along an axis."""

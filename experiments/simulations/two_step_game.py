@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 STATE_1, STATE_2A, STATE_2B = range(3)
 PAYOFFS = {STATE_2A: ((7.0, 7.0), (7.0, 7.0)), STATE_2B: ((0.0, 1.0), (1.0, 8.0))}

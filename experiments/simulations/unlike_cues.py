@@ -6,7 +6,7 @@ should answer with the action of the same number. Every member gets the same rew
 
     r = (number of right answers) / N + bonus * [all N are right]
 
-as in `experiments.simulations.cue_game`, where all K_i are alike. Exact bounds of a member's
+as in `muxrl.experiments.simulations.cue_game`, where all K_i are alike. Exact bounds of a member's
 return, with K = 2, 3, 5 and T = 10, bonus = 1:
 
     random   T * (sum_i 1/K_i / N + bonus * prod_i 1/K_i) = 10 * (31/90 + 1/30) = 3.7778
@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 CUES = (2, 3, 5)
 

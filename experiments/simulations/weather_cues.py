@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.cue_game import CueGame
+from muxrl.experiments.simulations.cue_game import CueGame
 
 
 class WeatherCues(CueGame):

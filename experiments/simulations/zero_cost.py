@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 
 def random_return(num_actions: int = 5, num_steps: int = 100) -> float:

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from orchestrator import exit_codes
-from orchestrator.commands.acting_rule import add_acting_rule
-from orchestrator.commands.quiet import quiet
+from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.commands.acting_rule import add_acting_rule
+from muxrl.orchestrator.commands.quiet import quiet
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,17 +79,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Writes the report, prints its summary, and returns the exit code."""
-    from orchestrator.local_ray import ONE_THREAD
+    from muxrl.orchestrator.runs.local_ray import ONE_THREAD
 
     os.environ.update(ONE_THREAD)  # before numpy comes in
     with quiet(but_raise=()):
-        from client.env_loop import SimulationFailed
-        from client.errors import ClientError
-        from orchestrator.comparisons.compare import compare_runs, default_folder
-        from orchestrator.comparisons.sources import CannotCompare
-        from orchestrator.comparisons.summary import MatchProgress, print_comparison
-        from orchestrator.metrics import MalformedMetrics
-        from servers.policies import ServerProblem
+        from muxrl.client.env_loop import SimulationFailed
+        from muxrl.client.errors import ClientError
+        from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
+        from muxrl.orchestrator.comparisons.sources import CannotCompare
+        from muxrl.orchestrator.comparisons.summary import MatchProgress, print_comparison
+        from muxrl.orchestrator.records.metrics import MalformedMetrics
+        from muxrl.servers.policies import ServerProblem
 
     failures = (ServerProblem, SimulationFailed, ClientError, MalformedMetrics, OSError)
     try:

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from orchestrator import exit_codes
-from orchestrator.commands.acting_rule import add_acting_rule
-from orchestrator.commands.quiet import quiet
+from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.commands.acting_rule import add_acting_rule
+from muxrl.orchestrator.commands.quiet import quiet
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,17 +47,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes, prints what came of them, and returns the exit code."""
-    from orchestrator.local_ray import ONE_THREAD
+    from muxrl.orchestrator.runs.local_ray import ONE_THREAD
 
     os.environ.update(ONE_THREAD)  # before numpy comes in
-    from orchestrator.config import ConfigError
+    from muxrl.orchestrator.config import ConfigError
 
     with quiet(but_raise=()):
-        from client.env_loop import SimulationFailed
-        from client.errors import ClientError
-        from orchestrator.evaluate import CannotEvaluate, evaluate_run
-        from orchestrator.evaluation_table import print_evaluation
-        from servers.policies import ServerProblem
+        from muxrl.client.env_loop import SimulationFailed
+        from muxrl.client.errors import ClientError
+        from muxrl.orchestrator.evaluations.evaluate import CannotEvaluate, evaluate_run
+        from muxrl.orchestrator.evaluations.table import print_evaluation
+        from muxrl.servers.policies import ServerProblem
 
     failures = (ServerProblem, SimulationFailed, ClientError, OSError)
     try:

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import exit_codes
-from orchestrator.commands.quiet import quiet
+from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.commands.quiet import quiet
 
 if TYPE_CHECKING:
-    from orchestrator.config import Experiment, ExperimentConfig
+    from muxrl.orchestrator.config import Experiment, ExperimentConfig
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,7 +67,7 @@ def _launch(args: argparse.Namespace) -> int:
     experiment = _prepare(args, needs_stop=True)
     from rich.console import Console
 
-    from orchestrator.whole_run import run_experiment
+    from muxrl.orchestrator.runs.whole_run import run_experiment
 
     result = run_experiment(
         experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
@@ -78,9 +78,9 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from orchestrator.config.problems import ConfigError, listed
-    from orchestrator.local_ray import ONE_THREAD, local_ray
-    from protocol.suggestions import did_you_mean
+    from muxrl.orchestrator.config.problems import ConfigError, listed
+    from muxrl.orchestrator.runs.local_ray import ONE_THREAD, local_ray
+    from muxrl.protocol.suggestions import did_you_mean
 
     os.environ.update(ONE_THREAD)  # before numpy comes in
 
@@ -94,7 +94,7 @@ def _serve(args: argparse.Namespace) -> int:
             ]
         )
     experiment = _prepare(args, needs_stop=False)
-    from servers.server import serve_forever
+    from muxrl.servers.server import serve_forever
 
     # RLlib hands weights over through Ray; what does not learn has no use for it.
     is_fixed = args.server in experiment.fixed_servers
@@ -103,8 +103,8 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from orchestrator.commands.seat_table import print_seats
-    from orchestrator.config import to_yaml
+    from muxrl.orchestrator.commands.seat_table import print_seats
+    from muxrl.orchestrator.config import to_yaml
 
     experiment = _prepare(args, needs_stop=True)
     sys.stdout.write(to_yaml(experiment.config))
@@ -113,7 +113,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> ExperimentConfig:
-    from orchestrator.config import load_config
+    from muxrl.orchestrator.config import load_config
 
     config = load_config(args.config, args.overrides)
     if getattr(args, "address", None):
@@ -122,7 +122,7 @@ def _load(args: argparse.Namespace) -> ExperimentConfig:
 
 
 def _prepare(args: argparse.Namespace, *, needs_stop: bool) -> Experiment:
-    from orchestrator.config import ConfigError, prepare
+    from muxrl.orchestrator.config import ConfigError, prepare
 
     config = _load(args)
     with quiet(but_raise=(ConfigError,)):

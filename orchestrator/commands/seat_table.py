@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.config import Experiment
+from muxrl.orchestrator.config import Experiment
 
 
 def print_seats(experiment: Experiment) -> None:

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from orchestrator import exit_codes
-from orchestrator.commands.quiet import quiet
+from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.commands.quiet import quiet
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     """Does what was asked of the sweep and returns the exit code."""
     from rich.console import Console
 
-    from orchestrator.config import ConfigError
+    from muxrl.orchestrator.config import ConfigError
 
     with quiet(but_raise=(ConfigError,)):
-        from orchestrator.failures import RunFailed
-        from orchestrator.sweeps.command import dry_run, resume, start
-        from orchestrator.sweeps.directory import NotASweepDirectory, SweepIsRunning
+        from muxrl.orchestrator.runs.failures import RunFailed
+        from muxrl.orchestrator.sweeps.command import dry_run, resume, start
+        from muxrl.orchestrator.sweeps.directory import NotASweepDirectory, SweepIsRunning
 
     overrides = list(args.overrides)
     if args.address:

@@ -15,24 +15,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from client import MultiplexingClient
-from client.adapters import Simulation, make_simulation
-from client.env_loop import EnvLoop, EpisodeResult
-from client.random_policy import RandomTransport
-from orchestrator.comparisons.contestants import is_fixed, server_of_role
-from orchestrator.comparisons.sources import CannotCompare, ComparedRun
-from orchestrator.config import ConfigError, ExperimentConfig, resolve
-from orchestrator.config.facts import SimulationFacts, probe
-from orchestrator.config.schema import EvaluationConfig, SimulationConfig
-from orchestrator.config.seeds import derive_seed
-from orchestrator.processes import ServerAddress, connect
-from servers.algorithms.registry import get_algorithm
-from servers.algorithms.settings import AlgorithmProblem
-from servers.checkpoint import Checkpoint
-from servers.config import ServerConfig, ServerPlan
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import Simulation, make_simulation
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.client.random_policy import RandomTransport
+from muxrl.orchestrator.comparisons.contestants import is_fixed, server_of_role
+from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig, resolve
+from muxrl.orchestrator.config.facts import SimulationFacts, probe
+from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
+from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.runs.processes import ServerAddress, connect
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.config import ServerConfig, ServerPlan
 
 if TYPE_CHECKING:
-    from servers.server import PolicyServer
+    from muxrl.servers.server import PolicyServer
 
 RANDOM = "random"
 """Label of uniformly random actions."""
@@ -263,7 +263,7 @@ class Arena:
         return self._servers[player, role]
 
     def _start(self, player: Player, role: str) -> ServerAddress:
-        from servers.server import PolicyServer
+        from muxrl.servers.server import PolicyServer
 
         server: PolicyServer = PolicyServer(self._plan(player, role))
         self._stack.callback(server.stop)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.comparisons.arena import Arena, Player, episode_seeds, random_player
-from orchestrator.comparisons.comparison import Baseline, Comparison
-from orchestrator.comparisons.contestants import Contestant, find_contestants, server_of_role
-from orchestrator.comparisons.head_to_head import HeadToHead, play_head_to_head
-from orchestrator.comparisons.roles import Subject, find_roles, find_subjects
-from orchestrator.comparisons.side_by_side import (
+from muxrl.orchestrator.comparisons.arena import Arena, Player, episode_seeds, random_player
+from muxrl.orchestrator.comparisons.comparison import Baseline, Comparison
+from muxrl.orchestrator.comparisons.contestants import Contestant, find_contestants, server_of_role
+from muxrl.orchestrator.comparisons.head_to_head import HeadToHead, play_head_to_head
+from muxrl.orchestrator.comparisons.roles import Subject, find_roles, find_subjects
+from muxrl.orchestrator.comparisons.side_by_side import (
     TOLERANCE,
     Budget,
     RoleResult,
@@ -31,17 +31,17 @@ from orchestrator.comparisons.side_by_side import (
     score_runs,
     standings_of,
 )
-from orchestrator.comparisons.sources import CannotCompare, ComparedRun, read_sources
-from orchestrator.config.problems import listed
-from orchestrator.statistics import mean_interval
-from orchestrator.sweeps.directory import TRIALS_FILE
-from protocol.suggestions import did_you_mean
-from servers.config import ServerConfig
+from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun, read_sources
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.reports.statistics import mean_interval
+from muxrl.orchestrator.sweeps.directory import TRIALS_FILE
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.config import ServerConfig
 
 _FEW_SEEDS = 5
 """Below this, a percentile interval of an interquartile mean covers clearly less than it says."""
 _COVERAGE = {2: 50, 3: 75, 4: 87}
-"""By number of runs, how often it does, in per cent; see the tests of `orchestrator.statistics`."""
+"""By number of runs, how often it does, in per cent; see the tests of `statistics`."""
 _FEW_EPISODES = 20
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.comparisons.contestants import Contestant
-from orchestrator.comparisons.head_to_head import HeadToHead
-from orchestrator.comparisons.roles import Subject
-from orchestrator.comparisons.side_by_side import Budget, RoleResult, Standing
-from orchestrator.statistics import Estimate
+from muxrl.orchestrator.comparisons.contestants import Contestant
+from muxrl.orchestrator.comparisons.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.roles import Subject
+from muxrl.orchestrator.comparisons.side_by_side import Budget, RoleResult, Standing
+from muxrl.orchestrator.reports.statistics import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -103,7 +103,7 @@ class Comparison:
         """
         import pandas
 
-        from orchestrator.comparisons.rows import TABLES
+        from muxrl.orchestrator.comparisons.rows import TABLES
 
         if table not in TABLES:
             raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLES)}")
@@ -125,8 +125,8 @@ class Comparison:
         Raises:
             OSError: the folder cannot be written to.
         """
-        from orchestrator.comparisons.files import write_files
-        from orchestrator.comparisons.page import write_page
+        from muxrl.orchestrator.comparisons.files import write_files
+        from muxrl.orchestrator.comparisons.page import write_page
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)

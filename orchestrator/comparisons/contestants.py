@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.comparisons.sources import CannotCompare, ComparedRun
-from servers.config import ServerConfig
-from servers.fixed_policies import find_fixed
+from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.fixed_policies import find_fixed
 
 # Where a server runs, what it refuses, and whom it serves (the role says that) is not what it does.
 _NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.recorded_run import Floats
-from orchestrator.statistics import Estimate, interquartile_mean_interval
+from muxrl.orchestrator.records.recorded_run import Floats
+from muxrl.orchestrator.reports.statistics import Estimate, interquartile_mean_interval
 
 Axis = Literal["env_steps", "time_s"]
 _NUM_PLACES = 60  # of a drawn curve; few enough for a small file, more than there are evaluations

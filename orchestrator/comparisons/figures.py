@@ -20,11 +20,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.comparisons.curves import Axis, band
-from orchestrator.comparisons.roles import Subject
-from orchestrator.comparisons.side_by_side import RoleResult
-from orchestrator.plots import COLOURS
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.curves import Axis, band
+from muxrl.orchestrator.comparisons.roles import Subject
+from muxrl.orchestrator.comparisons.side_by_side import RoleResult
+from muxrl.orchestrator.reports.plots import COLOURS
 
 _DASHES: tuple[tuple[str, Any], ...] = (
     ("solid", "-"),

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.comparisons.roles import Subject
-from orchestrator.comparisons.rows import TABLES
-from orchestrator.comparisons.side_by_side import point_at
-from orchestrator.comparisons.sources import ComparedRun
-from orchestrator.json_files import write_json, write_text
-from orchestrator.recorded_run import EvaluationPoint
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.roles import Subject
+from muxrl.orchestrator.comparisons.rows import TABLES
+from muxrl.orchestrator.comparisons.side_by_side import point_at
+from muxrl.orchestrator.comparisons.sources import ComparedRun
+from muxrl.orchestrator.records.json_files import write_json, write_text
+from muxrl.orchestrator.records.recorded_run import EvaluationPoint
 
 _FORMAT = 1
 

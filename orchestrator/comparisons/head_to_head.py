@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.comparisons.arena import (
+from muxrl.orchestrator.comparisons.arena import (
     RANDOM,
     Arena,
     EpisodeReturns,
@@ -29,12 +29,16 @@ from orchestrator.comparisons.arena import (
     random_player,
     rotations,
 )
-from orchestrator.comparisons.contestants import Contestant
-from orchestrator.comparisons.roles import Subject
-from orchestrator.comparisons.sources import CannotCompare, ComparedRun
-from orchestrator.config.problems import listed
-from orchestrator.recorded_run import Floats
-from orchestrator.statistics import Estimate, interquartile_mean_interval, mean_interval
+from muxrl.orchestrator.comparisons.contestants import Contestant
+from muxrl.orchestrator.comparisons.roles import Subject
+from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.records.recorded_run import Floats
+from muxrl.orchestrator.reports.statistics import (
+    Estimate,
+    interquartile_mean_interval,
+    mean_interval,
+)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from orchestrator.comparisons.head_to_head import HeadToHead, Matrix, describe_pairs
-from orchestrator.comparisons.page_values import (
+from muxrl.orchestrator.comparisons.head_to_head import HeadToHead, Matrix, describe_pairs
+from muxrl.orchestrator.comparisons.page_values import (
     Cell,
     Heading,
     Section,
@@ -15,9 +15,9 @@ from orchestrator.comparisons.page_values import (
     finite,
     shade,
 )
-from orchestrator.comparisons.provenance import Provenance
-from orchestrator.config.problems import listed
-from orchestrator.number_text import MISSING, interval, number, signed_interval
+from muxrl.orchestrator.comparisons.provenance import Provenance
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.reports.number_text import MISSING, interval, number, signed_interval
 
 
 def head_to_head_section(played: HeadToHead, provenance: Provenance) -> Section:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.comparisons.head_to_head_section import head_to_head_section
-from orchestrator.comparisons.page_values import Section
-from orchestrator.comparisons.provenance import Provenance
-from orchestrator.comparisons.returns_sections import ReturnsSections
-from orchestrator.comparisons.role_section import role_section
-from orchestrator.config.problems import listed
-from orchestrator.json_files import write_text
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.head_to_head_section import head_to_head_section
+from muxrl.orchestrator.comparisons.page_values import Section
+from muxrl.orchestrator.comparisons.provenance import Provenance
+from muxrl.orchestrator.comparisons.returns_sections import ReturnsSections
+from muxrl.orchestrator.comparisons.role_section import role_section
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.records.json_files import write_text
 
 REPORT_FILE = "report.html"
 _TEMPLATE = "page.html"

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.comparisons.figures import Picture, Style
-from orchestrator.number_text import MISSING
-from orchestrator.statistics import Estimate
+from muxrl.orchestrator.comparisons.figures import Picture, Style
+from muxrl.orchestrator.reports.number_text import MISSING
+from muxrl.orchestrator.reports.statistics import Estimate
 
 
 @dataclass(frozen=True)

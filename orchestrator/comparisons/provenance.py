@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.comparisons.files import from_folder
-from orchestrator.comparisons.page_values import Cell, finite
-from orchestrator.comparisons.side_by_side import RunScore, Standing
-from orchestrator.config.problems import listed
-from orchestrator.number_text import MISSING, interval, number
-from orchestrator.statistics import Estimate
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.files import from_folder
+from muxrl.orchestrator.comparisons.page_values import Cell, finite
+from muxrl.orchestrator.comparisons.side_by_side import RunScore, Standing
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.reports.number_text import MISSING, interval, number
+from muxrl.orchestrator.reports.statistics import Estimate
 
 _MAX_TOLD = 6  # runs in a tooltip
 

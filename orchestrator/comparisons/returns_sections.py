@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.comparisons.figures import final_returns, learning_curves, styles_of
-from orchestrator.comparisons.page_values import (
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.figures import final_returns, learning_curves, styles_of
+from muxrl.orchestrator.comparisons.page_values import (
     Cell,
     Heading,
     Section,
@@ -17,9 +17,9 @@ from orchestrator.comparisons.page_values import (
     key_of,
     whole,
 )
-from orchestrator.comparisons.provenance import Provenance
-from orchestrator.comparisons.roles import Subject
-from orchestrator.number_text import MISSING, interval, number
+from muxrl.orchestrator.comparisons.provenance import Provenance
+from muxrl.orchestrator.comparisons.roles import Subject
+from muxrl.orchestrator.reports.number_text import MISSING, interval, number
 
 
 class ReturnsSections:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.comparisons.figures import performance_profiles, styles_of
-from orchestrator.comparisons.page_values import (
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.figures import performance_profiles, styles_of
+from muxrl.orchestrator.comparisons.page_values import (
     Cell,
     Heading,
     Section,
@@ -16,10 +16,10 @@ from orchestrator.comparisons.page_values import (
     probability,
     shade,
 )
-from orchestrator.comparisons.provenance import Provenance
-from orchestrator.comparisons.side_by_side import RoleResult
-from orchestrator.config.problems import listed
-from orchestrator.number_text import MISSING, interval, number, signed_interval
+from muxrl.orchestrator.comparisons.provenance import Provenance
+from muxrl.orchestrator.comparisons.side_by_side import RoleResult
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.reports.number_text import MISSING, interval, number, signed_interval
 
 
 def role_section(comparison: Comparison, result: RoleResult, provenance: Provenance) -> Section:

@@ -9,11 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.comparisons.sources import CannotCompare, ComparedRun
-from orchestrator.config.patterns import match
-from orchestrator.config.problems import listed
-from orchestrator.evaluated import unnumbered
-from orchestrator.recorded_run import AgentReturns, Floats
+from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.config.patterns import match
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.evaluations.evaluated import unnumbered
+from muxrl.orchestrator.records.recorded_run import AgentReturns, Floats
 
 Kind = Literal["role", "team", "agent", "total"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.statistics import Estimate
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.reports.statistics import Estimate
 
 Row = Mapping[str, Any]
 

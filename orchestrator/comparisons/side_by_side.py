@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.comparisons.contestants import Contestant
-from orchestrator.comparisons.curves import Curve
-from orchestrator.comparisons.roles import Subject
-from orchestrator.comparisons.sources import CannotCompare, ComparedRun
-from orchestrator.recorded_run import EvaluationPoint, Floats
-from orchestrator.statistics import (
+from muxrl.orchestrator.comparisons.contestants import Contestant
+from muxrl.orchestrator.comparisons.curves import Curve
+from muxrl.orchestrator.comparisons.roles import Subject
+from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.records.recorded_run import EvaluationPoint, Floats
+from muxrl.orchestrator.reports.statistics import (
     Estimate,
     Profile,
     interquartile_mean_interval,

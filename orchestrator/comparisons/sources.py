@@ -13,18 +13,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import ConfigError, ExperimentConfig, from_yaml
-from orchestrator.config.problems import listed
-from orchestrator.recorded_run import EvaluationPoint, RecordedRun
-from orchestrator.run_directory import NotARunDirectory
-from orchestrator.sweeps.directory import (
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig, from_yaml
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
+from muxrl.orchestrator.records.run_directory import NotARunDirectory
+from muxrl.orchestrator.sweeps.directory import (
     TRIALS_FILE,
     NotASweepDirectory,
     SweepDirectory,
     TrialRecord,
 )
-from orchestrator.sweeps.load import load_written
-from servers.config import ServerConfig
+from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
 

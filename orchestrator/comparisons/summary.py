@@ -10,11 +10,11 @@ from types import TracebackType
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.comparisons.comparison import Comparison
-from orchestrator.number_text import MISSING, interval, signed_interval
-from orchestrator.plain_table import plain_table
-from orchestrator.progress import duration
-from orchestrator.statistics import Estimate
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.reports.number_text import MISSING, interval, signed_interval
+from muxrl.orchestrator.reports.plain_table import plain_table
+from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.orchestrator.runs.progress import duration
 
 _INTERVAL_S = 1.0
 

@@ -7,12 +7,12 @@ Both raise `ConfigError` with one sentence for each problem. Importing this pack
 neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
-from orchestrator.config.dump import from_yaml, to_yaml
-from orchestrator.config.facts import SimulationFacts, probe
-from orchestrator.config.load import find_config, load_config, packaged_configs
-from orchestrator.config.problems import ConfigError
-from orchestrator.config.resolve import Experiment, prepare, resolve
-from orchestrator.config.schema import (
+from muxrl.orchestrator.config.dump import from_yaml, to_yaml
+from muxrl.orchestrator.config.facts import SimulationFacts, probe
+from muxrl.orchestrator.config.load import find_config, load_config, packaged_configs
+from muxrl.orchestrator.config.problems import ConfigError
+from muxrl.orchestrator.config.resolve import Experiment, prepare, resolve
+from muxrl.orchestrator.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
     ExperimentConfig,
@@ -20,7 +20,7 @@ from orchestrator.config.schema import (
     SimulationConfig,
     StopConfig,
 )
-from orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.config.seeds import derive_seed
 
 __all__ = [
     "CheckpointConfig",

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 
-from orchestrator.config.problems import listed
-from orchestrator.config.schema import ExperimentConfig
-from protocol.suggestions import did_you_mean
-from servers.config import ServerConfig
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.config import ServerConfig
 
 EXTERNAL = "external"
 """`simulation.env` of a simulation that someone else starts."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.config.problems import ConfigError
-from orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.config.problems import ConfigError
+from muxrl.orchestrator.config.schema import ExperimentConfig
 
 
 def to_yaml(config: ExperimentConfig) -> str:

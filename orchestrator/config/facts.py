@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.config.checks import EXTERNAL
-from orchestrator.config.plain_spaces import read_space
-from orchestrator.config.problems import ConfigError
-from orchestrator.config.schema import SimulationConfig
-from protocol.spaces import Space
+from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.plain_spaces import read_space
+from muxrl.orchestrator.config.problems import ConfigError
+from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.protocol.spaces import Space
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
     """
     if simulation.env == EXTERNAL:
         return _external_facts(simulation)
-    from client.adapters import SimulationError, make_simulation
+    from muxrl.client.adapters import SimulationError, make_simulation
 
     try:
         made = make_simulation(simulation.env, dict(simulation.kwargs))

@@ -11,6 +11,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,10 +19,10 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator.config.problems import ConfigError, listed
-from orchestrator.config.schema import ExperimentConfig
-from protocol.suggestions import did_you_mean
-from servers.config import ServerConfig
+from muxrl.orchestrator.config.problems import ConfigError, listed
+from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.config import ServerConfig
 
 KeyPath = tuple[Any, ...]
 """Keys from the top down; those of lists are integers."""
@@ -34,7 +35,7 @@ _MISFIT = (OmegaConfBaseException, TypeError, ValueError)
 
 def packaged_configs(kind: str = "conf") -> dict[str, Path]:
     """Returns the configs that come with muxrl, by bare name; `kind` "sweeps" for the sweeps."""
-    folder = Path(__file__).resolve().parents[2] / "experiments" / kind
+    folder = Path(str(resources.files("muxrl.experiments") / kind))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -75,7 +76,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
             a file that is missing or is not YAML. Whether the experiment makes sense is not
-            looked at here, see `orchestrator.config.resolve`.
+            looked at here, see `muxrl.orchestrator.config.resolve`.
     """
     file = find_config(path)
     return load_structured(file, ExperimentConfig(name=file.stem), overrides, str(path))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from orchestrator.config.facts import SimulationFacts
-from protocol.spaces import (
+from muxrl.orchestrator.config.facts import SimulationFacts
+from muxrl.protocol.spaces import (
     Box,
     DictSpace,
     Discrete,
@@ -20,7 +20,7 @@ from protocol.spaces import (
     Space,
     TupleSpace,
 )
-from servers.spaces import split_mask, split_state
+from muxrl.servers.spaces import split_mask, split_state
 
 
 class Looks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Sequence
 
-from protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean
 
 
 def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], list[str]]:

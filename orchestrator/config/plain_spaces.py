@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.config.problems import listed
-from protocol import spaces as plain
-from protocol.suggestions import did_you_mean
+from muxrl.orchestrator.config.problems import listed
+from muxrl.protocol import spaces as plain
+from muxrl.protocol.suggestions import did_you_mean
 
 _KINDS: dict[str, type[msgspec.Struct]] = {
     "box": plain.Box,
@@ -30,7 +30,7 @@ def read_space(tree: Any) -> plain.Space:
     for sentence in _misspelt(tree):
         raise ValueError(sentence)
     space: plain.Space = msgspec.convert(tree, plain.Space)
-    from servers.spaces import to_gymnasium
+    from muxrl.servers.spaces import to_gymnasium
 
     try:
         to_gymnasium(space)

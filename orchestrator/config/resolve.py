@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.config.checks import EXTERNAL, find_problems
-from orchestrator.config.facts import SimulationFacts, probe
-from orchestrator.config.patterns import match, similar_pattern
-from orchestrator.config.problems import ConfigError, listed
-from orchestrator.config.schema import ExperimentConfig
-from orchestrator.config.seeds import derive_seed
-from protocol import assignment
-from servers.config import ServerPlan
-from servers.fixed_policies import find_fixed
+from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
+from muxrl.orchestrator.config.facts import SimulationFacts, probe
+from muxrl.orchestrator.config.patterns import match, similar_pattern
+from muxrl.orchestrator.config.problems import ConfigError, listed
+from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.protocol import assignment
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.fixed_policies import find_fixed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Experiment:
 
     @property
     def assignment(self) -> str:
-        """Which algorithm serves which agents, as `protocol.assignment` writes it."""
+        """Which algorithm serves which agents, as `muxrl.protocol.assignment` writes it."""
         servers = self.config.servers
         labels = assignment.server_labels(
             {s: servers[s].label or plan.algorithm for s, plan in self.servers.items()}
@@ -84,7 +84,7 @@ def resolve(
         ConfigError: with everything that cannot be run.
     """
     # Here, not above: it imports RLlib, which takes seconds.
-    from orchestrator.config.server_plan import ServerResolver
+    from muxrl.orchestrator.config.server_plan import ServerResolver
 
     problems = find_problems(config, needs_stop=needs_stop)
     agents_of = _assign_agents(config, facts, problems)

@@ -1,11 +1,11 @@
-"""What an experiment's YAML may say. Servers have their own part in `servers.config`."""
+"""What an experiment's YAML may say. Servers have their own part in `muxrl.servers.config`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.config import ServerConfig
+from muxrl.servers.config import ServerConfig
 
 
 @dataclass

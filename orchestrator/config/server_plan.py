@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.config.checks import is_file_name
-from orchestrator.config.facts import SimulationFacts
-from orchestrator.config.looks import Looks, flat_size, shown_state
-from orchestrator.config.patterns import match, similar_pattern
-from orchestrator.config.problems import listed
-from orchestrator.config.seeds import derive_seed
-from protocol.spaces import Box, DictSpace, Discrete, Space
-from servers.algorithms.registry import AlgorithmEntry, get_algorithm
-from servers.config import AgentPlan, ServerConfig, ServerPlan
-from servers.fixed_policies import FixedAlgorithm, find_fixed
-from servers.spaces import (
+from muxrl.orchestrator.config.checks import is_file_name
+from muxrl.orchestrator.config.facts import SimulationFacts
+from muxrl.orchestrator.config.looks import Looks, flat_size, shown_state
+from muxrl.orchestrator.config.patterns import match, similar_pattern
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
+from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
+from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
+from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
     module_observation_space,
     split_mask,
@@ -146,7 +146,7 @@ class ServerResolver:
     def _groups(self, algorithm: AlgorithmEntry | FixedAlgorithm) -> dict[str, tuple[str, ...]]:
         """Returns the teams, those of one member last; none for an algorithm without teams.
 
-        With a central critic an agent in no group is no team: see `servers.central_seat`.
+        With a central critic an agent in no group is no team: see `servers.algorithms.mappo.seats`.
         """
         can_have_teams = algorithm.needs_teams or algorithm.is_central
         if self._config.groups and not can_have_teams:
@@ -279,7 +279,7 @@ class ServerResolver:
                 )
 
     def _check_spaces(self, algorithm: AlgorithmEntry, plans: Mapping[str, AgentPlan]) -> None:
-        """Shows the algorithm the spaces as its networks will see them (`servers.seats`)."""
+        """Shows the algorithm the spaces as its networks will see them (`muxrl.servers.seats`)."""
         seen: set[str] = set()
         for agent, plan in plans.items():
             look = repr((plan.policy_id, plan.observation_space, plan.action_space))

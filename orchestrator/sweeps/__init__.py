@@ -8,16 +8,16 @@ in which every name is known. Tune (`runner`) runs each one as a whole muxrl run
 directory (`directory`) says at any time what came of them.
 """
 
-from orchestrator.sweeps.directory import (
+from muxrl.orchestrator.sweeps.directory import (
     NotASweepDirectory,
     SweepDirectory,
     SweepIsRunning,
     TrialRecord,
 )
-from orchestrator.sweeps.load import load_sweep
-from orchestrator.sweeps.plan import SweepPlan, make_plan
-from orchestrator.sweeps.result import SweepResult
-from orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator.sweeps.load import load_sweep
+from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
+from muxrl.orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 __all__ = [
     "NotASweepDirectory",

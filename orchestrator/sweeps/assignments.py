@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from orchestrator.config.patterns import match
-from orchestrator.config.problems import listed
-from orchestrator.sweeps.schema import AssignmentsConfig
-from protocol.assignment import canonical, parse, server_labels
-from protocol.suggestions import did_you_mean
+from muxrl.orchestrator.config.patterns import match
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.sweeps.schema import AssignmentsConfig
+from muxrl.protocol.assignment import canonical, parse, server_labels
+from muxrl.protocol.suggestions import did_you_mean
 
 Cast = dict[str, str]
 """Role to the template that serves it, all roles in their order."""

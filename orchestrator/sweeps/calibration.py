@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
-from orchestrator.metrics import MetricsWriter
-from orchestrator.new_run import make_folder
-from orchestrator.run import Run
-from orchestrator.signals import uninterrupted
-from orchestrator.stop_conditions import StopConditions
-from orchestrator.sweeps.plan import SweepPlan
+from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.runs.run import Run
+from muxrl.orchestrator.runs.signals import uninterrupted
+from muxrl.orchestrator.runs.stop_conditions import StopConditions
+from muxrl.orchestrator.sweeps.plan import SweepPlan
 
 
 @dataclass(frozen=True)

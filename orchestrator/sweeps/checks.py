@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from orchestrator.config import ExperimentConfig
-from orchestrator.config.checks import is_file_name, is_label
-from orchestrator.config.problems import listed
-from orchestrator.sweeps.parameters import find_problems as find_parameter_problems
-from orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
-from protocol.suggestions import did_you_mean
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config.checks import is_file_name, is_label
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.sweeps.parameters import find_problems as find_parameter_problems
+from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
+from muxrl.protocol.suggestions import did_you_mean
 
 _SCHEDULERS = ("none", "asha", "median")
 _SEARCHERS = ("random", "optuna")

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator import exit_codes
-from orchestrator.placement import cpus_wanted
-from orchestrator.signals import claim_signals, interruptible, uninterrupted
-from orchestrator.sweeps.calibration import Pace, calibrate
-from orchestrator.sweeps.load import load_sweep
-from orchestrator.sweeps.plan import SweepPlan, make_plan
-from orchestrator.sweeps.result import SweepResult
-from orchestrator.sweeps.runner import local_num_cpus, resume_sweep, start_sweep, sweep_ray
-from orchestrator.sweeps.table import print_result, print_rows
+from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.runs.placement import cpus_wanted
+from muxrl.orchestrator.runs.signals import claim_signals, interruptible, uninterrupted
+from muxrl.orchestrator.sweeps.calibration import Pace, calibrate
+from muxrl.orchestrator.sweeps.load import load_sweep
+from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
+from muxrl.orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.sweeps.runner import local_num_cpus, resume_sweep, start_sweep, sweep_ray
+from muxrl.orchestrator.sweeps.table import print_result, print_rows
 
 
 def start(config: str, overrides: Sequence[str], sweep_dir: Path | None, console: Console) -> int:

@@ -25,9 +25,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from orchestrator.json_files import finite, write_text
-from orchestrator.local_ray import RAY_FOLDER_PREFIX
-from orchestrator.run_directory import RunDirectory
+from muxrl.orchestrator.records.json_files import finite, write_text
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.local_ray import RAY_FOLDER_PREFIX
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 

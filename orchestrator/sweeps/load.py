@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.config import ConfigError, ExperimentConfig, find_config, load_config
-from orchestrator.config.load import load_structured, read_yaml
-from orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig, find_config, load_config
+from muxrl.orchestrator.config.load import load_structured, read_yaml
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
 """Keys that change how trials are run, not which."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.run import Run
-from orchestrator.sweeps.schema import TOTAL, MetricConfig
+from muxrl.orchestrator.runs.run import Run
+from muxrl.orchestrator.sweeps.schema import TOTAL, MetricConfig
 
 
 @dataclass(frozen=True)

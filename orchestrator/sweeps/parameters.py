@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.config.seeds import derive_seed
-from orchestrator.sweeps.schema import ParameterConfig
+from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.sweeps.schema import ParameterConfig
 
 TEMPLATES = "algorithms."
 """What keys of templates begin with."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from orchestrator.config import (
+from muxrl.orchestrator.config import (
     ConfigError,
     Experiment,
     ExperimentConfig,
@@ -21,19 +21,19 @@ from orchestrator.config import (
     probe,
     resolve,
 )
-from orchestrator.config.checks import EXTERNAL, is_label
-from orchestrator.config.load import set_values
-from orchestrator.config.patterns import match
-from orchestrator.config.problems import listed
-from orchestrator.config.resolve import reseeded
-from orchestrator.sweeps.assignments import Cast, make_casts
-from orchestrator.sweeps.checks import find_problems
-from orchestrator.sweeps.parameters import TEMPLATES, active, settings
-from orchestrator.sweeps.schema import TOTAL, AlgorithmTemplate, SweepConfig
-from protocol.assignment import canonical, file_name, server_labels
-from protocol.suggestions import did_you_mean
-from servers.config import ServerConfig
-from servers.fixed_policies import find_fixed
+from muxrl.orchestrator.config.checks import EXTERNAL, is_label
+from muxrl.orchestrator.config.load import set_values
+from muxrl.orchestrator.config.patterns import match
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.resolve import reseeded
+from muxrl.orchestrator.sweeps.assignments import Cast, make_casts
+from muxrl.orchestrator.sweeps.checks import find_problems
+from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
+from muxrl.orchestrator.sweeps.schema import TOTAL, AlgorithmTemplate, SweepConfig
+from muxrl.protocol.assignment import canonical, file_name, server_labels
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.fixed_policies import find_fixed
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def _server(role: str, name: str, template: AlgorithmTemplate, agents: list[str]
 
 def _needs_teams(algorithm: str, template: AlgorithmTemplate) -> bool:
     """Whether it learns, or has learned, for teams; what is wrong with it is said elsewhere."""
-    from servers.algorithms.registry import get_algorithm
+    from muxrl.servers.algorithms.registry import get_algorithm
 
     try:
         find = find_fixed(algorithm)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import exit_codes
-from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from orchestrator.sweeps.load import load_written
-from orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -98,8 +98,8 @@ class SweepResult:
         return DataFrame(rows)
 
     def evaluations(self) -> DataFrame:
-        """Returns every evaluated return of the trials that are done; see `orchestrator.frames`."""
-        from orchestrator.frames import evaluation_frame
+        """Returns every evaluated return of the trials that are done; see `records.frames`."""
+        from muxrl.orchestrator.records.frames import evaluation_frame
 
         return evaluation_frame(self.run_dirs())
 

@@ -24,26 +24,26 @@ import ray
 from ray import cloudpickle, tune
 from rich.console import Console
 
-from orchestrator.config.seeds import derive_seed
-from orchestrator.failures import RunFailed, cause_of_death
-from orchestrator.json_files import write_text
-from orchestrator.local_ray import (
+from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.runs.failures import RunFailed, cause_of_death
+from muxrl.orchestrator.runs.local_ray import (
     join_ray,
     start_local_ray,
     stop_local_ray,
     worker_environment,
 )
-from orchestrator.placement import cpus_wanted
-from orchestrator.signals import claim_signals, ignore_signals, interruptible
-from orchestrator.sweeps.assignments import Cast
-from orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
-from orchestrator.sweeps.load import load_resumed, to_yaml
-from orchestrator.sweeps.parameters import active, settings
-from orchestrator.sweeps.plan import Row, SweepPlan, make_plan
-from orchestrator.sweeps.result import SweepResult
-from orchestrator.sweeps.schema import SweepConfig
-from orchestrator.sweeps.search import Suggestions, TableSearch, make_optuna
-from orchestrator.sweeps.trial import (
+from muxrl.orchestrator.runs.placement import cpus_wanted
+from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
+from muxrl.orchestrator.sweeps.assignments import Cast
+from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.load import load_resumed, to_yaml
+from muxrl.orchestrator.sweeps.parameters import active, settings
+from muxrl.orchestrator.sweeps.plan import Row, SweepPlan, make_plan
+from muxrl.orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator.sweeps.search import Suggestions, TableSearch, make_optuna
+from muxrl.orchestrator.sweeps.trial import (
     IS_FINISHED,
     METRIC,
     METRIC_ENV_STEPS,
@@ -306,7 +306,7 @@ def _trial_name(trial: Any) -> str:
 
 
 def _config_of(plan: SweepPlan, config: dict[str, Any]) -> Any:
-    from orchestrator.sweeps.trial import row_of
+    from muxrl.orchestrator.sweeps.trial import row_of
 
     return plan.config_of(row_of(config))
 

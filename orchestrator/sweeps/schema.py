@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orchestrator.config.schema import ExperimentConfig
-from servers.config import ServerConfig
+from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.servers.config import ServerConfig
 
 TOTAL = "total"
 """`metric.of` all agents together."""

@@ -13,14 +13,14 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from orchestrator.config.problems import ConfigError
-from orchestrator.sweeps.assignments import Cast
-from orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from orchestrator.sweeps.parameters import active, kind_of
-from orchestrator.sweeps.plan import Row, SweepPlan, name_trial
-from orchestrator.sweeps.schema import ParameterConfig
-from orchestrator.sweeps.trial import METRIC, tune_config
-from protocol.assignment import file_name
+from muxrl.orchestrator.config.problems import ConfigError
+from muxrl.orchestrator.sweeps.assignments import Cast
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.parameters import active, kind_of
+from muxrl.orchestrator.sweeps.plan import Row, SweepPlan, name_trial
+from muxrl.orchestrator.sweeps.schema import ParameterConfig
+from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
+from muxrl.protocol.assignment import file_name
 
 CAST = "(assignment)"
 """Beside parameters, what a searcher chooses: the number of the assignment."""

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.number_text import MISSING, number
-from orchestrator.plain_table import plain_table
-from orchestrator.sweeps.directory import TrialRecord
-from orchestrator.sweeps.plan import Row
-from orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.reports.number_text import MISSING, number
+from muxrl.orchestrator.reports.plain_table import plain_table
+from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.plan import Row
+from muxrl.orchestrator.sweeps.result import SweepResult
 
 _STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 

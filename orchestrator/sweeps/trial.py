@@ -16,18 +16,18 @@ from typing import Any
 
 from ray import tune
 
-from orchestrator.config import Experiment, ExperimentConfig
-from orchestrator.failures import RunFailed
-from orchestrator.json_files import write_text
-from orchestrator.metrics import MetricsWriter
-from orchestrator.new_run import make_folder
-from orchestrator.placement import bundles, strategy
-from orchestrator.process_log import log_to
-from orchestrator.report import write_report
-from orchestrator.run import Run
-from orchestrator.sweeps.directory import OUTCOME_FILE, Status, TrialRecord
-from orchestrator.sweeps.metric import measure
-from orchestrator.sweeps.plan import Row, SweepPlan
+from muxrl.orchestrator.config import Experiment, ExperimentConfig
+from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.reports.report import write_report
+from muxrl.orchestrator.runs.failures import RunFailed
+from muxrl.orchestrator.runs.placement import bundles, strategy
+from muxrl.orchestrator.runs.process_log import log_to
+from muxrl.orchestrator.runs.run import Run
+from muxrl.orchestrator.sweeps.directory import OUTCOME_FILE, Status, TrialRecord
+from muxrl.orchestrator.sweeps.metric import measure
+from muxrl.orchestrator.sweeps.plan import Row, SweepPlan
 
 METRIC = "return"
 """What Tune knows the metric as."""

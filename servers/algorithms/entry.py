@@ -18,15 +18,15 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
-from servers.algorithms.qmix.team import TEAM_KEYS, TeamProblem, check_member_spaces
-from servers.algorithms.settings import (
+from muxrl.servers.algorithms.settings import (
     COMMON_SETTINGS,
     NOT_SETTINGS,
     AlgorithmProblem,
     check_kind,
     suggestion,
 )
-from servers.algorithms.user_module import load_module_class
+from muxrl.servers.algorithms.user_module import load_module_class
+from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
 
 WhileLearning = Literal["wait", "serve"]
 LearnsFrom = Literal["newest", "recent", "replay"]

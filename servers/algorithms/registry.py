@@ -11,18 +11,18 @@ from gymnasium import spaces
 from ray.rllib.algorithms.dqn.dqn import DQNConfig
 from ray.rllib.algorithms.sac.sac import SACConfig
 
-from protocol.suggestions import did_you_mean
-from servers.algorithms.a2c import A2CConfig
-from servers.algorithms.action_masks import MaskablePPOTorchRLModule
-from servers.algorithms.entry import AlgorithmEntry
-from servers.algorithms.impala import APPOConfig, IMPALAConfig
-from servers.algorithms.mappo import MAPPOConfig
-from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
-from servers.algorithms.ppo import PPOConfig
-from servers.algorithms.qmix.config import QMIXConfig
-from servers.algorithms.replay_settings import read_replay_buffer, replay_buffer
-from servers.algorithms.settings import AlgorithmProblem, read_count
-from servers.fixed_policies import FIXED
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.algorithms.a2c import A2CConfig
+from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
+from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.impala import APPOConfig, IMPALAConfig
+from muxrl.servers.algorithms.mappo import MAPPOConfig
+from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+from muxrl.servers.algorithms.ppo import PPOConfig
+from muxrl.servers.algorithms.qmix.config import QMIXConfig
+from muxrl.servers.algorithms.replay_settings import read_replay_buffer, replay_buffer
+from muxrl.servers.algorithms.settings import AlgorithmProblem, read_count
+from muxrl.servers.fixed_policies import FIXED
 
 __all__ = ["ALGORITHMS", "AlgorithmEntry", "AlgorithmProblem", "get_algorithm"]
 

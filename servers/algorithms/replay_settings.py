@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"

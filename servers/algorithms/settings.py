@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean
 
 # What a user may set beside the arguments of the config's `training()`.
 COMMON_SETTINGS = frozenset(

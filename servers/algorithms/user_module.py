@@ -8,8 +8,8 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
-from servers.algorithms.settings import AlgorithmProblem
-from servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.import_by_name import CannotImport, import_by_name
 
 EXAMPLE = "my_package.my_module:MyRLModule"
 

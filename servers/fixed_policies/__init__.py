@@ -4,6 +4,6 @@ An opponent of known strength, a partner written by hand, a policy that was trai
 client and to the simulation they are servers like all others.
 """
 
-from servers.fixed_policies.entry import FIXED, FixedAlgorithm, find_fixed
+from muxrl.servers.fixed_policies.entry import FIXED, FixedAlgorithm, find_fixed
 
 __all__ = ["FIXED", "FixedAlgorithm", "find_fixed"]

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
-from servers.checkpoint import Checkpoint
-from servers.config import ServerPlan
+from muxrl.servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.config import ServerPlan
 
 if TYPE_CHECKING:
-    from servers.fixed_policies.policies import FixedPolicies
+    from muxrl.servers.fixed_policies.policies import FixedPolicies
 
 
 class FixedAlgorithm(ABC):
@@ -76,28 +76,28 @@ class RandomAlgorithm(FixedAlgorithm):
     summary = "uniform over the available actions"
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        from servers.fixed_policies.plain import PlainActing, plain_seats
-        from servers.fixed_policies.policies import FixedPolicies
-        from servers.fixed_policies.uniform import Uniform
+        from muxrl.servers.fixed_policies.plain import PlainActing, plain_seats
+        from muxrl.servers.fixed_policies.policies import FixedPolicies
+        from muxrl.servers.fixed_policies.uniform import Uniform
 
         return FixedPolicies(plan, plain_seats(plan), PlainActing(plan, Uniform(plan)))
 
 
 class ScriptedAlgorithm(FixedAlgorithm):
-    """A function of the user's decides; see `servers.fixed_policies.scripted`."""
+    """A function of the user's decides; see `muxrl.servers.fixed_policies.scripted`."""
 
     name = "SCRIPTED"
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
     def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-        from servers.fixed_policies.scripted import find_script
+        from muxrl.servers.fixed_policies.scripted import find_script
 
         super().__init__(settings, model)
         find_script(self.settings["policy"])
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
-        from servers.fixed_policies.scripted import Script
+        from muxrl.servers.fixed_policies.scripted import Script
 
         script = Script(plan, self.settings)
         for agent_id in plan.agents:
@@ -108,16 +108,16 @@ class ScriptedAlgorithm(FixedAlgorithm):
                 return  # the others' would be the same
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        from servers.fixed_policies.plain import PlainActing, plain_seats
-        from servers.fixed_policies.policies import FixedPolicies
-        from servers.fixed_policies.scripted import Script
+        from muxrl.servers.fixed_policies.plain import PlainActing, plain_seats
+        from muxrl.servers.fixed_policies.policies import FixedPolicies
+        from muxrl.servers.fixed_policies.scripted import Script
 
         acting = PlainActing(plan, Script(plan, self.settings))
         return FixedPolicies(plan, plain_seats(plan), acting)
 
 
 class FrozenAlgorithm(FixedAlgorithm):
-    """The policies of a checkpoint; see `servers.fixed_policies.frozen`."""
+    """The policies of a checkpoint; see `muxrl.servers.fixed_policies.frozen`."""
 
     name = "FROZEN"
     summary = "the policies of a checkpoint, as they were saved"
@@ -128,7 +128,7 @@ class FrozenAlgorithm(FixedAlgorithm):
     }
 
     def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-        from servers.fixed_policies.frozen import FrozenModules
+        from muxrl.servers.fixed_policies.frozen import FrozenModules
 
         super().__init__(settings, model)
         path = self.settings["checkpoint"]
@@ -149,9 +149,9 @@ class FrozenAlgorithm(FixedAlgorithm):
         return self._modules.find_problems(plan)
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        from servers.fixed_policies.frozen import FrozenActing
-        from servers.fixed_policies.policies import FixedPolicies
-        from servers.seats import make_seats
+        from muxrl.servers.fixed_policies.frozen import FrozenActing
+        from muxrl.servers.fixed_policies.policies import FixedPolicies
+        from muxrl.servers.seats import make_seats
 
         acting = FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
         return FixedPolicies(plan, make_seats(plan), acting)

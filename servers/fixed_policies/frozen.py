@@ -14,13 +14,13 @@ import gymnasium
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from servers.algorithms.qmix.team import ACTION_MASK, STATE, TEAM_KEYS
-from servers.algorithms.settings import AlgorithmProblem
-from servers.checkpoint import Checkpoint
-from servers.config import ServerPlan
-from servers.episodes import PendingStep
-from servers.inference import Inference
-from servers.seats import make_seats
+from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.inference import Inference
+from muxrl.servers.seats import make_seats
+from muxrl.servers.teams import ACTION_MASK, STATE, TEAM_KEYS
 
 
 class FrozenModules:
@@ -138,7 +138,7 @@ class FrozenModules:
 
 
 class FrozenActing:
-    """Acts with the checkpoint's weights, for ever; see `servers.policies.Acting`.
+    """Acts with the checkpoint's weights, for ever; see `muxrl.servers.policies.Acting`.
 
     Whether actions are drawn is a setting of the server, not the wish of an episode: an opponent
     is the same in training and in evaluation.

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from protocol import spaces as plain
-from servers.config import AgentPlan, ServerPlan
-from servers.episodes import PendingStep, SeatRequest
-from servers.seats import Moment, Observations, Seat, SeatRecord
-from servers.spaces import to_gymnasium
+from muxrl.protocol import spaces as plain
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.seats import Moment, Observations, Seat, SeatRecord
+from muxrl.servers.spaces import to_gymnasium
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""
@@ -59,7 +59,7 @@ def plain_seats(plan: ServerPlan) -> dict[str, Seat]:
 
 
 class PlainActing:
-    """Asks each agent's policy; see `servers.policies.Acting`.
+    """Asks each agent's policy; see `muxrl.servers.policies.Acting`.
 
     Args:
         plan: the server.

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from servers.config import ServerPlan
-from servers.episode_store import EpisodeStore
-from servers.feed import Chunk, Feed
-from servers.policies import Acting, Record
-from servers.recorder import Recorder
-from servers.seats import Seat
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.policies import Acting, Record
+from muxrl.servers.seats import Seat
 
 
 class StepCounter(Recorder):
@@ -42,7 +42,7 @@ class StepCounter(Recorder):
 
 
 class FixedPolicies:
-    """See `servers.policies.Policies`.
+    """See `muxrl.servers.policies.Policies`.
 
     Args:
         plan: the server.

@@ -18,11 +18,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from servers.algorithms.settings import AlgorithmProblem
-from servers.config import ServerPlan
-from servers.fixed_policies.plain import Policy
-from servers.import_by_name import CannotImport, import_by_name
-from servers.spaces import to_gymnasium
+from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.fixed_policies.plain import Policy
+from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.spaces import to_gymnasium
 
 EXAMPLE = "my_package.my_module:make_policy"
 

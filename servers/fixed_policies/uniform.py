@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from protocol.spaces import sample_action
-from servers.config import ServerPlan
-from servers.fixed_policies.plain import Policy
+from muxrl.protocol.spaces import sample_action
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.fixed_policies.plain import Policy
 
 
 class Uniform:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from client.adapters.simulation import StepResult
-from client.errors import ServerUnavailable
-from client.transport import AnyItem
-from protocol import PROTOCOL_VERSION
-from protocol.messages import (
+from muxrl.client.adapters.simulation import StepResult
+from muxrl.client.errors import ServerUnavailable
+from muxrl.client.transport import AnyItem
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
@@ -24,7 +24,7 @@ from protocol.messages import (
     Started,
     StartEpisode,
 )
-from protocol.spaces import Box, Discrete
+from muxrl.protocol.spaces import Box, Discrete
 
 Script = Callable[[AnyItem], AnyReply | None]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import errors
-from client.errors import ClientError, EpisodeAborted, RefusedByServer, ServerUnavailable
-from protocol.errors import ProtocolError, ValueMismatch
+from muxrl.client import errors
+from muxrl.client.errors import ClientError, EpisodeAborted, RefusedByServer, ServerUnavailable
+from muxrl.protocol.errors import ProtocolError, ValueMismatch
 
 
 def below(kind: type[Exception]) -> Iterator[type[Exception]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from scripted_servers import CountingSimulation, Server, refusing
+from tests.client.scripted_servers import CountingSimulation, Server, refusing
 
-from client import AssignmentError, MultiplexingClient, RefusedByServer, ServerUnavailable
-from client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
-from protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
+from muxrl.client import AssignmentError, MultiplexingClient, RefusedByServer, ServerUnavailable
+from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
+from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
 
 
 class World:

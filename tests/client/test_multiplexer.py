@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_servers import Server, refusing
+from tests.client.scripted_servers import Server, refusing
 
-from client import (
+from muxrl.client import (
     AssignmentError,
     EpisodeMisuse,
     MultiplexingClient,
@@ -17,8 +17,8 @@ from client import (
     RefusedByServer,
     ServerUnavailable,
 )
-from client.random_policy import RandomTransport
-from protocol.messages import (
+from muxrl.client.random_policy import RandomTransport
+from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Ended,

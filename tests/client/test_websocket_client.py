@@ -11,10 +11,10 @@ import pytest
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from client.errors import ServerUnavailable
-from client.websocket import WebSocketTransport
-from protocol.codec import decode_batch, encode, encode_json
-from protocol.messages import Aborted, AbortEpisode, BatchReply, Refused
+from muxrl.client.errors import ServerUnavailable
+from muxrl.client.websocket import WebSocketTransport
+from muxrl.protocol.codec import decode_batch, encode, encode_json
+from muxrl.protocol.messages import Aborted, AbortEpisode, BatchReply, Refused
 
 Connect = Callable[..., WebSocketTransport]
 

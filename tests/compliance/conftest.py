@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from real_servers import (
+from tests.compliance.real_servers import (
     MAX_BYTES,
     PPO_SETTINGS,
     SEES,
@@ -21,8 +21,8 @@ from real_servers import (
     make_plan,
 )
 
-from servers.config import LimitsConfig, ServerPlan
-from servers.server import PolicyServer
+from muxrl.servers.config import LimitsConfig, ServerPlan
+from muxrl.servers.server import PolicyServer
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +86,7 @@ def server(
     settings: dict[str, Any] = {
         "PPO": PPO_SETTINGS,
         "RANDOM": {},
-        "SCRIPTED": {"policy": "real_servers:make_counter"},
+        "SCRIPTED": {"policy": "tests.compliance.real_servers:make_counter"},
         "FROZEN": {"checkpoint": str(checkpoint)},
     }[request.param]
     model = SMALL_MODEL if request.param == "PPO" else {}

@@ -9,14 +9,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from client.http import HttpTransport
-from client.random_policy import RandomTransport
-from client.transport import AnyItem, Transport
-from client.websocket import WebSocketTransport
-from protocol.messages import AnyReply
-from protocol.spaces import Box, Discrete, Space
-from servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
-from servers.server import PolicyServer
+from muxrl.client.http import HttpTransport
+from muxrl.client.random_policy import RandomTransport
+from muxrl.client.transport import AnyItem, Transport
+from muxrl.client.websocket import WebSocketTransport
+from muxrl.protocol.messages import AnyReply
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.server import PolicyServer
 
 TOKEN = "open-sesame"
 MAX_BYTES = 20_000

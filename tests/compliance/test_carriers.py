@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
-from real_servers import MAX_BYTES, TOKEN, carrier_to
+from tests.compliance.real_servers import MAX_BYTES, TOKEN, carrier_to
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from client import MultiplexingClient, RefusedByServer, ServerUnavailable
-from servers.server import PolicyServer
+from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
+from muxrl.servers.server import PolicyServer
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 

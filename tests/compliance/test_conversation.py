@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_servers import Peer, carrier_to
+from tests.compliance.real_servers import Peer, carrier_to
 
-from protocol.messages import (
+from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
@@ -21,7 +21,7 @@ from protocol.messages import (
     StartEpisode,
     Step,
 )
-from servers.server import PolicyServer
+from muxrl.servers.server import PolicyServer
 
 SOON_S = 1.0
 SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.float32)}

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
+from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
 
-from client import MultiplexingClient, RefusedByServer
-from servers.learned_policies import LearnedPolicies
-from servers.server import PolicyServer
+from muxrl.client import MultiplexingClient, RefusedByServer
+from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.server import PolicyServer
 
 SOON_S = 1.0
 PATIENCE_S = 20.0

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_servers import MakeServer
+from tests.compliance.real_servers import MakeServer
 
-from client import MultiplexingClient
-from orchestrator.config import (
+from muxrl.client import MultiplexingClient
+from muxrl.orchestrator.config import (
     ConfigError,
     ExperimentConfig,
     SimulationConfig,
@@ -18,10 +18,10 @@ from orchestrator.config import (
     StopConfig,
     resolve,
 )
-from protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
-from servers.config import ServerConfig
-from servers.learned_policies import LearnedPolicies
-from servers.server import PolicyServer
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.server import PolicyServer
 
 PATIENCE_S = 60.0
 NUM_EPISODES = 34  # of 6 env steps: one batch of whole episodes, which has 200 or more

@@ -23,7 +23,7 @@ def test_shown_files_are_verbatim(page: Path) -> None:
 
 def test_the_readme_shows_the_loop() -> None:
     shown = [path for path, _ in SHOWN_FILE.findall((ROOT / "README.md").read_text())]
-    assert "experiments/twenty_lines.py" in shown
+    assert "experiments/examples/twenty_lines.py" in shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -37,7 +37,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_documented_settings_are_the_algorithms_own() -> None:
-    from servers.algorithms.registry import ALGORITHMS, get_algorithm
+    from muxrl.servers.algorithms.registry import ALGORITHMS, get_algorithm
 
     tables = SETTINGS.findall((ROOT / "docs" / "algorithms.md").read_text())
     # VDN's and IQL's are QMIX's.

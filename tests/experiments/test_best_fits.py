@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.best_fits import additive_fit, monotonic_fits
-from experiments.matrix_games import TASKS, Task
-from experiments.simulations.matrix_game import oracle_return, payoffs_of
+from muxrl.experiments.best_fits import additive_fit, monotonic_fits
+from muxrl.experiments.matrix_games import TASKS, Task
+from muxrl.experiments.simulations.matrix_game import oracle_return, payoffs_of
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)

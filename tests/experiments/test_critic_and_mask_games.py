@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test
 
-from experiments.simulations.cue_game import CueGame
-from experiments.simulations.locked_doors import (
+from muxrl.experiments.simulations.cue_game import CueGame
+from muxrl.experiments.simulations.locked_doors import (
     LockedDoors,
     blind_return,
     oracle_return,
     random_return,
 )
-from experiments.simulations.weather_cues import WeatherCues
+from muxrl.experiments.simulations.weather_cues import WeatherCues
 
 Choose = Callable[[np.ndarray], int]
 RNG = np.random.default_rng(0)

@@ -12,9 +12,9 @@ import pytest
 from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test
 
-from experiments.simulations import dials, recall_game
-from experiments.simulations.dials import Dials
-from experiments.simulations.recall_game import RecallGame
+from muxrl.experiments.simulations import dials, recall_game
+from muxrl.experiments.simulations.dials import Dials
+from muxrl.experiments.simulations.recall_game import RecallGame
 
 
 def mean_return(

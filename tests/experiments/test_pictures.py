@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from experiments import pictures
+from muxrl.experiments import pictures
 
 
 @pytest.mark.parametrize("name", pictures._DRAWN)

@@ -11,12 +11,12 @@ import pytest
 from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test
 
-from experiments.simulations import cue_game, matrix_game, two_step_game, zero_cost
-from experiments.simulations.cue_game import CueGame
-from experiments.simulations.faulty import UNKNOWN_AGENT, Faulty, InjectedFault
-from experiments.simulations.matrix_game import MatrixGame
-from experiments.simulations.two_step_game import TwoStepGame
-from experiments.simulations.zero_cost import ZeroCost
+from muxrl.experiments.simulations import cue_game, matrix_game, two_step_game, zero_cost
+from muxrl.experiments.simulations.cue_game import CueGame
+from muxrl.experiments.simulations.faulty import UNKNOWN_AGENT, Faulty, InjectedFault
+from muxrl.experiments.simulations.matrix_game import MatrixGame
+from muxrl.experiments.simulations.two_step_game import TwoStepGame
+from muxrl.experiments.simulations.zero_cost import ZeroCost
 
 Choose = Callable[[str, Any], int]
 

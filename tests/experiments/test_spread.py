@@ -9,7 +9,7 @@ import pytest
 from mpe2 import simple_spread_v3
 from pettingzoo.test import parallel_api_test
 
-from experiments.simulations.spread import Spread, make_assigned, original_return
+from muxrl.experiments.simulations.spread import Spread, make_assigned, original_return
 
 
 def towards_the_middle(observation: Any, rng: np.random.Generator) -> int:

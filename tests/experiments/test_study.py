@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from experiments import study as study_module
-from experiments.simulations import cue_game
-from experiments.study import ContestantConfig, StudyConfig, find_study, play_at_random, run, train
-from experiments.study_report import write_report
-from orchestrator.config import ConfigError, prepare
+from muxrl.experiments import study as study_module
+from muxrl.experiments.simulations import cue_game
+from muxrl.experiments.study import (
+    ContestantConfig,
+    StudyConfig,
+    find_study,
+    play_at_random,
+    run,
+    train,
+)
+from muxrl.experiments.study_report import write_report
+from muxrl.orchestrator.config import ConfigError, prepare
 
 STUDIES = sorted(path.stem for path in Path(study_module.__file__).parent.glob("studies/*.yaml"))
 

@@ -9,7 +9,7 @@ import pytest
 from mpe2 import simple_tag_v3
 from pettingzoo.test import parallel_api_test
 
-from experiments.simulations.tag_arrays import SimpleTag
+from muxrl.experiments.simulations.tag_arrays import SimpleTag
 
 SIDES = [
     {"num_good": 2, "num_adversaries": 3, "num_obstacles": 2},

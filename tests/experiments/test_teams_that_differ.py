@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test
 
-from client.adapters.pettingzoo_parallel import PettingZooParallel
-from experiments.simulations import sentries, unlike_cues
-from experiments.simulations.foraging import ORACLE_RETURN, Foraging
-from experiments.simulations.sentries import Sentries
-from experiments.simulations.unlike_cues import UnlikeCues
-from experiments.study import ContestantConfig, StudyConfig, train
+from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
+from muxrl.experiments.simulations import sentries, unlike_cues
+from muxrl.experiments.simulations.foraging import ORACLE_RETURN, Foraging
+from muxrl.experiments.simulations.sentries import Sentries
+from muxrl.experiments.simulations.unlike_cues import UnlikeCues
+from muxrl.experiments.study import ContestantConfig, StudyConfig, train
 
 
 def play(env: Any, choose: Any, seed: int) -> dict[str, float]:

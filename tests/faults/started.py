@@ -75,7 +75,7 @@ class Started:
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
             popen = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.cli", *arguments],
+                [sys.executable, "-m", "muxrl", *arguments],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

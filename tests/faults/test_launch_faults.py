@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
-from started import ENDS_S, PATIENCE_S, Started
+from tests.faults.started import ENDS_S, PATIENCE_S, Started
 
-from orchestrator.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
 
 pytestmark = pytest.mark.faults
 
@@ -39,9 +39,9 @@ def small_server(algorithm: str, agent: str) -> dict[str, Any]:
 def config(fault: str | None = None, at_step: int = 150) -> dict[str, Any]:
     """Returns an experiment of two servers and one simulation, which may have a fault."""
     kwargs: dict[str, Any] = {"num_agents": 2, "num_steps": 100}
-    env = "experiments.simulations.zero_cost:ZeroCost"
+    env = "muxrl.experiments.simulations.zero_cost:ZeroCost"
     if fault is not None:
-        env = "experiments.simulations.faulty:Faulty"
+        env = "muxrl.experiments.simulations.faulty:Faulty"
         kwargs |= {"fault": fault, "at_step": at_step % 100, "in_episode": at_step // 100}
     return {
         "name": "hurt",

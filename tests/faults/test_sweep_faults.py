@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from started import ENDS_S, Started
+from tests.faults.started import ENDS_S, Started
 
-from orchestrator.recorded_run import RecordedRun
-from orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 
@@ -27,7 +27,7 @@ def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
         "name": "hurt",
         "experiment": {
             "simulation": {
-                "env": "experiments.simulations.faulty:Faulty",
+                "env": "muxrl.experiments.simulations.faulty:Faulty",
                 "kwargs": {"num_agents": 2, "num_steps": 20, "fault": "raise", "in_episode": 10**9}
                 | kwargs,
                 "num_cpus": 0.25,

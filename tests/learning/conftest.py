@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.local_ray import local_ray
+from muxrl.orchestrator.runs.local_ray import local_ray
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.cartpole import through_a_server
+from muxrl.experiments.cartpole import through_a_server
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.central_critic import run
-from experiments.simulations.cue_game import oracle_return, random_return
+from muxrl.experiments.central_critic import run
+from muxrl.experiments.simulations.cue_game import oracle_return, random_return
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 

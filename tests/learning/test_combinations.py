@@ -6,8 +6,8 @@ algorithm once beside each kind.
 
 import pytest
 
-from experiments.combinations import combinations, run
-from experiments.simulations.cue_game import random_return
+from muxrl.experiments.combinations import combinations, run
+from muxrl.experiments.simulations.cue_game import random_return
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 

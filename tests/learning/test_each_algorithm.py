@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.each_algorithm import CASES, run
+from muxrl.experiments.each_algorithm import CASES, run
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
 

@@ -6,10 +6,10 @@ from statistics import fmean
 
 import pytest
 
-from client.env_loop import EnvLoop, EpisodeResult
-from experiments.simulations.locked_doors import oracle_return, random_return
-from orchestrator.config import load_config
-from orchestrator.in_process import serve
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.experiments.simulations.locked_doors import oracle_return, random_return
+from muxrl.orchestrator.config import load_config
+from muxrl.orchestrator.runs.in_process import serve
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.matrix_games import ALGORITHMS, TASKS, Task, run
+from muxrl.experiments.matrix_games import ALGORITHMS, TASKS, Task, run
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 

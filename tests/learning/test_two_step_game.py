@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.two_step import run
+from muxrl.experiments.two_step import run
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
 

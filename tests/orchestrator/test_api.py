@@ -6,33 +6,33 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator
-from orchestrator.api import launch, sweep
-from orchestrator.config import ConfigError, ExperimentConfig
-from orchestrator.sweeps import SweepConfig
+import muxrl
+from muxrl.orchestrator.api import launch, sweep
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig
+from muxrl.orchestrator.sweeps import SweepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_importing_orchestrator_loads_nothing():
+def test_importing_muxrl_loads_nothing():
     code = (
-        "import sys; import orchestrator; dir(orchestrator)\n"
+        "import sys, muxrl, muxrl.orchestrator; dir(muxrl)\n"
         "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'pandas', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("name", sorted(orchestrator._EXPORTS))
+@pytest.mark.parametrize("name", sorted(muxrl.__all__))
 def test_what_is_exported_is_there_and_no_module_is_in_its_place(name):
-    assert not isinstance(getattr(orchestrator, name), type(sys))
-    assert not (ROOT / "orchestrator" / f"{name}.py").exists()
-    assert not (ROOT / "orchestrator" / name).exists()
+    assert not isinstance(getattr(muxrl, name), type(sys))
+    assert not (ROOT / "src" / "muxrl" / f"{name}.py").exists()
+    assert not (ROOT / "src" / "muxrl" / name).exists()
 
 
 def test_what_is_not_there_says_so():
     with pytest.raises(AttributeError, match="has no attribute 'lunch'"):
-        _ = orchestrator.lunch
+        _ = muxrl.lunch
 
 
 def test_mistakes_come_before_anything_is_started(tmp_path):

@@ -7,46 +7,46 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import cli
+from muxrl.orchestrator import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What `orchestrator.whole_run.run_experiment` is called with."""
+    """What `muxrl.orchestrator.runs.whole_run.run_experiment` is called with."""
     calls = []
 
     def run_experiment(experiment, run_dir, *, show_progress, console):
         calls.append((experiment, run_dir, show_progress))
         return types.SimpleNamespace(problem="it rained", exit_code=7)
 
-    module = types.ModuleType("orchestrator.whole_run")
+    module = types.ModuleType("muxrl.orchestrator.runs.whole_run")
     module.run_experiment = run_experiment
-    monkeypatch.setitem(sys.modules, "orchestrator.whole_run", module)
+    monkeypatch.setitem(sys.modules, "muxrl.orchestrator.runs.whole_run", module)
     return calls
 
 
 @pytest.fixture
 def served(monkeypatch):
-    """What `servers.server.serve_forever` is called with."""
+    """What `muxrl.servers.server.serve_forever` is called with."""
     calls = []
 
     def serve_forever(plan, run_dir=None):
         calls.append((plan, run_dir))
         return 0
 
-    module = types.ModuleType("servers.server")
+    module = types.ModuleType("muxrl.servers.server")
     module.serve_forever = serve_forever
-    monkeypatch.setitem(sys.modules, "servers.server", module)
+    monkeypatch.setitem(sys.modules, "muxrl.servers.server", module)
     return calls
 
 
 def run(*args, cwd=ROOT):
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli", *args],
+        [sys.executable, "-m", "muxrl", *args],
         cwd=cwd,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -150,7 +150,7 @@ def test_serve_suggests_a_server(served, capsys):
 
 SWEEP = """
 experiment:
-  simulation: {env: "experiments.simulations.zero_cost:ZeroCost", kwargs: {num_agents: 2}}
+  simulation: {env: "muxrl.experiments.simulations.zero_cost:ZeroCost", kwargs: {num_agents: 2}}
   stop: {env_steps: 10}
 roles: {left: [agent_0], right: [agent_1]}
 algorithms: {random: {}, ppo: {}}
@@ -182,7 +182,9 @@ def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["orchestrator.whole_run"], "run_experiment", interrupted)
+    monkeypatch.setattr(
+        sys.modules["muxrl.orchestrator.runs.whole_run"], "run_experiment", interrupted
+    )
     assert cli.main(["launch", "cartpole_ppo"]) == 130
 
 

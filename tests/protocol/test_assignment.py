@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.assignment import canonical, file_name, parse, server_labels
+from muxrl.protocol.assignment import canonical, file_name, parse, server_labels
 
 NAMES = st.text("ab%:|,3ACé2C75", min_size=1, max_size=5)
 

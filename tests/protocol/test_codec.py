@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from protocol.codec import (
+from muxrl.protocol.codec import (
     ARRAY_EXTENSION,
     decode_batch,
     decode_batch_reply,
@@ -21,8 +21,8 @@ from protocol.codec import (
     encode,
     encode_json,
 )
-from protocol.errors import MalformedMessage
-from protocol.messages import (
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,

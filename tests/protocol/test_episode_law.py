@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.episode import TRANSITIONS, EpisodeEvent, EpisodeLaw, EpisodeState
-from protocol.errors import OutOfOrder
+from muxrl.protocol.episode import TRANSITIONS, EpisodeEvent, EpisodeLaw, EpisodeState
+from muxrl.protocol.errors import OutOfOrder
 
 PAIRS = list(itertools.product(EpisodeState, EpisodeEvent))
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from protocol import errors
-from protocol.errors import ProtocolError, error_for_code
+from muxrl.protocol import errors
+from muxrl.protocol.errors import ProtocolError, error_for_code
 
 CLASSES = ProtocolError.__subclasses__()
 

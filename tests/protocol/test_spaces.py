@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from protocol.spaces import (
+from muxrl.protocol.spaces import (
     Box,
     DictSpace,
     Discrete,
@@ -28,7 +28,7 @@ from protocol.spaces import (
     from_gymnasium,
     sample,
 )
-from servers.spaces import to_gymnasium
+from muxrl.servers.spaces import to_gymnasium
 
 FLOATS = st.sampled_from(["float16", "float32", "float64"])
 INTEGERS = st.sampled_from([f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)])

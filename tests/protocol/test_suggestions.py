@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean
 
 AGENTS = ["agent_0", "agent_1", "agent_2"]
 

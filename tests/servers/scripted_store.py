@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.errors import ProtocolError
-from protocol.messages import (
+from muxrl.protocol.errors import ProtocolError
+from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
@@ -18,12 +18,12 @@ from protocol.messages import (
     StartEpisode,
     Step,
 )
-from protocol.spaces import Box, Discrete, Space
-from servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
-from servers.episode_store import EpisodeStore
-from servers.episodes import PendingStep
-from servers.feed import Chunk, Feed
-from servers.seats import make_seats
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.seats import make_seats
 
 SEES = Box((2,))
 ACTS = Discrete(3)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
-from protocol.errors import NotServing
-from servers.batcher import Batcher
-from servers.episodes import PendingStep
+from muxrl.protocol.errors import NotServing
+from muxrl.servers.batcher import Batcher
+from muxrl.servers.episodes.episode import PendingStep
 
 
 class StepToAct:

@@ -10,12 +10,12 @@ import pytest
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
-from protocol.spaces import Box
-from servers.algorithms.registry import get_algorithm
-from servers.config import AgentPlan
-from servers.episodes import SeatRequest
-from servers.inference import Inference
-from servers.seats import SeatRecord, SoloSeat
+from muxrl.protocol.spaces import Box
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.config import AgentPlan
+from muxrl.servers.episodes.episode import SeatRequest
+from muxrl.servers.inference import Inference
+from muxrl.servers.seats import SeatRecord, SoloSeat
 
 LOW, HIGH = 2.0, 10.0
 

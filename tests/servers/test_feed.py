@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from servers.feed import Chunk, Feed, FeedClosed
+from muxrl.servers.feed import Chunk, Feed, FeedClosed
 
 PATIENCE_S = 10.0
 

@@ -9,10 +9,10 @@ import pytest
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
-from servers.algorithms.registry import get_algorithm
-from servers.episodes import SeatRequest
-from servers.inference import Inference
-from servers.seats import SeatRecord
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.episodes.episode import SeatRequest
+from muxrl.servers.inference import Inference
+from muxrl.servers.seats import SeatRecord
 
 OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
 ACTIONS = gymnasium.spaces.Discrete(3)

@@ -12,17 +12,17 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from scripted_store import ScriptedStore, make_plan
+from tests.servers.scripted_store import ScriptedStore, make_plan
 
-from protocol.messages import Step
-from protocol.spaces import Box, DictSpace, MultiBinary
-from servers.algorithms.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule
-from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
-from servers.algorithms.qmix import QMIXConfig
-from servers.algorithms.qmix.rl_module import QMIXTorchRLModule
-from servers.episodes import PendingStep, SeatRequest
-from servers.inference import Inference
-from servers.seats import Moment, Seat, SeatRecord, make_seats
+from muxrl.protocol.messages import Step
+from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.servers.algorithms.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule
+from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+from muxrl.servers.algorithms.qmix import QMIXConfig
+from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
+from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.inference import Inference
+from muxrl.servers.seats import Moment, Seat, SeatRecord, make_seats
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}

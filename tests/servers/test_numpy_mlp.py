@@ -7,8 +7,8 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from servers.algorithms.registry import get_algorithm
-from servers.numpy_mlp import numpy_policy
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.numpy_mlp import numpy_policy
 
 OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
 ACTIONS = gymnasium.spaces.Discrete(5)

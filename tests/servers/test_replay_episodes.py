@@ -13,8 +13,8 @@ from ray.rllib.utils.replay_buffers import (
     MultiAgentPrioritizedEpisodeReplayBuffer,
 )
 
-from servers.recorder import Recorder
-from servers.replay_episodes import by_agent
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.replay_episodes import by_agent
 
 GAMMA = 0.5
 

@@ -13,23 +13,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripted_store import make_plan
+from tests.servers.scripted_store import make_plan
 
-from servers.episode_store import EpisodeCounts
-from servers.feed import Feed, FeedClosed
-from servers.policies import StillLearning
-from servers.server import PolicyServer
-from servers.trainer import Trainer
+from muxrl.servers.episodes.store import EpisodeCounts
+from muxrl.servers.feed import Feed, FeedClosed
+from muxrl.servers.policies import StillLearning
+from muxrl.servers.server import PolicyServer
+from muxrl.servers.trainer import Trainer
 
 _SERVE = """
-    from orchestrator.config import ExperimentConfig, SimulationConfig, prepare
-    from servers.config import ServerConfig
-    from servers.server import PolicyServer
+    from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
+    from muxrl.servers.config import ServerConfig
+    from muxrl.servers.server import PolicyServer
 
     config = ExperimentConfig(
         name="ends",
         simulation=SimulationConfig(
-            env="experiments.simulations.zero_cost:ZeroCost", kwargs={"num_agents": 1}
+            env="muxrl.experiments.simulations.zero_cost:ZeroCost", kwargs={"num_agents": 1}
         ),
         servers={"mine": ServerConfig(algorithm="random", agents=["*"])},
     )

@@ -14,11 +14,11 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from protocol.codec import decode_batch_reply, encode, encode_json
-from protocol.errors import Unauthorized
-from protocol.messages import Aborted, AbortEpisode, Actions, AnyReply, Batch
-from servers.rim import Answered, AnyItem, Rim
-from servers.websocket import WebSocketConnection
+from muxrl.protocol.codec import decode_batch_reply, encode, encode_json
+from muxrl.protocol.errors import Unauthorized
+from muxrl.protocol.messages import Aborted, AbortEpisode, Actions, AnyReply, Batch
+from muxrl.servers.app import Answered, AnyItem, Rim
+from muxrl.servers.websocket import WebSocketConnection
 
 MAX_BYTES = 1000
 

@@ -1,5 +1,5 @@
 """Synchronous advantage actor-critic."""
 
-from servers.algorithms.a2c.a2c import A2C, A2CConfig
+from muxrl.servers.algorithms.a2c.a2c import A2C, A2CConfig
 
 __all__ = ["A2C", "A2CConfig"]

@@ -76,7 +76,7 @@ class A2CConfig(PPOConfig):
             self._value_error("A2C needs its critic: use_critic must be True")
 
     def get_default_learner_class(self) -> type:
-        from servers.algorithms.a2c.learner import A2CTorchLearner
+        from muxrl.servers.algorithms.a2c.learner import A2CTorchLearner
 
         return A2CTorchLearner
 

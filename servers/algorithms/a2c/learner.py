@@ -19,7 +19,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
-from servers.algorithms.on_policy import LeanUpdate
+from muxrl.servers.algorithms.on_policy import LeanUpdate
 
 
 class RawAdvantageEstimation(GeneralAdvantageEstimation):

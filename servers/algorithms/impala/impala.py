@@ -45,7 +45,7 @@ class IMPALAConfig(rllib_impala.IMPALAConfig):
         _run_in_place(self)
 
     def get_default_learner_class(self) -> type:
-        from servers.algorithms.impala.learner import IMPALALearner
+        from muxrl.servers.algorithms.impala.learner import IMPALALearner
 
         return IMPALALearner
 
@@ -64,7 +64,7 @@ class APPOConfig(rllib_appo.APPOConfig):
         self.circular_buffer_num_batches = 1
 
     def get_default_learner_class(self) -> type:
-        from servers.algorithms.impala.learner import APPOLearner
+        from muxrl.servers.algorithms.impala.learner import APPOLearner
 
         return APPOLearner
 

@@ -1,5 +1,5 @@
 """MAPPO: PPO whose critic sees the global state."""
 
-from servers.algorithms.mappo.mappo import MAPPO, MAPPOConfig
+from muxrl.servers.algorithms.mappo.mappo import MAPPO, MAPPOConfig
 
 __all__ = ["MAPPO", "MAPPOConfig"]

@@ -19,8 +19,8 @@ from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
-from servers.algorithms.on_policy import LeanUpdate
+from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
+from muxrl.servers.algorithms.on_policy import LeanUpdate
 
 _SMALLEST_STD = 1e-5
 """Of advantages; the paper's code adds as much."""

@@ -14,7 +14,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 
 
 class MAPPOConfig(PPOConfig):
@@ -117,7 +117,7 @@ class MAPPOConfig(PPOConfig):
         return RLModuleSpec(module_class=MAPPOTorchRLModule)
 
     def get_default_learner_class(self) -> type:
-        from servers.algorithms.mappo.learner import MAPPOTorchLearner
+        from muxrl.servers.algorithms.mappo.learner import MAPPOTorchLearner
 
         return MAPPOTorchLearner
 

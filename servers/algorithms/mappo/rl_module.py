@@ -27,8 +27,8 @@ from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
-from servers.algorithms.action_masks import ACTION_MASK, OBS, mask_logits
-from servers.algorithms.mappo.critic import Critic
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, mask_logits
+from muxrl.servers.algorithms.mappo.critic import Critic
 
 STATE = "state"
 AGENT_ID = "agent_id"

@@ -1,5 +1,5 @@
 """What PPO, A2C and their like share: a lean update around RLlib's losses."""
 
-from servers.algorithms.on_policy.learner import LeanUpdate
+from muxrl.servers.algorithms.on_policy.learner import LeanUpdate
 
 __all__ = ["LeanUpdate"]

@@ -16,8 +16,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.learner.training_data import TrainingData
 
-from servers.algorithms.on_policy.episode_batch import EpisodeBatch
-from servers.algorithms.on_policy.minibatches import Minibatch, Minibatches
+from muxrl.servers.algorithms.on_policy.episode_batch import EpisodeBatch
+from muxrl.servers.algorithms.on_policy.minibatches import Minibatch, Minibatches
 
 
 class LeanUpdate(TorchLearner):

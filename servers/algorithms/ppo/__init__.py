@@ -1,5 +1,5 @@
 """PPO, RLlib's, with a lean update."""
 
-from servers.algorithms.ppo.ppo import PPOConfig
+from muxrl.servers.algorithms.ppo.ppo import PPOConfig
 
 __all__ = ["PPOConfig"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray.rllib.algorithms.ppo.ppo import PPOConfig as RLlibPPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
-from servers.algorithms.on_policy import LeanUpdate
+from muxrl.servers.algorithms.on_policy import LeanUpdate
 
 
 class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from servers.algorithms.qmix.rl_module import AgentNetwork
+    from muxrl.servers.algorithms.qmix.rl_module import AgentNetwork
 
 
 class NumpyAgent:

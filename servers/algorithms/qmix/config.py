@@ -9,8 +9,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from servers.algorithms.qmix.mixer import MIXERS, MixerName
-from servers.algorithms.qmix.rl_module import AGENTS, AgentName, QMIXTorchRLModule
+from muxrl.servers.algorithms.qmix.mixer import MIXERS, MixerName
+from muxrl.servers.algorithms.qmix.rl_module import AGENTS, AgentName, QMIXTorchRLModule
 
 OptimizerName = Literal["rmsprop", "adam"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
@@ -35,7 +35,7 @@ class QMIXConfig(AlgorithmConfig):
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
-        from servers.algorithms.qmix.qmix import QMIX
+        from muxrl.servers.algorithms.qmix.qmix import QMIX
 
         self.exploration_config: dict[str, Any] = {}
         super().__init__(algo_class=algo_class or QMIX)
@@ -239,7 +239,7 @@ class QMIXConfig(AlgorithmConfig):
         return RLModuleSpec(module_class=QMIXTorchRLModule)
 
     def get_default_learner_class(self) -> type:
-        from servers.algorithms.qmix.learner import QMIXTorchLearner
+        from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 
         return QMIXTorchLearner
 

@@ -19,10 +19,10 @@ from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.utils.metrics import NUM_TARGET_UPDATES
 from torch import Tensor
 
-from servers.algorithms.qmix.replay import EpisodeBatch
-from servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
-from servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
-from servers.algorithms.qmix.team import ACTION_MASK, ALIVE, STATE
+from muxrl.servers.algorithms.qmix.replay import EpisodeBatch
+from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
+from muxrl.servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
+from muxrl.servers.teams import ACTION_MASK, ALIVE, STATE
 
 LOSS = "loss"
 TD_ERROR_ABS = "td_error_abs"

@@ -27,10 +27,10 @@ from ray.rllib.utils.metrics import (
 )
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from servers.algorithms.qmix.config import QMIXConfig
-from servers.algorithms.qmix.learner import to_sample_batch
-from servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
-from servers.algorithms.qmix.reward_scale import RewardScale
+from muxrl.servers.algorithms.qmix.config import QMIXConfig
+from muxrl.servers.algorithms.qmix.learner import to_sample_batch
+from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
+from muxrl.servers.algorithms.qmix.reward_scale import RewardScale
 
 EPSILON = "epsilon"
 NUM_EPISODES_STORED = "num_episodes_stored"

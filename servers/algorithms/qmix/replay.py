@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from servers.algorithms.qmix.team import ACTION_MASK, ALIVE
+from muxrl.servers.teams import ACTION_MASK, ALIVE
 
 # Held as one byte each: with many actions the mask would be the largest part of the memory.
 _BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})

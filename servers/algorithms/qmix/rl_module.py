@@ -14,9 +14,9 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
 
-from servers.algorithms.qmix.acting import NumpyAgent
-from servers.algorithms.qmix.mixer import make_mixer
-from servers.algorithms.qmix.team import ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
+from muxrl.servers.algorithms.qmix.acting import NumpyAgent
+from muxrl.servers.algorithms.qmix.mixer import make_mixer
+from muxrl.servers.teams import ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
 
 AgentName = Literal["gru", "mlp"]
 AGENTS: tuple[AgentName, ...] = ("gru", "mlp")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.adapters import Simulation, StepResult
-from protocol.spaces import conform, sample
+from muxrl.client.adapters import Simulation, StepResult
+from muxrl.protocol.spaces import conform, sample
 
 Choose = Callable[[str, Any], Any]
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from client.adapters import SimulationError, make_simulation
+from muxrl.client.adapters import SimulationError, make_simulation
 
-CUES = "experiments.simulations.cue_game:CueGame"
+CUES = "muxrl.experiments.simulations.cue_game:CueGame"
 
 
 def test_importing_the_adapters_is_light() -> None:
     code = (
-        "import sys, client.adapters\n"
+        "import sys, muxrl.client.adapters\n"
         "heavy = {'ray', 'torch', 'gymnasium', 'pettingzoo', 'mpe2'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
@@ -59,7 +59,7 @@ def poles() -> Any:
         ("CartPole-v1", {}, "not of the form 'package.module:callable' or 'gymnasium:ENV_ID'"),
         ("mpe2.simple_tga_v3:env", {}, "no module .*did you mean .*'mpe2.simple_tag_v3'"),
         ("nmpy:array", {}, "no module 'nmpy'; did you mean .*'numpy'"),
-        ("experiments.simulations.cue_game:CuGame", {}, "'CuGame'; did you mean 'CueGame'"),
+        ("muxrl.experiments.simulations.cue_game:CuGame", {}, "'CuGame'; did you mean 'CueGame'"),
         ("mpe2:simple_tag_v3", {}, "is a module; name .* as 'mpe2.simple_tag_v3:parallel_env'"),
         ("mpe2:simple_tga_v3", {}, "'mpe2' has no 'simple_tga_v3'; did you mean 'simple_tag_v3'"),
         ("math:pi", {}, "a builtins.float, not something to call"),
@@ -97,10 +97,10 @@ def test_a_missing_dependency_is_told_apart_from_a_missing_module(
 
 
 def test_an_exception_of_the_envs_own_step_keeps_its_type() -> None:
-    from experiments.simulations.faulty import InjectedFault
+    from muxrl.experiments.simulations.faulty import InjectedFault
 
     simulation = make_simulation(
-        "experiments.simulations.faulty:Faulty", {"fault": "raise", "at_step": 0}
+        "muxrl.experiments.simulations.faulty:Faulty", {"fault": "raise", "at_step": 0}
     )
     observations, _ = simulation.reset()
     with pytest.raises(InjectedFault, match="step 0 of episode 0"):
@@ -108,7 +108,7 @@ def test_an_exception_of_the_envs_own_step_keeps_its_type() -> None:
 
 
 def test_nested_observations_are_read_and_nested_actions_written() -> None:
-    from client.adapters.translation import reader, writer
+    from muxrl.client.adapters.translation import reader, writer
 
     space = spaces.Tuple(
         [

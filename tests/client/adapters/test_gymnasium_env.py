@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from client.adapters import make_simulation
-from protocol.spaces import Discrete
+from muxrl.client.adapters import make_simulation
+from muxrl.protocol.spaces import Discrete
 
 Play = Callable[..., Any]
 

@@ -13,8 +13,8 @@ from pettingzoo import AECEnv
 from pettingzoo.test import api_test
 from pettingzoo.utils.agent_selector import AgentSelector
 
-from client.adapters import SimulationError, make_simulation
-from client.adapters.pettingzoo_aec import PettingZooAEC
+from muxrl.client.adapters import SimulationError, make_simulation
+from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 
 Play = Callable[..., Any]
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
-from client.adapters import SimulationError, make_simulation
-from client.adapters.pettingzoo_parallel import PettingZooParallel
+from muxrl.client.adapters import SimulationError, make_simulation
+from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 
 Play = Callable[..., Any]
 TAG = "mpe2.simple_tag_v3:parallel_env"
@@ -166,7 +166,7 @@ def test_wrong_agents_are_refused_with_their_names() -> None:
 
 def test_an_unknown_agent_is_refused() -> None:
     simulation = make_simulation(
-        "experiments.simulations.faulty:Faulty", {"fault": "unknown_agent", "at_step": 0}
+        "muxrl.experiments.simulations.faulty:Faulty", {"fault": "unknown_agent", "at_step": 0}
     )
     observations, _ = simulation.reset()
     with pytest.raises(SimulationError, match=r"'agent_nobody_announced'.*possible_agents"):

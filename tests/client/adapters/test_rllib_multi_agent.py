@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from client.adapters import SimulationError, make_simulation
-from client.adapters.rllib_multi_agent import RLlibMultiAgent
+from muxrl.client.adapters import SimulationError, make_simulation
+from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent
 
 Play = Callable[..., Any]
 BOX = spaces.Box(-1, 1, (1,), np.float32)

@@ -13,7 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-from servers.algorithms.action_masks import (
+from muxrl.servers.algorithms.action_masks import (
     ACTION_MASK,
     OBS,
     UNAVAILABLE,
@@ -21,7 +21,7 @@ from servers.algorithms.action_masks import (
     mask_logits,
     masked_space,
 )
-from servers.numpy_mlp import numpy_policy
+from muxrl.servers.numpy_mlp import numpy_policy
 
 SEES = spaces.Box(-1, 1, (3,), np.float32)
 ACTS = spaces.Discrete(4)

@@ -1,0 +1,284 @@
+"""A finished run, measured once more: its servers frozen, on episodes that train nothing.
+
+::
+
+    result = evaluate_run(Path("runs/chase-20261121-101500"), num_episodes=200)
+    result.servers["qmix"].returns.mean
+
+Every server of the run is served again from its checkpoint, by an algorithm that cannot learn, and
+all of them play the episodes of the given seeds together. So weights are the same afterwards, bit
+by bit, and the same call gives the same returns, if the simulation does so for the same seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
+from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.evaluations.evaluated import (
+    EvaluatedServer,
+    EvaluationResult,
+    returns_of,
+    roles_of,
+)
+from muxrl.orchestrator.records.json_files import write_json
+from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+from muxrl.orchestrator.records.versions import software_versions
+from muxrl.orchestrator.runs.in_process import serve_experiment
+from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
+from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.fixed_policies import find_fixed
+
+RANDOM = "random"
+"""Stands, in `replace`, for uniformly random actions."""
+
+_MAX_ENVS = 8
+"""Environments in lockstep: they share every message, and more of them would save little."""
+_FORMAT = 1
+
+
+class CannotEvaluate(Exception):
+    """The run cannot be evaluated as asked for; the sentence says what is missing."""
+
+
+def evaluate_run(
+    run: str | Path,
+    *,
+    num_episodes: int = 100,
+    seed: int | None = None,
+    should_explore: bool | None = None,
+    checkpoint: str = "last",
+    replace: Mapping[str, str] | None = None,
+    should_write: bool = True,
+) -> EvaluationResult:
+    """Plays episodes with the policies of a run.
+
+    Args:
+        run: its directory.
+        num_episodes: how many.
+        seed: of the first episode's reset; the next ones count on. None: the run's own
+            ``evaluation.seed``, so that its final evaluation met the same episodes.
+        should_explore: whether stochastic policies are sampled as in training, or take their
+            likeliest action; None: as in the run's own evaluations. Value-based ones are greedy
+            in any case.
+        checkpoint: name of the folder under each server's ``checkpoints/SERVER``.
+        replace: server to what plays its agents instead: "random", or the folder of another
+            checkpoint that fits them.
+        should_write: whether the result is written to the run's ``evaluations``.
+
+    Raises:
+        CannotEvaluate: there is no such run or checkpoint, or its simulation is external.
+        ConfigError: its config does not fit this muxrl, the simulation, or the checkpoints.
+        ServerProblem: a server could not be started.
+        SimulationFailed: the simulation raised.
+        OSError: the result could not be written.
+    """
+    if num_episodes < 1:
+        raise CannotEvaluate(f"the number of episodes is {num_episodes}, must be at least 1")
+    folder, config = _read(Path(run))
+    replaced = dict(replace or {})
+    for server_id in replaced:
+        if server_id not in config.servers:
+            hint = did_you_mean(server_id, config.servers)
+            raise CannotEvaluate(
+                f"run {folder.name!r} has no server {server_id!r} to replace"
+                f"{hint or f'; its servers are {listed(config.servers)}'}"
+            )
+    if should_explore is None:
+        should_explore = config.evaluation.should_explore
+    first_seed = config.evaluation.seed if seed is None else seed
+    frozen = dataclasses.replace(
+        config,
+        seed=first_seed,  # of actions that are drawn, too
+        servers=_frozen(folder, config, checkpoint, replaced, should_explore),
+    )
+    experiment = prepare(frozen, needs_stop=False)
+    seeds = tuple(range(first_seed, first_seed + num_episodes))
+    result = _result(folder, config, experiment, _play(experiment, seeds), replaced)
+    return _written(result, folder) if should_write else result
+
+
+def _read(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
+    try:
+        folder = RunDirectory.open(run)
+        config = from_yaml((run / "config.yaml").read_text(encoding="utf-8"), str(run))
+    except NotARunDirectory as error:
+        raise CannotEvaluate(str(error)) from error
+    except FileNotFoundError as error:
+        raise CannotEvaluate(f"run {str(run)!r} has no config.yaml: it never began") from error
+    if config.simulation.env == EXTERNAL:
+        raise CannotEvaluate(
+            f"the simulation of run {folder.name!r} is external, so muxrl cannot start it; serve "
+            "the run's checkpoints with the algorithm FROZEN and connect your simulation"
+        )
+    return folder, config
+
+
+def _frozen(
+    folder: RunDirectory,
+    config: ExperimentConfig,
+    checkpoint: str,
+    replaced: Mapping[str, str],
+    should_explore: bool,
+) -> dict[str, ServerConfig]:
+    """Returns the servers of an experiment with none left that learns."""
+    servers: dict[str, ServerConfig] = {}
+    problems: list[str] = []
+    for server_id, server in config.servers.items():
+        instead = replaced.get(server_id)
+        try:
+            if instead == RANDOM:
+                servers[server_id] = ServerConfig(algorithm="RANDOM", agents=server.agents)
+            elif instead is not None:
+                servers[server_id] = _other(server, Path(instead), should_explore)
+            elif find_fixed(server.algorithm) is not None:
+                # The run's own port may be taken by the next run, and nobody else is to connect.
+                servers[server_id] = dataclasses.replace(
+                    server, host="127.0.0.1", port=0, token="", label=_label(server)
+                )
+            else:
+                path = _checkpoint(folder, server_id, checkpoint)
+                servers[server_id] = _from(
+                    server, path, should_explore and get_algorithm(server.algorithm).samples_actions
+                )
+        except (AlgorithmProblem, CannotEvaluate) as error:
+            problems.append(f"server {server_id!r}: {error}")
+    if problems:
+        raise CannotEvaluate("; ".join(problems))
+    return servers
+
+
+def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
+    path = folder.checkpoints / server_id / name
+    if not path.is_dir():
+        saved = sorted(p.name for p in (folder.checkpoints / server_id).glob("*") if p.is_dir())
+        raise CannotEvaluate(
+            f"run {folder.name!r} has no checkpoint {name!r} of it; "
+            + (f"it has {listed(saved)}" if saved else "none was saved")
+        )
+    return path
+
+
+def _from(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
+    """Returns a server that plays for the same agents from a checkpoint."""
+    return ServerConfig(
+        algorithm="FROZEN",
+        agents=server.agents,
+        label=_label(server),
+        policies=server.policies,
+        groups=server.groups,
+        settings={"checkpoint": str(path.absolute()), "should_explore": should_explore},
+        use_global_state=server.use_global_state,
+        late_members=server.late_members,
+        resources=server.resources,
+        limits=server.limits,
+    )
+
+
+def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
+    """Returns the same from a checkpoint of another server, with that one's own groups."""
+    about = Checkpoint.open(path)
+    can_sample = about.algorithm is None or get_algorithm(about.algorithm).samples_actions
+    return dataclasses.replace(
+        _from(server, path, should_explore and can_sample),
+        label=about.algorithm or "",
+        groups=about.about.get("groups", server.groups),
+        policies={},
+    )
+
+
+def _label(server: ServerConfig) -> str:
+    """Returns what stands for a server in assignments: what trained its policies."""
+    if server.label or server.algorithm.upper() != "FROZEN":
+        return server.label or server.algorithm
+    return Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm or ""
+
+
+def _play(experiment: Experiment, seeds: Sequence[int]) -> list[EpisodeResult]:
+    """Returns the episodes by seed."""
+    results: list[EpisodeResult] = []
+    with serve_experiment(experiment) as served, served.client() as client:
+        simulations = [served.simulation() for _ in range(min(len(seeds), _MAX_ENVS))]
+        try:
+            EnvLoop(simulations, client, mode="eval", seeds=iter(seeds)).run(results.append)
+        finally:
+            for simulation in simulations:
+                simulation.close()
+    return sorted(results, key=lambda result: result.seed or 0)
+
+
+def _result(
+    folder: RunDirectory,
+    config: ExperimentConfig,
+    experiment: Experiment,
+    episodes: Sequence[EpisodeResult],
+    replaced: Mapping[str, str],
+) -> EvaluationResult:
+    agents = [a for a in experiment.facts.agents if any(a in e.returns for e in episodes)]
+    returns = {agent: tuple(e.returns.get(agent) for e in episodes) for agent in agents}
+    servers = {}
+    groups = {}
+    for server_id, plan in experiment.servers.items():
+        ours = [agent for agent in plan.agents if agent in agents]
+        is_trained = plan.algorithm == "FROZEN"
+        path = Path(plan.settings["checkpoint"]) if is_trained else None
+        servers[server_id] = EvaluatedServer(
+            algorithm=_trained_by(config, server_id, path) or plan.algorithm,
+            rule=("sampled" if plan.settings["should_explore"] else "greedy")
+            if is_trained
+            else "fixed",
+            checkpoint="" if path is None else _shown(path, folder),
+            returns=returns_of(returns, ours),
+        )
+        for group, members in plan.groups.items():
+            present = [member for member in members if member in agents]
+            if len(members) > 1 and present:
+                groups[f"{server_id}/{group}"] = returns_of(returns, present)
+    return EvaluationResult(
+        run=folder.path.resolve().name,
+        assignment=experiment.assignment,
+        seeds=tuple(e.seed or 0 for e in episodes),
+        num_steps=tuple(e.num_steps for e in episodes),
+        episode_returns=returns,
+        servers=servers,
+        agents={agent: returns_of(returns, [agent]) for agent in agents},
+        groups=groups,
+        roles={role: returns_of(returns, theirs) for role, theirs in roles_of(agents).items()},
+        everybody=returns_of(returns, agents),
+        replaced=dict(replaced),
+    )
+
+
+def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | None) -> str | None:
+    """Returns the algorithm whose policies played, None if none was learned."""
+    if checkpoint is None:
+        return None
+    written = Checkpoint.open(checkpoint).algorithm
+    server = config.servers[server_id]
+    return written or (None if find_fixed(server.algorithm) else server.algorithm.upper())
+
+
+def _shown(path: Path, folder: RunDirectory) -> str:
+    """A checkpoint of the run by its place in it, so that a run can be moved."""
+    root = folder.path.absolute()
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def _written(result: EvaluationResult, folder: RunDirectory) -> EvaluationResult:
+    now = datetime.now()
+    path = folder.new_evaluation(now)
+    about = {
+        "format": _FORMAT,
+        "written_at": now.isoformat(timespec="seconds"),
+        "versions": software_versions(),
+    }
+    write_json(path, {**about, **result.to_dict()})
+    return dataclasses.replace(result, path=path)

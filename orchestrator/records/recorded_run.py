@@ -1,0 +1,190 @@
+"""A run as its files tell it, whole or cut short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.orchestrator.records.metrics import read_metrics
+from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+
+Floats = NDArray[np.float64]
+AgentReturns = Mapping[str, Sequence[float | None]]
+"""For each agent, one return for each episode; None where it was not in it."""
+
+
+@dataclass(frozen=True)
+class PlannedServer:
+    """Who a server was to play, and how."""
+
+    algorithm: str
+    agents: tuple[str, ...]
+    learns: bool = True
+    """Whether its policies changed during the run."""
+
+
+@dataclass(frozen=True)
+class EvaluationPoint:
+    """One evaluation: the same weights under every condition that was measured."""
+
+    env_steps: int
+    """Env steps of training before it."""
+    returns: Mapping[str | None, AgentReturns]
+    """By whose agents acted at random; None: all acted as learned."""
+    time_s: float = math.nan
+    """Seconds of training before it; NaN where nobody wrote that down."""
+
+    def returns_of(self, agents: Sequence[str], replaced: str | None) -> Floats | None:
+        """For each episode, the mean return over `agents`; None if that was not measured.
+
+        An agent that was not in an episode does not count there; an episode that had none of
+        them is NaN, so that all conditions keep their places, by which they are paired. None, too,
+        if no episode had any.
+        """
+        known = self.returns.get(replaced, {})
+        rows = [[math.nan if r is None else r for r in known[a]] for a in agents if a in known]
+        if not rows:
+            return None
+        table = np.full((len(rows), max(map(len, rows))), math.nan)
+        for row, values in zip(table, rows, strict=True):
+            row[: len(values)] = values
+        has_any = np.isfinite(table).any(axis=0)
+        if not has_any.any():
+            return None
+        returns = np.full(table.shape[1], math.nan)
+        returns[has_any] = np.nanmean(table[:, has_any], axis=0)
+        return returns
+
+
+@dataclass(frozen=True)
+class TrainingCurve:
+    """Returns while training, exploration included."""
+
+    env_steps: Floats
+    returns: Floats
+    """At each, the mean over recent episodes and the server's agents."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """All that a report needs of one run."""
+
+    name: str
+    assignment: str
+    seed: int | None
+    servers: Mapping[str, PlannedServer]
+    points: tuple[EvaluationPoint, ...]
+    """By env steps, no two at the same."""
+    should_explore: bool | None
+    """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
+    training: Mapping[str, TrainingCurve]
+    """By server; one that never finished an episode has an empty curve."""
+    env_steps: Mapping[str, int]
+    """By server, those that its last training iteration had seen."""
+
+    @classmethod
+    def read(cls, path: Path) -> RecordedRun:
+        """Read a run back from its directory; metrics that are absent count as none.
+
+        Raises:
+            NotARunDirectory: the folder is no run's, or its ``plan.json`` is absent or broken.
+            MalformedMetrics: a metrics file is broken elsewhere than in its last line.
+        """
+        directory = RunDirectory.open(path)
+        plan = directory.read_plan()
+        try:
+            servers = {
+                server_id: PlannedServer(
+                    str(server["algorithm"]),
+                    tuple(server["agents"]),
+                    bool(server.get("learns", True)),
+                )
+                for server_id, server in plan["servers"].items()
+            }
+        except (KeyError, TypeError) as error:
+            raise NotARunDirectory(
+                path, f"a server in its plan.json has no algorithm or agents ({error!r})"
+            ) from error
+        joint = read_metrics(directory.metrics / "joint.jsonl")
+        evaluations = read_metrics(directory.metrics / "evaluation.jsonl")
+        iterations = {
+            server_id: read_metrics(directory.metrics / f"{server_id}.jsonl")
+            for server_id in servers
+        }
+        should_explore = bool(evaluations[-1].get("should_explore")) if evaluations else None
+        return cls(
+            name=directory.path.resolve().name,
+            assignment=str(plan.get("assignment", "")),
+            seed=plan.get("seed"),
+            servers=servers,
+            points=_points(
+                e for e in evaluations if bool(e.get("should_explore")) == should_explore
+            ),
+            should_explore=should_explore,
+            training={
+                server_id: _training_curve(joint, iterations[server_id], server.agents)
+                for server_id, server in servers.items()
+            },
+            env_steps={
+                server_id: _last_env_steps(records) or _last_env_steps(joint)
+                for server_id, records in iterations.items()
+            },
+        )
+
+
+def _points(evaluations: Iterable[Mapping[str, Any]]) -> tuple[EvaluationPoint, ...]:
+    """Gather the conditions of each evaluation.
+
+    A condition seen again begins the next evaluation, so that a point holds together even where
+    training went on meanwhile and its records differ by a few env steps. Two evaluations at the
+    same env step (the last of training and the final one) are one; the later counts.
+    """
+    gathered: list[tuple[int, float, dict[str | None, AgentReturns]]] = []
+    for record in evaluations:
+        replaced = record["replaced"]
+        if not gathered or replaced in gathered[-1][2]:
+            gathered.append((int(record["env_steps"]), float(record.get("time_s", math.nan)), {}))
+        gathered[-1][2][replaced] = record["returns"]
+    merged: dict[int, dict[str | None, AgentReturns]] = {}
+    times: dict[int, float] = {}
+    for env_steps, time_s, returns in gathered:
+        merged.setdefault(env_steps, {}).update(returns)
+        times.setdefault(env_steps, time_s)
+    return tuple(EvaluationPoint(n, merged[n], times[n]) for n in sorted(merged))
+
+
+def _training_curve(
+    joint: Sequence[Mapping[str, Any]],
+    iterations: Sequence[Mapping[str, Any]],
+    agents: Sequence[str],
+) -> TrainingCurve:
+    """From the joint records, which count raw rewards as evaluations do; else the server's own."""
+    pairs: list[tuple[float, float]] = []
+    for record in joint:
+        by_agent = record.get("episode_return_mean") or {}
+        known = [by_agent[a] for a in agents if by_agent.get(a) is not None]
+        if known:
+            pairs.append((record["env_steps"], sum(known) / len(known)))
+    if not pairs:
+        pairs = [
+            (record["env_steps"], record["episode_return_mean"])
+            for record in iterations
+            if record.get("episode_return_mean") is not None
+        ]
+    kept: list[tuple[float, float]] = []
+    for pair in pairs:
+        while kept and kept[-1][0] >= pair[0]:  # resumed from a checkpoint before these
+            kept.pop()
+        kept.append(pair)
+    table = np.array(kept, dtype=np.float64).reshape(-1, 2)
+    return TrainingCurve(table[:, 0], table[:, 1])
+
+
+def _last_env_steps(records: Sequence[Mapping[str, Any]]) -> int:
+    return int(records[-1].get("env_steps") or 0) if records else 0

@@ -1,0 +1,197 @@
+"""The folder that holds all there is to know of a run.
+
+::
+
+    <name>-YYYYmmdd-HHMMSS/
+    ├── config.yaml       the experiment as it was resolved
+    ├── plan.json         which server has which agents, under which algorithm
+    ├── versions.json     the software
+    ├── servers.json      server_id -> host:port
+    ├── summary.json/.md  the report
+    ├── logs/             one file for each process
+    ├── metrics/          one .jsonl for each server, joint.jsonl, evaluation.jsonl
+    ├── checkpoints/
+    ├── evaluations/      one .json for each `muxrl evaluate`; made by the first one
+    ├── plots/            learning.png
+    └── tensorboard/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.records.json_files import write_json, write_text
+from muxrl.orchestrator.records.versions import software_versions
+
+
+class NotARunDirectory(Exception):
+    """The folder is not one that a run has written, or a file that must be there is not.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is not the directory of a run: {reason}")
+        self.path = path
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where everything of one run lies. Make one with `create`, read one back with `open`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path, name: str, now: datetime) -> RunDirectory:
+        """Make a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
+        where two runs of a name start in one second. Safe against another process doing the same.
+
+        Raises:
+            ValueError: `name` is empty, hidden, or would lead out of `root`.
+            OSError: `root` cannot be written to.
+        """
+        if not name or name.startswith(".") or any(c in name for c in '/\\:*?"<>|\0'):
+            raise ValueError(
+                f"run name {name!r} cannot be part of a folder's name: expected letters, digits, "
+                "'-', '_', '.' and spaces, the first not a '.'"
+            )
+        root.mkdir(parents=True, exist_ok=True)
+        stem = f"{name}-{now:%Y%m%d-%H%M%S}"
+        attempt = 1
+        while True:
+            path = root / (stem if attempt == 1 else f"{stem}-{attempt}")
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                attempt += 1
+        return cls(path)._with_folders()
+
+    @classmethod
+    def create_at(cls, path: Path) -> RunDirectory:
+        """Make exactly this folder.
+
+        Raises:
+            FileExistsError: it is there already; a run never writes over another one.
+            OSError: it cannot be made.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+        return cls(path)._with_folders()
+
+    def _with_folders(self) -> RunDirectory:
+        for folder in (self.logs, self.metrics, self.checkpoints, self.plots, self.tensorboard):
+            folder.mkdir()
+        return self
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """The run that was written to `path`.
+
+        Raises:
+            NotARunDirectory: there is no such folder, or it has no ``metrics`` in it.
+        """
+        if not path.is_dir():
+            raise NotARunDirectory(path, "there is no such folder")
+        if not (path / "metrics").is_dir():
+            raise NotARunDirectory(path, "it has no folder 'metrics'; is it the parent of runs?")
+        return cls(path)
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    @property
+    def logs(self) -> Path:
+        """One file for each process."""
+        return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        """What `muxrl.orchestrator.records.metrics` writes."""
+        return self.path / "metrics"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What the servers save."""
+        return self.path / "checkpoints"
+
+    @property
+    def plots(self) -> Path:
+        """Pictures."""
+        return self.path / "plots"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    def new_evaluation(self, now: datetime) -> Path:
+        """The path of a file that is not there yet, ``evaluations/YYYYmmdd-HHMMSS.json``, with
+        ``-2``, ``-3``... added where two evaluations end in one second.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        folder = self.path / "evaluations"
+        folder.mkdir(exist_ok=True)
+        stem, attempt = f"{now:%Y%m%d-%H%M%S}", 1
+        while (path := folder / f"{stem}{f'-{attempt}' * (attempt > 1)}.json").exists():
+            attempt += 1
+        return path
+
+    def write_config(self, yaml_text: str) -> Path:
+        """Save the resolved experiment as ``config.yaml``."""
+        write_text(self.path / "config.yaml", yaml_text)
+        return self.path / "config.yaml"
+
+    def write_plan(self, plan: Mapping[str, Any]) -> Path:
+        """Save who plays whom as ``plan.json``.
+
+        `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
+        "seed"}``.
+        """
+        write_json(self.path / "plan.json", plan)
+        return self.path / "plan.json"
+
+    def read_plan(self) -> dict[str, Any]:
+        """What `write_plan` saved.
+
+        Raises:
+            NotARunDirectory: it was not saved, or something else wrote the file.
+        """
+        path = self.path / "plan.json"
+        try:
+            plan = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotARunDirectory(
+                self.path, "it has no plan.json; did the run stop before its servers were planned?"
+            ) from None
+        except ValueError as error:
+            raise NotARunDirectory(self.path, f"its plan.json is not JSON: {error}") from error
+        if not isinstance(plan, dict) or not isinstance(plan.get("servers"), dict):
+            raise NotARunDirectory(self.path, "its plan.json has no 'servers'")
+        return plan
+
+    def write_versions(self) -> dict[str, str | None]:
+        """Save the software of this process as ``versions.json``, and return it."""
+        versions = software_versions()
+        write_json(self.path / "versions.json", versions)
+        return versions
+
+    def write_addresses(self, addresses: Mapping[str, str]) -> Path:
+        """Save where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
+        write_json(self.path / "servers.json", addresses)
+        return self.path / "servers.json"
+
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        """Save the outcome as ``summary.json``."""
+        write_json(self.path / "summary.json", summary)
+        return self.path / "summary.json"

@@ -1,0 +1,30 @@
+"""Returns in print: as many digits as a reader can use, the same in table, text and picture."""
+
+from __future__ import annotations
+
+import math
+
+from muxrl.orchestrator.reports.statistics import Estimate
+
+MISSING = "–"
+"""What stands for a number that is not known."""
+
+
+def number(value: float | None) -> str:
+    """Two decimals below 100, one below 10,000, none above; `MISSING` for None and NaN."""
+    if value is None or math.isnan(value):
+        return MISSING
+    digits = 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def interval(estimate: Estimate) -> str:
+    """A mean with its interval: ``3.10 [2.00, 4.20]``."""
+    if math.isnan(estimate.low):
+        return f"{number(estimate.mean)} [{MISSING}]"
+    return f"{number(estimate.mean)} [{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def signed_interval(estimate: Estimate) -> str:
+    """A difference with its interval: ``+3.10 [2.00, 4.20]``."""
+    return ("+" if estimate.mean > 0 else "") + interval(estimate)

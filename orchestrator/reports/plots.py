@@ -1,0 +1,304 @@
+"""The learning curves, for a paper: every server against random in its place, and training.
+
+Drawn with matplotlib's object interface alone: no global state, no display, any thread.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from muxrl.orchestrator.records.json_files import write_whole
+from muxrl.orchestrator.records.recorded_run import TrainingCurve
+from muxrl.orchestrator.reports.against_random import AgainstRandom
+from muxrl.orchestrator.reports.number_text import signed_interval
+from muxrl.orchestrator.reports.results import Report, ServerResult
+from muxrl.orchestrator.reports.statistics import Estimate
+
+# Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
+# too pale for a line. A seventh server begins again, dashed.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1)), (0, (6, 2, 1, 2)))
+_RANDOM_DASHES = (0, (3, 1.5))
+_RETURN_LABEL = "return per episode"
+_TEXT_COLOUR = "#333333"
+_RANDOM_COLOUR = "#6B6B6B"
+_WIDTH_INCHES = 8.0
+_DPI = 200  # 1,600 px wide: text of 8 points is 17 px high once shown at 1,200 px
+_ROW_INCHES = 2.5
+_TEXT, _SMALL = 8.5, 7.5  # points
+_NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can show
+
+
+def draw_learning(report: Report, path: Path) -> None:
+    """Write the figure as a PNG, 1,600 px wide.
+
+    Args:
+        report: of one run, or of several seeds, whose own curves are then drawn thin.
+        path: the file, which is put in place whole.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    figure = _figure(report)
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=_DPI))
+
+
+def _figure(report: Report) -> Any:
+    drawn = [server for server in report.servers if server.curve]
+    num_columns = {0: 1, 1: 2, 2: 2, 4: 2}.get(len(drawn), 3)
+    num_rows = -(-len(drawn) // num_columns)
+    is_beside = len(drawn) == 1  # one server and its training share a row
+    height = _ROW_INCHES * (num_rows + (not is_beside)) + 1.0
+    figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(num_rows + (not is_beside), num_columns)
+    limit = _last_env_step(report)
+    for index, server in enumerate(drawn):
+        axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
+        _draw_server(axes, server, _style(report, server), limit)
+        axes.set_title(_panel_title(server), fontsize=_TEXT, fontweight="bold", loc="left", pad=25)
+        subtitle = axes.annotate(
+            _panel_subtitle(server, len(report.seeds)),
+            xy=(0, 1),
+            xycoords="axes fraction",
+            xytext=(0, 4),
+            textcoords="offset points",
+            fontsize=_SMALL,
+            color=_TEXT_COLOUR,
+        )
+        subtitle.set_in_layout(False)  # a long one may stand out, but not narrow its panel
+        if index % num_columns == 0:
+            axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
+    axes = figure.add_subplot(grid[0, 1] if is_beside else grid[num_rows, :])
+    _draw_training(axes, report, limit)
+    if not is_beside:
+        axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
+    heading = "\n".join(_wrapped_assignment(report.assignment))
+    if drawn:
+        figure.legend(
+            handles=_key(is_of_seeds=len(report.seeds) > 1),
+            title=heading,
+            title_fontproperties={"size": _TEXT + 1.5, "weight": "bold"},
+            loc="outside upper center",
+            ncols=4,
+            fontsize=_SMALL,
+            frameon=False,
+        )
+    else:
+        figure.suptitle(heading, fontsize=_TEXT + 1.5, fontweight="bold")
+    caption = " ".join([report.caption, *(f"Note: {note}." for note in report.notes)])
+    figure.supxlabel(
+        textwrap.fill(caption, 142), fontsize=_SMALL, x=0.01, ha="left", color=_TEXT_COLOUR
+    )
+    return figure
+
+
+def _key(is_of_seeds: bool) -> list[Any]:
+    """What the lines and bands of the servers' panels stand for."""
+    handles = [
+        Line2D([], [], color="black", marker="o", markersize=2.6, label="all as learned"),
+        Line2D(
+            [],
+            [],
+            color=_RANDOM_COLOUR,
+            linestyle=_RANDOM_DASHES,
+            marker="s",
+            markersize=2.6,
+            label="random in its place",
+        ),
+        Patch(color="black", alpha=0.2, linewidth=0, label="95 % interval"),
+    ]
+    if is_of_seeds:
+        handles.append(Line2D([], [], color="black", linewidth=0.6, alpha=0.6, label="one seed"))
+    return handles
+
+
+def _panel_title(server: ServerResult) -> str:
+    num_agents = len(server.agents)
+    return f"{server.server_id}: {server.algorithm}, {num_agents} agent{'s'[: num_agents != 1]}"
+
+
+def _panel_subtitle(server: ServerResult, num_seeds: int) -> str:
+    """The advantage, and beneath it what it means; two lines, since panels are narrow."""
+    if not server.learns:
+        return "does not learn"
+    if server.final is None or server.final.advantage is None:
+        return "never measured with random in its place"
+    seeds = f", {server.final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)
+    return f"advantage {signed_interval(server.final.advantage)}\n{server.final.verdict}{seeds}"
+
+
+def _style(report: Report, server: ServerResult) -> dict[str, Any]:
+    """The colour and dashes that stand for a server in all panels."""
+    index = report.servers.index(server)
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": _DASHES[index // len(COLOURS) % len(_DASHES)],
+    }
+
+
+def _draw_server(axes: Any, server: ServerResult, style: dict[str, Any], limit: float) -> None:
+    colour = style["color"]
+    with_random = [c for c in server.curve if c.random is not None]
+    _draw_band(
+        axes,
+        with_random,
+        [c.random for c in with_random if c.random is not None],
+        color=_RANDOM_COLOUR,
+        linestyle=_RANDOM_DASHES,
+        marker="s",
+        shift=0.01 * limit,
+    )
+    if len(server.seed_curves) > 1:
+        for seed_curve in server.seed_curves:
+            table = np.array(seed_curve).reshape(-1, 2)
+            axes.plot(table[:, 0], table[:, 1], color=colour, linewidth=0.6, alpha=0.45, zorder=2)
+    _draw_band(
+        axes,
+        server.curve,
+        [c.learned for c in server.curve],
+        color=colour,
+        linestyle="-",
+        marker="o",
+        shift=-0.01 * limit,
+    )
+    _finish(axes, limit)
+
+
+def _draw_band(
+    axes: Any,
+    points: Sequence[AgainstRandom],
+    estimates: Sequence[Estimate],
+    *,
+    color: str,
+    linestyle: Any,
+    marker: str,
+    shift: float,
+) -> None:
+    """A line of means with its intervals; of one point alone, whiskers, `shift` to the side."""
+    if not points:
+        return
+    is_alone = len(points) == 1
+    env_steps = [point.env_steps + is_alone * shift for point in points]
+    means = np.array([estimate.mean for estimate in estimates])
+    low = np.array([estimate.low for estimate in estimates])
+    high = np.array([estimate.high for estimate in estimates])
+    axes.plot(
+        env_steps,
+        means,
+        color=color,
+        linestyle=linestyle,
+        marker=marker,
+        markersize=2.6,
+        linewidth=1.5,
+        zorder=3,
+    )
+    if is_alone:
+        axes.errorbar(env_steps, means, [means - low, high - means], color=color, capsize=3)
+    else:
+        axes.fill_between(env_steps, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+def _draw_training(axes: Any, report: Report, limit: float) -> None:
+    axes.set_title(
+        "training, exploration included", fontsize=_TEXT, fontweight="bold", loc="left", pad=6
+    )
+    is_anything_drawn = False
+    for server in report.servers:
+        curves = [curve for curve in server.training if len(curve.returns)]
+        if not curves:
+            continue
+        is_anything_drawn = True
+        style = _style(report, server)
+        if len(curves) > 1:
+            for curve in curves:
+                axes.plot(
+                    curve.env_steps, curve.returns, linewidth=0.5, alpha=0.4, color=style["color"]
+                )
+        env_steps, returns = _mean_curve(curves)
+        marker = "o" if len(env_steps) == 1 else ""
+        axes.plot(env_steps, returns, linewidth=1.5, marker=marker, label=server.server_id, **style)
+    if is_anything_drawn:
+        axes.legend(
+            fontsize=_SMALL,
+            frameon=False,
+            loc="lower right",
+            bbox_to_anchor=(1.0, 0.98),
+            ncols=3,
+            borderpad=0,
+        )
+    else:
+        axes.text(
+            0.5,
+            0.5,
+            "no episode had ended",
+            transform=axes.transAxes,
+            ha="center",
+            fontsize=_TEXT,
+            color=_RANDOM_COLOUR,
+        )
+    _finish(axes, limit)
+
+
+def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over seeds, where all of them have been."""
+    if len(curves) == 1:
+        return curves[0].env_steps, curves[0].returns
+    start = max(curve.env_steps[0] for curve in curves)
+    stop = min(curve.env_steps[-1] for curve in curves)
+    env_steps = np.linspace(start, max(start, stop), _NUM_SAMPLES)
+    rows = [np.interp(env_steps, curve.env_steps, curve.returns) for curve in curves]
+    return env_steps, np.mean(rows, axis=0)
+
+
+def _finish(axes: Any, limit: float) -> None:
+    axes.set_xlabel("env steps", fontsize=_TEXT)
+    axes.set_xlim(-0.03 * limit, 1.03 * limit)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(_short_count))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.tick_params(labelsize=_SMALL, length=2.5)
+    axes.grid(color="#E3E3E3", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _last_env_step(report: Report) -> float:
+    evaluated = [c.env_steps for server in report.servers for c in server.curve]
+    trained = [
+        float(curve.env_steps[-1])
+        for server in report.servers
+        for curve in server.training
+        if len(curve.env_steps)
+    ]
+    return max([*evaluated, *trained, 1.0])
+
+
+def _short_count(value: float, _position: int | None = None) -> str:
+    """20,000 as ``20k``, for a narrow axis."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def _wrapped_assignment(assignment: str) -> list[str]:
+    """Lines of a title: broken between servers, a long list of agents cut short."""
+    lines = [""]
+    for part in assignment.split("|"):
+        part = textwrap.shorten(part.replace(",", ", "), 90, placeholder=" …")
+        if lines[-1] and len(lines[-1]) + len(part) > 85:
+            lines.append("")
+        lines[-1] += ("  |  " if lines[-1] else "") + part
+    return lines

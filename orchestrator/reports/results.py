@@ -1,0 +1,280 @@
+"""What came of one run, or of several that differ in nothing but the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
+from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
+
+_CURVE_RESAMPLES = 2_000  # a band's edge drawn one pixel off is no loss, and there are many points
+_RANDOM_RULE = (
+    "Random in its place: this server's agents act uniformly at random, the others as learned. "
+)
+_SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
+
+
+class DifferentRuns(Exception):
+    """Runs were to be combined that are not seeds of one experiment.
+
+    Attributes:
+        names: the two that differ.
+    """
+
+    def __init__(self, first: str, other: str, what: str) -> None:
+        super().__init__(
+            f"runs {first!r} and {other!r} cannot be combined: {what}; expected runs that differ "
+            "in nothing but the seed"
+        )
+        self.names = (first, other)
+
+
+@dataclass(frozen=True)
+class ServerResult:
+    """What one server's agents reached."""
+
+    server_id: str
+    algorithm: str
+    agents: tuple[str, ...]
+    learns: bool
+    """False for fixed policies, which are shown and not judged."""
+    env_steps: float
+    """Of training, mean over seeds."""
+    train_return: float | None
+    """Last mean return while training, exploration included, mean over seeds."""
+    curve: tuple[AgainstRandom, ...]
+    """Evaluations that all seeds have."""
+    seed_curves: tuple[tuple[tuple[float, float], ...], ...]
+    """For each seed, (env steps, mean return) of its evaluations."""
+    training: tuple[TrainingCurve, ...]
+    """For each seed."""
+    final: AgainstRandom | None
+    """Each seed's last evaluation, the last with random in place if there is one."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome, ready to be written, printed or drawn."""
+
+    names: tuple[str, ...]
+    """Of the runs' folders."""
+    assignment: str
+    seeds: tuple[int | None, ...]
+    should_explore: bool | None
+    """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
+    is_over_seeds: bool
+    """Whether intervals speak of training on any seed, not of these seeds' policies."""
+    servers: tuple[ServerResult, ...]
+    notes: tuple[str, ...]
+    """What a reader must know before believing the numbers."""
+
+    @property
+    def caption(self) -> str:
+        """How the numbers were made, in sentences."""
+        finals = [server.final for server in self.servers if server.final is not None]
+        if not finals:
+            return "Nothing was evaluated: training returns only, exploration included."
+        num_seeds = len(self.seeds)
+        env_steps = _spread([final.env_steps for final in finals])
+        episodes = _spread([final.num_episodes for final in finals])
+        random_episodes = _spread(
+            [final.num_random_episodes for final in finals if final.num_random_episodes]
+        )
+        counted = "episodes" if num_seeds == 1 else f"episodes in all, of {num_seeds} seeds"
+        counts = f"{episodes} {counted}"
+        # One that was cut short is compared without pairs.
+        drawn = (
+            "episodes" if random_episodes and random_episodes != episodes else "pairs of episodes"
+        )
+        earlier = _spread([c.num_episodes for s in self.servers for c in s.curve[:-1]])
+        if earlier and earlier != episodes:
+            counts += f" ({earlier} at each earlier point)"
+        if random_episodes and random_episodes != episodes:
+            counts += f", {random_episodes} with random in place"
+        actions = "sampled (of value-based learners greedy)" if self.should_explore else "greedy"
+        seeds = ", ".join(map(str, self.seeds))
+        resampled = {
+            (False, False): f"over {drawn}",
+            (True, False): f"over {drawn}, stratified by seed: it speaks of these seeds only",
+            (True, True): "over the seeds' means",
+        }[(num_seeds > 1, self.is_over_seeds and num_seeds > 1)]
+        return (
+            f"Evaluated after {env_steps} env steps: {counts}, {actions} actions, "
+            f"seed{'s' if num_seeds > 1 else ''} {seeds}. "
+            "Return: sum of an agent's rewards in an episode, mean over the server's agents. "
+            + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
+            + f"Intervals: 95 %, bootstrap {resampled}. "
+            "Train return: exploration included, recent episodes."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for ``summary.json``."""
+        return {
+            "runs": self.names,
+            "assignment": self.assignment,
+            "seeds": self.seeds,
+            "evaluated_actions": {None: None, True: "sampled", False: "greedy"}[
+                self.should_explore
+            ],
+            "caption": self.caption,
+            "notes": self.notes,
+            "servers": {
+                server.server_id: {
+                    "algorithm": server.algorithm,
+                    "agents": server.agents,
+                    "learns": server.learns,
+                    "env_steps": server.env_steps,
+                    "train_return": server.train_return,
+                    "final": _comparison(server.final) if server.final else None,
+                    "curve": [_comparison(comparison) for comparison in server.curve],
+                }
+                for server in self.servers
+            },
+        }
+
+
+def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Report:
+    """Compute the outcome of `runs`: one, or one for each seed of an experiment.
+
+    Raises:
+        ValueError: there is no run.
+        DifferentRuns: they differ in the assignment, the servers, or the rule of evaluation.
+    """
+    if not runs:
+        raise ValueError("a report needs at least one run")
+    for run in runs[1:]:
+        _check_same_experiment(runs[0], run)
+    servers = tuple(_server_result(runs, server_id, over_seeds) for server_id in runs[0].servers)
+    return Report(
+        names=tuple(run.name for run in runs),
+        assignment=runs[0].assignment,
+        seeds=tuple(run.seed for run in runs),
+        should_explore=next((r.should_explore for r in runs if r.should_explore is not None), None),
+        is_over_seeds=over_seeds,
+        servers=servers,
+        notes=tuple(_notes(runs, servers)),
+    )
+
+
+def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool) -> ServerResult:
+    server = runs[0].servers[server_id]
+    training = tuple(run.training[server_id] for run in runs)
+    last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
+
+    def comparison(points: Sequence[EvaluationPoint], **settings: Any) -> AgainstRandom | None:
+        learned = [point.returns_of(server.agents, None) for point in points]
+        random = [point.returns_of(server.agents, server_id) for point in points]
+        if not points or any(returns is None for returns in learned):
+            return None
+        return against_random(
+            float(np.mean([point.env_steps for point in points])),
+            [returns for returns in learned if returns is not None],
+            None
+            if any(returns is None for returns in random)
+            else [returns for returns in random if returns is not None],
+            over_seeds=over_seeds,
+            **settings,
+        )
+
+    measured = [
+        [point for point in run.points if point.returns_of(server.agents, None) is not None]
+        for run in runs
+    ]
+    compared = [
+        [point for point in points if point.returns_of(server.agents, server_id) is not None]
+        for points in measured
+    ]
+    usable = compared if all(compared) else measured
+    curve = [comparison(points, num_resamples=_CURVE_RESAMPLES) for points in _aligned(measured)]
+    return ServerResult(
+        server_id=server_id,
+        algorithm=server.algorithm,
+        agents=server.agents,
+        learns=server.learns,
+        env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
+        train_return=float(np.mean(last_returns)) if last_returns else None,
+        curve=tuple(one for one in curve if one is not None),
+        seed_curves=tuple(
+            tuple(
+                (float(point.env_steps), float(np.nanmean(returns)))
+                for point in points
+                if (returns := point.returns_of(server.agents, None)) is not None
+            )
+            for points in measured
+        ),
+        training=training,
+        final=comparison([points[-1] for points in usable]) if all(usable) else None,
+    )
+
+
+def _aligned(runs: Sequence[Sequence[EvaluationPoint]]) -> list[list[EvaluationPoint]]:
+    """For each evaluation that all runs have, its point in each of them.
+
+    Runs stop at slightly different env steps, so nearness counts, by the spacing of the run that
+    has the fewest points.
+    """
+    reference = min(runs, key=len)
+    spacing = min((b.env_steps - a.env_steps for a, b in pairwise(reference)), default=0)
+    rows = []
+    for point in reference:
+        row = [
+            min(points, key=lambda other: abs(other.env_steps - point.env_steps)) for points in runs
+        ]
+        tolerance = _SAME_POINT * (spacing or point.env_steps)
+        if all(abs(other.env_steps - point.env_steps) <= tolerance for other in row):
+            rows.append(row)
+    return rows
+
+
+def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
+    if first.servers != other.servers or first.assignment != other.assignment:
+        raise DifferentRuns(
+            first.name, other.name, f"assignment {first.assignment!r} against {other.assignment!r}"
+        )
+    rules = {first.should_explore, other.should_explore} - {None}
+    if len(rules) > 1:
+        raise DifferentRuns(
+            first.name, other.name, "one was evaluated greedily, the other by sampling"
+        )
+
+
+def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterable[str]:
+    finals = [server.final for server in servers if server.final is not None]
+    if not finals:
+        unevaluated = [run.name for run in runs if not run.points]
+        if any(run.points for run in runs):
+            yield f"never evaluated: {', '.join(unevaluated)}; so there is no return of all seeds"
+        else:
+            yield "no evaluation was recorded; training returns include exploration"
+    without = [
+        s.server_id for s in servers if s.learns and s.final is not None and s.final.random is None
+    ]
+    if without:
+        yield f"never measured with random in its place: {', '.join(without)}"
+    if any(final.env_steps == 0 for final in finals) and any(s.learns for s in servers):
+        yield "the last evaluation is the one before training: it shows untrained policies"
+    last = [run.points[-1].env_steps for run in runs if run.points]
+    if len(runs) > 1 and last and min(last) < 0.9 * max(last):
+        yield (
+            f"the runs' last evaluations lie between {min(last):,} and {max(last):,} env steps; "
+            "the final numbers mix them"
+        )
+    if len(runs) > len({run.seed for run in runs}):
+        yield "two of the runs have the same seed; they are not independent"
+
+
+def _comparison(comparison: AgainstRandom) -> dict[str, Any]:
+    return {**asdict(comparison), "verdict": comparison.verdict}
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The one value, or both ends of their range."""
+    if not values:
+        return ""
+    low, high = round(min(values)), round(max(values))
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,0 +1,109 @@
+"""An experiment's servers inside this process: for studies, notebooks and tests.
+
+The servers are the real ones, spoken to over loopback; only their processes are missing, so
+they share one interpreter lock. `muxrl.orchestrator.runs.whole_run` is for runs that matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import Simulation, make_simulation
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
+from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.orchestrator.runs.processes import ServerAddress, connect
+
+if TYPE_CHECKING:
+    from muxrl.servers.server import PolicyServer
+
+
+@dataclass(frozen=True)
+class Served:
+    """Servers that are running, and their experiment."""
+
+    experiment: Experiment
+    servers: dict[str, PolicyServer]
+
+    @property
+    def addresses(self) -> dict[str, ServerAddress]:
+        """Where they listen."""
+        return {
+            s: ServerAddress(server.address, server.plan.token)
+            for s, server in self.servers.items()
+        }
+
+    def simulation(self) -> Simulation:
+        """Makes one more environment of the experiment's."""
+        config = self.experiment.config.simulation
+        return make_simulation(config.env, config.kwargs)
+
+    def client(self, replaced: str | None = None, seed: int = 0) -> MultiplexingClient:
+        """Connects; `replaced` names a server whose agents act at random instead."""
+        return connect(self.addresses, replaced, seed)
+
+    def evaluate(
+        self,
+        num_episodes: int,
+        *,
+        replaced: str | None = None,
+        first_seed: int = 10_000,
+        should_explore: bool | Mapping[str, bool] = False,
+    ) -> list[EpisodeResult]:
+        """Plays episodes that never train; see `muxrl.orchestrator.runs.evaluation`."""
+        results: list[EpisodeResult] = []
+        seeds = iter(range(first_seed, first_seed + num_episodes))
+        with self.client(replaced, first_seed) as client:
+            EnvLoop(
+                [self.simulation()], client, mode="eval", should_explore=should_explore, seeds=seeds
+            ).run(results.append)
+        return results
+
+    def check(self) -> None:
+        """Raises `RuntimeError` if a server's training has failed."""
+        for server_id, server in self.servers.items():
+            problem = server.status().problem
+            if problem:
+                raise RuntimeError(f"server {server_id!r}: {problem}")
+
+
+@contextlib.contextmanager
+def serve(config: ExperimentConfig) -> Iterator[Served]:
+    """Runs an experiment's servers while the ``with`` block lasts.
+
+    Args:
+        config: its simulation is asked for agents and spaces, but not started.
+
+    Raises:
+        ConfigError: something in it is wrong.
+        ServerProblem: a server cannot start.
+    """
+    with serve_experiment(prepare(config, needs_stop=False)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serve_experiment(experiment: Experiment) -> Iterator[Served]:
+    """The same for an experiment that is resolved already.
+
+    Raises:
+        ServerProblem: a server cannot start.
+    """
+    from muxrl.servers.server import PolicyServer
+
+    servers: dict[str, PolicyServer] = {}
+    # RLlib hands weights over through Ray; what does not learn has no use for it.
+    needs_ray = len(experiment.fixed_servers) < len(experiment.servers)
+    with local_ray(num_cpus=1) if needs_ray else contextlib.nullcontext():
+        try:
+            for server_id, plan in experiment.servers.items():
+                servers[server_id] = PolicyServer(plan)
+                servers[server_id].start()
+            yield Served(experiment, servers)
+        finally:
+            for server in servers.values():
+                server.stop()

@@ -1,0 +1,116 @@
+"""Where the processes of a run go: places for all of them are reserved together, or for none.
+
+A process without a place would be waited for without a word, and a server that listens to its own
+machine alone is of no use to a simulation on another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any, Literal
+
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config.checks import EXTERNAL
+
+PATIENCE_S = 600.0
+"""How long places are waited for: a cluster may first have to start machines."""
+
+
+class NoPlace(Exception):
+    """The cluster has no room for the run; the sentence says what was wanted and what there is."""
+
+
+def has_evaluations(config: ExperimentConfig) -> bool:
+    """Whether anything is evaluated, so that a process is needed for it."""
+    evaluation = config.evaluation
+    return evaluation.interval_env_steps is not None or evaluation.final_num_episodes > 0
+
+
+def cpus_wanted(config: ExperimentConfig) -> list[float]:
+    """Returns the logical CPUs of each process of a run: servers, simulations, evaluation."""
+    simulation = config.simulation
+    servers = [server.resources.num_cpus for server in config.servers.values()]
+    if simulation.env == EXTERNAL:
+        return servers
+    num_processes = simulation.num_processes + has_evaluations(config)
+    return servers + [simulation.num_cpus] * num_processes
+
+
+def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
+    """Returns what each process that reserves anything reserves."""
+    num_gpus = [server.resources.num_gpus for server in config.servers.values()]
+    wanted = [
+        {"CPU": cpus, "GPU": gpus}
+        for cpus, gpus in zip_longest(cpus_wanted(config), num_gpus, fillvalue=0.0)
+    ]
+    kept = [{name: amount for name, amount in bundle.items() if amount > 0} for bundle in wanted]
+    return [bundle for bundle in kept if bundle]
+
+
+def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:
+    """Returns how: on one machine if the servers listen to that alone, else close together."""
+    is_local = all(s.host in ("127.0.0.1", "localhost") for s in config.servers.values())
+    return "STRICT_PACK" if is_local else "PACK"
+
+
+@contextlib.contextmanager
+def reserved(
+    config: ExperimentConfig,
+    say: Callable[[str], None] = lambda sentence: None,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[Any]:
+    """Holds places on the Ray that this process is connected to, while the ``with`` block lasts.
+
+    Args:
+        config: of the run.
+        say: told once if there is no room at first.
+        patience_s: how long to wait.
+
+    Yields:
+        The scheduling strategy of the run's actors; None if they reserve nothing.
+
+    Raises:
+        NoPlace: there was no room in time.
+    """
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    wanted = bundles(config)
+    if not wanted:
+        yield None
+        return
+    group = ray.util.placement_group(wanted, strategy=strategy(config))
+    try:
+        if not group.wait(timeout_seconds=2):
+            sentence = _what_is_missing(config, wanted)
+            say(f"waiting for a place: {sentence}")
+            # In short pieces, between which Ctrl-C is heard.
+            if not any(group.wait(timeout_seconds=1) for _ in range(int(patience_s))):
+                raise NoPlace(f"no place on the Ray cluster within {patience_s:g} s: {sentence}")
+        yield PlacementGroupSchedulingStrategy(placement_group=group)
+    finally:
+        if ray.is_initialized():
+            ray.util.remove_placement_group(group)
+
+
+def _what_is_missing(config: ExperimentConfig, wanted: list[dict[str, float]]) -> str:
+    import ray
+
+    is_one_machine = strategy(config) == "STRICT_PACK"
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    sums = {name: sum(b.get(name, 0.0) for b in wanted) for name in ("CPU", "GPU")}
+    asked = " and ".join(f"{total:g} {name}s" for name, total in sums.items() if total)
+    where = ", all on one machine since its servers listen on loopback" if is_one_machine else ""
+    have = ", ".join(
+        " and ".join(f"{machine.get(name, 0.0):g} {name}s" for name in sums if sums[name])
+        for machine in machines
+    )
+    free = ray.available_resources()
+    left = " and ".join(f"{free.get(name, 0.0):g} {name}s" for name in sums if sums[name])
+    return (
+        f"the run reserves {asked} (logical ones){where}; the cluster's machines have {have}, "
+        f"and {left} are free in all (servers.NAME.resources and simulation.num_cpus say what is "
+        "reserved)"
+    )

@@ -1,0 +1,203 @@
+"""The run as it goes, on the terminal: a live table, or a line now and then where none can be.
+
+::
+
+    with Progress("pursuit", servers, "100,000 env steps") as progress:
+        progress.update(snapshot)  # as often as there is news, about once a second
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from muxrl.orchestrator.reports.plain_table import plain_table
+
+PLAIN_INTERVAL_S = 10.0
+"""Between lines where there is no terminal: CI logs stay short, and nobody thinks it hangs."""
+
+
+@dataclass(frozen=True)
+class ServerSnapshot:
+    """How one server stands."""
+
+    server_id: str
+    algorithm: str
+    address: str = ""
+    """``host:port``, once it listens."""
+    phase: str = "starting"
+    """What it does, in a word: starting, collecting, updating, stopped..."""
+    is_waiting: bool = False
+    """Whether simulations wait for it."""
+    env_steps: int = 0
+    env_steps_per_s: float = 0.0
+    episode_return_mean: float | None = None
+    """None until an episode has ended."""
+    weights_seq_no: int | None = 0
+    """None: it does not learn."""
+    policy_lag_mean: float | None = None
+    """In weights versions: how old the policy was that chose the actions learned from."""
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How the whole run stands."""
+
+    time_s: float
+    """Since the run began."""
+    env_steps: int = 0
+    env_steps_per_s: float = 0.0
+    episodes: int = 0
+    time_left_s: float | None = None
+    """See `muxrl.orchestrator.runs.time_left`; None: nobody can tell."""
+    stop_text: str = ""
+    """What ends the run: "100,000 env steps or 2 h"."""
+    servers: Sequence[ServerSnapshot] = ()
+    note: str = ""
+    """The latest event worth a line: "evaluating", "server 'prey' restarted"."""
+
+
+class Progress:
+    """Shows snapshots while the ``with`` block lasts; the last one stays on the screen.
+
+    Args:
+        experiment_name: the headline.
+        servers: the rows to show until the first update.
+        stop_text: what ends the run, until the first update.
+        console: where to; standard output by default. If it is no terminal, one plain line is
+            written every `PLAIN_INTERVAL_S` (by ``Snapshot.time_s``) and at once on a new note.
+    """
+
+    def __init__(
+        self,
+        experiment_name: str,
+        servers: Sequence[ServerSnapshot] = (),
+        stop_text: str = "",
+        *,
+        console: Console | None = None,
+    ) -> None:
+        self._experiment_name = experiment_name
+        self._console = console or Console()
+        self._latest = Snapshot(time_s=0.0, stop_text=stop_text, servers=servers)
+        self._printed_s: float | None = None
+        self._printed_note = ""
+        self._is_latest_printed = True
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        if self._console.is_interactive and not self._console.is_dumb_terminal:
+            # Drawn on updates alone: a thread that redraws would take turns from the servers.
+            self._live = Live(self._render(), console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        elif not self._is_latest_printed:
+            self._print()
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show `snapshot` (a terminal), or note it for the next line (none)."""
+        self._latest = snapshot
+        self._is_latest_printed = False
+        if self._live is not None:
+            self._live.update(self._render(), refresh=True)
+        elif (
+            self._printed_s is None
+            or snapshot.time_s - self._printed_s >= PLAIN_INTERVAL_S
+            or snapshot.note != self._printed_note
+        ):
+            self._print()
+
+    def _print(self) -> None:
+        line = plain_line(self._experiment_name, self._latest)
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+        self._printed_s = self._latest.time_s
+        self._printed_note = self._latest.note
+        self._is_latest_printed = True
+
+    def _render(self) -> RenderableType:
+        latest = self._latest
+        table = plain_table(self._experiment_name)
+        table.add_column("server")  # these two wrap where the window is narrow, numbers never
+        table.add_column("phase")
+        for heading in ("env\nsteps", "steps/s", "return", "weights", "policy\nlag", "loss"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for server in latest.servers:
+            phase = Text(server.phase)
+            if server.is_waiting:
+                phase.append(" (waited for)", style="yellow")
+            table.add_row(
+                Text.assemble((server.server_id, "bold"), (f" {server.algorithm}", "dim")),
+                phase,
+                f"{server.env_steps:,}",
+                _number(server.env_steps_per_s, 0),
+                _number(server.episode_return_mean, 2),
+                _version(server.weights_seq_no),
+                _number(server.policy_lag_mean, 1),
+                _number(server.loss, 3),
+            )
+        lines: list[RenderableType] = [table, Text(_overall(latest))]
+        if latest.note:
+            lines.append(Text(latest.note, style="italic"))
+        return Group(*lines)
+
+
+def plain_line(experiment_name: str, snapshot: Snapshot) -> str:
+    """One line that says how a run stands, for logs."""
+    parts = [f"{experiment_name} {duration(snapshot.time_s)}", _overall(snapshot)]
+    parts += [
+        f"{server.server_id} {server.phase}"
+        f"{' (waited for)' if server.is_waiting else ''}"
+        f" return {_number(server.episode_return_mean, 2)}"
+        + (
+            ""
+            if server.weights_seq_no is None
+            else f" {_version(server.weights_seq_no)}"
+            f" lag {_number(server.policy_lag_mean, 1)} loss {_number(server.loss, 3)}"
+        )
+        for server in snapshot.servers
+    ]
+    if snapshot.note:
+        parts.append(snapshot.note)
+    return " | ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as ``h:mm:ss``."""
+    minutes, whole_seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole_seconds:02}"
+
+
+def _overall(snapshot: Snapshot) -> str:
+    left = "?" if snapshot.time_left_s is None else duration(snapshot.time_left_s)
+    stop = f" (until {snapshot.stop_text})" if snapshot.stop_text else ""
+    return (
+        f"{snapshot.episodes:,} episodes, {snapshot.env_steps:,} env steps, "
+        f"{_number(snapshot.env_steps_per_s, 0)} steps/s, {left} left{stop}"
+    )
+
+
+def _version(weights_seq_no: int | None) -> str:
+    return "–" if weights_seq_no is None else f"v{weights_seq_no}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:,.{digits}f}" if abs(value) < 1e6 else f"{value:.2e}"

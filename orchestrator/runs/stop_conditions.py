@@ -1,0 +1,81 @@
+"""When a run ends: at the first of the conditions that its config names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from muxrl.orchestrator.config.schema import StopConfig
+from muxrl.orchestrator.runs.tally import Tally
+from muxrl.orchestrator.runs.time_left import StopCondition, time_left_s
+from muxrl.protocol.messages import Status
+
+_MIN_EPISODES = 20
+"""Episodes a mean return must rest on before it may end a run."""
+
+
+class StopConditions:
+    """The conditions of one run.
+
+    Args:
+        config: None and empty entries are not conditions.
+        fixed: servers that do not learn: nobody waits for their iterations.
+    """
+
+    def __init__(self, config: StopConfig, fixed: Collection[str] = ()) -> None:
+        self._config = config
+        self._fixed = frozenset(fixed)
+        parts = []
+        if config.env_steps is not None:
+            parts.append(f"{config.env_steps:,} env steps")
+        if config.time_s is not None:
+            parts.append(f"{config.time_s:,.0f} s")
+        if config.iterations is not None:
+            parts.append(f"{config.iterations:,} iterations of every server that learns")
+        parts += [f"{s!r} returns {value:g}" for s, value in config.episode_return.items()]
+        self.text = " or ".join(parts) or "Ctrl-C"
+        """For people."""
+
+    def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> bool:
+        """Whether the run is to end now."""
+        config = self._config
+        if config.env_steps is not None and tally.env_steps >= config.env_steps:
+            return True
+        if config.time_s is not None and tally.time_s >= config.time_s:
+            return True
+        iterations = self._iterations(statuses)
+        if config.iterations is not None and iterations and min(iterations) >= config.iterations:
+            return True
+        if config.episode_return:
+            return all(
+                self._has_return(statuses.get(server_id), value)
+                for server_id, value in config.episode_return.items()
+            )
+        return False
+
+    def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
+        """Seconds to go at the present pace, None if nobody can tell."""
+        config = self._config
+        conditions = []
+        if config.env_steps is not None:
+            conditions.append(
+                StopCondition(tally.env_steps, config.env_steps, tally.env_steps_per_s)
+            )
+        if config.time_s is not None:
+            conditions.append(StopCondition(tally.time_s, config.time_s, 1.0))
+        iterations = self._iterations(statuses)
+        if config.iterations is not None and iterations and tally.time_s > 0:
+            slowest = min(iterations)
+            conditions.append(StopCondition(slowest, config.iterations, slowest / tally.time_s))
+        return time_left_s(conditions)
+
+    def _iterations(self, statuses: Mapping[str, Status]) -> list[int]:
+        return [status.iteration for s, status in statuses.items() if s not in self._fixed]
+
+    @staticmethod
+    def _has_return(status: Status | None, value: float) -> bool:
+        return (
+            status is not None
+            and status.num_episodes >= _MIN_EPISODES
+            and status.episode_return_mean is not None
+            and status.episode_return_mean >= value
+        )

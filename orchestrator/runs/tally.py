@@ -1,0 +1,92 @@
+"""What a run has done so far, summed over its simulations."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from muxrl.orchestrator.runs.processes import SimulationReport
+from muxrl.protocol.messages import Status
+
+_NUM_EPISODES_AVERAGED = 100
+_PACE_WINDOW_S = 10.0
+
+
+class Pace:
+    """Steps per second over the last seconds."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+
+    def add(self, time_s: float, steps: int) -> float:
+        """Takes a reading in and returns the pace."""
+        self._points.append((time_s, steps))
+        while time_s - self._points[0][0] > _PACE_WINDOW_S and len(self._points) > 2:
+            self._points.popleft()
+        first_s, first_steps = self._points[0]
+        return (steps - first_steps) / (time_s - first_s) if time_s > first_s else 0.0
+
+
+class Tally:
+    """Sums of a run. Times are in seconds since `begin`; steps are env steps."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+        self.env_steps = 0
+        self.env_steps_per_s = 0.0
+        self.num_episodes = 0
+        self.num_mismatches = 0
+        self.last_records: dict[str, dict[str, Any]] = {}
+        """Each server's newest training record."""
+        self._began_at = time.monotonic()
+        self._steps: dict[str, int] = {}
+        self._mismatches: dict[str, int] = {}
+        self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
+        self._pace = Pace()
+        self._server_paces: dict[str, Pace] = {}
+
+    def begin(self) -> None:
+        """Starts the clock."""
+        self._began_at = time.monotonic()
+        self._pace.add(0.0, 0)
+
+    def add(self, name: str, report: SimulationReport) -> None:
+        """Takes in what a simulation process has played."""
+        self._steps[name] = report.num_env_steps
+        self._mismatches[name] = report.num_mismatches
+        self.num_episodes += len(report.episodes)
+        self._recent.extend(report.episodes)
+        self.env_steps = sum(self._steps.values())
+        self.num_mismatches = sum(self._mismatches.values())
+
+    def set_external(self, statuses: Mapping[str, Status]) -> None:
+        """Takes the servers' counts instead: nobody else counts an external simulation."""
+        self.env_steps = max((s.num_env_steps for s in statuses.values()), default=0)
+        self.num_episodes = max((s.num_episodes for s in statuses.values()), default=0)
+
+    def tick(self) -> None:
+        """Takes the time."""
+        self.time_s = time.monotonic() - self._began_at
+        self.env_steps_per_s = self._pace.add(self.time_s, self.env_steps)
+
+    def pace(self, server_id: str, num_env_steps: int) -> float:
+        """Returns a server's env steps per second."""
+        return self._server_paces.setdefault(server_id, Pace()).add(self.time_s, num_env_steps)
+
+    def record(self) -> dict[str, Any]:
+        """Returns the joint record of this moment; see `muxrl.orchestrator.records.metrics`."""
+        agents = sorted({agent for returns in self._recent for agent in returns})
+        means = {}
+        for agent in agents:
+            values = [returns[agent] for returns in self._recent if agent in returns]
+            means[agent] = sum(values) / len(values)
+        return {
+            "time_s": self.time_s,
+            "env_steps": self.env_steps,
+            "episodes": self.num_episodes,
+            "env_steps_per_s": self.env_steps_per_s,
+            "num_mismatches": self.num_mismatches,
+            "episode_return_mean": means,
+        }

@@ -1,0 +1,199 @@
+"""Seats of agents whose critic sees the global state (MAPPO).
+
+Every agent is recorded under its own name. In a group it is recorded at every step of its team,
+also when it is not asked or has left: then the step is marked (`ALIVE` 0), so that it teaches the
+critic what the team still earns, and the actor nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from muxrl.protocol import spaces as plain
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
+from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.seats import Moment, Observations, Seat, SeatRecord, SoloSeat
+from muxrl.servers.spaces import (
+    STATE_KEY,
+    module_observation_reader,
+    module_observation_space,
+    split_mask,
+    split_state,
+    without_mask,
+    without_state,
+)
+from muxrl.servers.teams import team_reward
+
+_Reader = Callable[[Any], np.ndarray]
+
+
+class StateView:
+    """What the critics of some agents see of a step.
+
+    That is the simulation's state, where it sends one; else the state that these agents observe
+    (key ``state``, the same in all of them); else, or without `use_global_state`, their
+    observations side by side, zeros for whoever has none, and, where members may come late, a 1
+    for everyone that has left for good.
+
+    Args:
+        members: agents, in the order of their observations in the state.
+        plan: of their server.
+    """
+
+    def __init__(self, members: tuple[str, ...], plan: ServerPlan) -> None:
+        self.members = members
+        self._has_state = plan.state_size is not None
+        self._own: dict[str, tuple[_Reader, slice]] = {}
+        self._observed: dict[str, _Reader] = {}
+        self.size = 0
+        for member in members:
+            space, state_space = split_state(plan.agents[member].observation_space)
+            read, size = _reader_of_rest(space, state_space is not None)
+            self._own[member] = read, slice(self.size, self.size + size)
+            self.size += size
+            if state_space is not None and plan.use_global_state and not self._has_state:
+                self._observed[member] = module_observation_reader(state_space)
+                state_size = math.prod(module_observation_space(state_space).shape)
+        self._marks_left = plan.late_members == "allow"
+        if self._marks_left:
+            self.size += len(members)
+        if self._observed:
+            self.size = state_size
+        if plan.state_size is not None:
+            self.size = plan.state_size
+        self._last: tuple[Moment | None, np.ndarray] = (None, np.zeros(0, np.float32))
+
+    def read(self, moment: Moment) -> np.ndarray:
+        """Returns the state of a step, float32 ``[size]``; its seats share the array."""
+        if self._has_state:
+            return np.asarray(moment.state, np.float32)
+        known, joined = self._last
+        if moment is known:
+            return joined
+        observations = moment.observations
+        joined = np.zeros(self.size, np.float32)
+        if self._observed:
+            seen = next((m for m in self._observed if m in observations), None)
+            if seen is not None:
+                joined = self._observed[seen](observations[seen][STATE_KEY]).reshape(-1)
+        else:
+            for member, (read, place) in self._own.items():
+                if member in observations:
+                    joined[place] = read(observations[member]).reshape(-1)
+            if self._marks_left:
+                joined[-len(self.members) :] = [member in moment.left for member in self.members]
+        self._last = (moment, joined)
+        return joined
+
+
+class CentralSeat:
+    """One agent with its view of the state; see the module.
+
+    Args:
+        agent_id: the agent.
+        plan: its server's.
+        view: shared with the others of its group, or with all agents of the server.
+    """
+
+    def __init__(self, agent_id: str, plan: ServerPlan, view: StateView) -> None:
+        agent = plan.agents[agent_id]
+        space, state_space = split_state(agent.observation_space)
+        self._observes_state = state_space is not None
+        self._alone = SoloSeat(
+            agent_id,
+            dataclasses.replace(agent, observation_space=space),
+            follows_mask=plan.follows_masks,
+        )
+        self._view = view
+        self._is_in_group = agent.group is not None
+        self._how = plan.team_reward
+        self.seat_id = agent_id
+        self.policy_id = agent.policy_id
+        # A seat is over when all of its members are: in a group that is when the team is.
+        self.members = view.members if self._is_in_group else (agent_id,)
+        self.action_space = self._alone.action_space
+        own = self._alone.observation_space
+        parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {OBS: own}
+        self._has_mask = ACTION_MASK in parts
+        self._agent_id = np.eye(len(view.members), dtype=np.float32)[view.members.index(agent_id)]
+        parts[STATE] = _box(-np.inf, np.inf, view.size)
+        parts[AGENT_ID] = _box(0.0, 1.0, len(view.members))
+        if self._is_in_group:
+            parts[ALIVE] = _box(0.0, 1.0, 1)
+        self.observation_space: gymnasium.Space = gymnasium.spaces.Dict(parts)
+        self._nothing_seen = {
+            OBS: np.zeros(parts[OBS].shape or (), np.float32),
+            AGENT_ID: self._agent_id,
+            ALIVE: np.zeros(1, np.float32),
+        }
+        if self._has_mask:
+            # Of no consequence, but a distribution has to have something to draw.
+            self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape or (), np.float32)
+        self._no_state = np.zeros(view.size, np.float32)
+        self._is_alive = np.ones(1, np.float32)
+
+    def observe(self, moment: Moment, record: SeatRecord) -> Any:
+        value = moment.observations.get(self.seat_id)
+        if value is not None:
+            if self._observes_state:  # which the actor must not see
+                value = without_state(value)
+            own = self._alone.observe(Moment({self.seat_id: value}), record)
+            seen = dict(own) if self._has_mask else {OBS: own}
+            seen[STATE] = self._view.read(moment)
+            seen[AGENT_ID] = self._agent_id
+            if self._is_in_group:
+                seen[ALIVE] = self._is_alive
+            return seen
+        if not self._is_in_group or not any(m in moment.observations for m in self.members):
+            return None
+        # Yu et al. 2022, "death masking": of one that has left, the critic sees the id alone.
+        if self.seat_id in moment.left:
+            return {**self._nothing_seen, STATE: self._no_state}
+        return {**self._nothing_seen, STATE: self._view.read(moment)}
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        if not self._is_in_group:
+            return self._alone.reward(rewards)
+        mine = {m: rewards[m] for m in self.members if m in rewards}
+        return team_reward(mine, self._how, len(self.members))
+
+    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+        return self._alone.act(action, acting, record) if self.seat_id in acting else {}
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        return self._alone.read_logged(logged)
+
+
+def make_central_seats(plan: ServerPlan) -> dict[str, Seat]:
+    """Returns a seat for every agent of a server; an agent in no group sees them all."""
+    views = {group: StateView(members, plan) for group, members in plan.groups.items()}
+    everybody = StateView(tuple(plan.agents), plan)
+    return {
+        agent_id: CentralSeat(
+            agent_id, plan, everybody if agent.group is None else views[agent.group]
+        )
+        for agent_id, agent in plan.agents.items()
+    }
+
+
+def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:
+    """Returns a reader of observations without their mask and state, and the array's length."""
+    rest, has_mask = split_mask(space)
+    read = module_observation_reader(rest)
+
+    def read_rest(value: Any) -> np.ndarray:
+        value = without_state(value) if has_state else value
+        return read(without_mask(value) if has_mask else value)
+
+    return read_rest, math.prod(module_observation_space(rest).shape)
+
+
+def _box(low: float, high: float, size: int) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(low, high, (size,), np.float32)

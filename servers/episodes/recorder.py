@@ -1,0 +1,242 @@
+"""One episode, recorded seat by seat as RLlib's learners read it.
+
+Each seat has a track of its own, which becomes a `SingleAgentEpisode` when a chunk is handed over,
+with a `MultiAgentEpisode` around them all. RLlib's own `MultiAgentEpisode.add_env_step` and `cut`
+do not carry what happens on a server fed from outside: an episode in which every agent *seen so
+far* is done is taken for terminated (later agents are dropped, truncated ones not bootstrapped),
+and a cut loses the action of an agent that has not observed since, or the last transition of one
+that ends without a final observation.
+
+::
+
+    seat a   o ─a→ o ─a→ o ─a→ o            an observation for every action
+    seat b   o ─b→ ·     · ──→ o ─b→        acts now and then: its rewards add up until it observes
+             begin  add   cut   add         b's action is open at the cut and goes on behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from muxrl.servers.feed import Chunk
+from muxrl.servers.seats import Seat
+
+
+class _Track:
+    """What one seat has done, in plain lists: RLlib's buffers cost ten times as much a step."""
+
+    __slots__ = ("action", "actions", "extra_outputs", "extras", "is_open", "is_terminated",
+                 "is_truncated", "num_before", "num_lookback", "observations", "reward",
+                 "rewards")  # fmt: skip
+
+    def __init__(self, observation: Any) -> None:
+        self.observations = [observation]
+        self.actions: list[Any] = []
+        self.rewards: list[float] = []
+        self.extra_outputs: dict[str, list[Any]] = {}
+        self.is_terminated = False
+        self.is_truncated = False
+        self.num_before = 0
+        """Transitions cut off already."""
+        self.num_lookback = 0
+        """How many at the front have been handed over, and are kept for recurrent modules."""
+        self.is_open = False
+        """Whether the last action's next observation has not come yet; these belong to it:"""
+        self.action: Any = None
+        self.extras: dict[str, Any] | None = None
+        self.reward = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_terminated or self.is_truncated
+
+    @property
+    def num_steps(self) -> int:
+        """Transitions since the last cut."""
+        return len(self.actions) - self.num_lookback
+
+    def act(self, action: Any, extras: dict[str, Any] | None) -> None:
+        self.is_open, self.action, self.extras, self.reward = True, action, extras, 0.0
+
+    def observe(self, observation: Any) -> None:
+        """Completes the transition of the open action."""
+        self.observations.append(observation)
+        self.actions.append(self.action)
+        self.rewards.append(self.reward)
+        if self.extras:
+            for name, value in self.extras.items():
+                column = self.extra_outputs.get(name)
+                if column is None:
+                    column = self.extra_outputs[name] = []
+                column.append(value)
+        self.is_open, self.action, self.extras = False, None, None
+
+    def after_cut(self, lookback: int) -> None:
+        """Goes on behind what has been handed over."""
+        self.num_before += self.num_steps
+        kept = min(lookback, len(self.actions))
+        first = len(self.actions) - kept
+        self.observations = self.observations[first:]
+        self.actions, self.rewards = self.actions[first:], self.rewards[first:]
+        self.extra_outputs = {name: column[first:] for name, column in self.extra_outputs.items()}
+        self.num_lookback = kept
+
+
+class Recorder:
+    """Writes transitions down, and cuts off what the learner may have.
+
+    Args:
+        episode_id: unique.
+        seats: who may appear, by seat id.
+        policy_for: RLlib's agent-to-module mapping function.
+        lookback: steps a chunk keeps of the one before it; 1 for recurrent modules.
+    """
+
+    def __init__(
+        self,
+        episode_id: str,
+        seats: dict[str, Seat],
+        policy_for: Callable[..., str],
+        lookback: int,
+    ) -> None:
+        self._episode_id = episode_id
+        self._seats = seats
+        self._policy_for = policy_for
+        self._lookback = lookback
+        self._tracks: dict[str, _Track] = {}
+        self._num_cut_steps = 0
+        self._is_terminated = False
+        self._is_truncated = False
+        self._weights_seq_nos: list[int] = []
+
+    @property
+    def num_uncut_steps(self) -> int:
+        """Env steps recorded since the last cut."""
+        return len(self._weights_seq_nos)
+
+    def begin(self, observations: dict[str, Any]) -> None:
+        """Records the observations of step 0."""
+        for seat_id, observation in observations.items():
+            self._observe(seat_id, observation)
+
+    def add(
+        self,
+        *,
+        actions: dict[str, Any],
+        extra_outputs: dict[str, Any],
+        observations: dict[str, Any],
+        rewards: dict[str, float],
+        terminated: set[str],
+        truncated: set[str],
+        is_last: bool,
+        weights_seq_no: int,
+    ) -> None:
+        """Records what followed from `actions`.
+
+        Args:
+            actions: of the step before, by seat id, as are all the others.
+            extra_outputs: what the RLModule gave with them, for the learner.
+            observations: those that are acted on next, and final ones.
+            rewards: for the actions; those of a seat that has not acted yet are left out.
+            terminated: seats that have ended.
+            truncated: seats that were cut short; their values are bootstrapped.
+            is_last: whether no seat can act any more.
+            weights_seq_no: version of the weights that chose the actions.
+        """
+        tracks = self._tracks
+        for seat_id, action in actions.items():
+            tracks[seat_id].act(action, extra_outputs.get(seat_id))
+        for seat_id, reward in rewards.items():
+            track = tracks.get(seat_id)
+            if track is not None and track.is_open:
+                track.reward += reward
+        for seat_id, observation in observations.items():
+            self._observe(seat_id, observation)
+        for seat_id in terminated | truncated:
+            track = tracks.get(seat_id)
+            if track is not None:
+                if track.is_open:  # nobody bootstraps from this repetition
+                    track.observe(track.observations[-1])
+                track.is_terminated = seat_id in terminated
+                track.is_truncated = seat_id in truncated
+        if is_last:
+            self._is_terminated, self._is_truncated = not truncated, bool(truncated)
+        self._weights_seq_nos.append(weights_seq_no)
+
+    def _observe(self, seat_id: str, observation: Any) -> None:
+        """Begins a seat's record, or completes the transition of its open action."""
+        track = self._tracks.get(seat_id)
+        if track is None:
+            self._tracks[seat_id] = _Track(observation)
+        else:
+            track.observe(observation)
+
+    def last_observation(self, seat_id: str) -> Any:
+        """Returns what a seat observed last; None if it never did."""
+        track = self._tracks.get(seat_id)
+        return None if track is None else track.observations[-1]
+
+    def cut(self) -> Chunk | None:
+        """Takes off what has been recorded so far, and goes on; None if there is nothing."""
+        if not self._weights_seq_nos:
+            return None
+        chunk = self._chunk()
+        self._tracks = {seat_id: t for seat_id, t in self._tracks.items() if not t.is_done}
+        for track in self._tracks.values():
+            track.after_cut(self._lookback)
+        return chunk
+
+    def finish(self, *, is_aborted: bool = False) -> Chunk | None:
+        """Takes off the rest; an aborted episode counts as truncated at its last full step."""
+        if not self._weights_seq_nos:
+            return None
+        if is_aborted and not self._is_terminated and not self._is_truncated:
+            self._is_truncated = True
+            for track in self._tracks.values():
+                if not track.is_done:
+                    track.is_truncated = True
+        return self._chunk()
+
+    def _chunk(self) -> Chunk:
+        episode = MultiAgentEpisode(
+            id_=self._episode_id,
+            observation_space={s: seat.observation_space for s, seat in self._seats.items()},
+            action_space={s: seat.action_space for s, seat in self._seats.items()},
+            agent_to_module_mapping_fn=self._policy_for,
+            env_t_started=self._num_cut_steps,
+        )
+        # RLlib's learners read these, and nothing else of it.
+        episode.agent_episodes = {
+            seat_id: self._single(seat_id, track)
+            for seat_id, track in self._tracks.items()
+            if track.num_steps
+        }
+        episode.env_t = self._num_cut_steps + len(self._weights_seq_nos)
+        episode.is_terminated, episode.is_truncated = self._is_terminated, self._is_truncated
+        chunk = Chunk(episode, self._weights_seq_nos)
+        self._num_cut_steps, self._weights_seq_nos = episode.env_t, []
+        return chunk
+
+    def _single(self, seat_id: str, track: _Track) -> SingleAgentEpisode:
+        """A seat's record as RLlib has it; the lists change hands."""
+        seat = self._seats[seat_id]
+        return SingleAgentEpisode(
+            id_=f"{self._episode_id}_{seat_id}",
+            observations=track.observations,
+            observation_space=seat.observation_space,
+            actions=track.actions,
+            action_space=seat.action_space,
+            rewards=track.rewards,
+            extra_model_outputs=track.extra_outputs,
+            terminated=track.is_terminated,
+            truncated=track.is_truncated,
+            t_started=track.num_before,
+            len_lookback_buffer=track.num_lookback,
+            agent_id=seat_id,
+            module_id=self._policy_for(seat_id),
+            multi_agent_episode_id=self._episode_id,
+        )

@@ -1,0 +1,275 @@
+"""The open episodes of a server: who is open, what is remembered of the ended, batches cut.
+
+Time is an argument everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyReply,
+    Ended,
+    EndEpisode,
+    Started,
+    StartEpisode,
+    Step,
+)
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.seats import Seat
+
+
+@dataclass
+class EpisodeCounts:
+    """What a server counts over all of its episodes; returns are of raw rewards."""
+
+    num_env_steps: int = 0
+    num_agent_steps: int = 0
+    num_episodes: int = 0
+    num_aborted: int = 0
+    num_expired: int = 0
+    recent_returns: list[float] = field(default_factory=list)
+
+    def add_return(self, value: float) -> None:
+        self.recent_returns.append(value)
+        del self.recent_returns[:-100]
+
+    @property
+    def episode_return_mean(self) -> float | None:
+        """Mean over the last 100 training episodes of the sum over this server's agents."""
+        if not self.recent_returns:
+            return None
+        return sum(self.recent_returns) / len(self.recent_returns)
+
+
+class EpisodeStore:
+    """All episodes of one server, and the batches cut from them.
+
+    Args:
+        plan: the server.
+        seats: by seat id.
+        feed: where complete batches go.
+        batch_env_steps: recorded env steps that make a batch.
+        needs_whole_episodes: batches hold ended episodes only (QMIX), else whatever there is.
+        lookback: see `Recorder`.
+        policy_for: RLlib's agent-to-module mapping function.
+        recorder: what writes an episode down.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        seats: dict[str, Seat],
+        feed: Feed,
+        *,
+        batch_env_steps: int,
+        needs_whole_episodes: bool,
+        lookback: int,
+        policy_for: Callable[..., str],
+        recorder: type[Recorder] = Recorder,
+    ) -> None:
+        self.plan = plan
+        self.counts = EpisodeCounts()
+        self.is_accepting = True
+        self._seats = seats
+        self._feed = feed
+        self._batch_env_steps = batch_env_steps
+        self._needs_whole_episodes = needs_whole_episodes
+        self._lookback = lookback
+        self._policy_for = policy_for
+        self._make_recorder = recorder
+        self._open: dict[str, ServedEpisode] = {}
+        self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
+        self._chunks: list[Chunk] = []
+        self._num_uncut_steps = 0
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    def accept(
+        self, item: StartEpisode | Step | EndEpisode | AbortEpisode, now: float
+    ) -> AnyReply | PendingStep:
+        """Takes one item of a client.
+
+        Raises:
+            ProtocolError: it is refused, and nothing of it was recorded.
+        """
+        if isinstance(item, Step):
+            return self._step(item, now)
+        if isinstance(item, StartEpisode):
+            return self._start(item, now)
+        if isinstance(item, EndEpisode):
+            return self._end(item, now)
+        return self._abort(item, now)
+
+    def expire(self, now: float) -> list[str]:
+        """Closes idle episodes as truncated, forgets old tombstones; returns who expired."""
+        limits = self.plan.limits
+        expired = [
+            episode_id
+            for episode_id, episode in self._open.items()
+            # One that waits for its actions is not idle: it is us who are slow.
+            if (episode.pending is None or episode.pending.has_failed)
+            and now - episode.last_seen > limits.episode_timeout_s
+        ]
+        for episode_id in expired:
+            self._close(self._open[episode_id], Aborted(episode_id), now, is_aborted=True)
+            self.counts.num_expired += 1
+        self.finish_frame()
+        while self._tombstones:
+            episode_id, (buried_at, _) = next(iter(self._tombstones.items()))
+            if now - buried_at <= limits.tombstone_s:
+                break
+            del self._tombstones[episode_id]
+        return expired
+
+    # --- items --------------------------------------------------------------------------
+
+    def _start(self, item: StartEpisode, now: float) -> Started:
+        if not self.is_accepting:
+            raise NotServing(f"server {self.plan.server_id!r} is stopping")
+        episode_id = item.episode_id
+        known = self._open.get(episode_id)
+        # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
+        if known is not None and known.law.t <= 1 and known.started_by == item:
+            return Started(episode_id)
+        if known is not None or episode_id in self._tombstones:
+            state = "already open" if known is not None else "already over"
+            raise OutOfOrder(
+                f"episode {episode_id} is {state} on server {self.plan.server_id!r}; "
+                "every episode needs an id of its own"
+            )
+        limit = self.plan.limits.max_episodes
+        if len(self._open) >= limit:
+            raise TooManyEpisodes(
+                f"server {self.plan.server_id!r} holds {limit} open episodes, its limit "
+                "(limits.max_episodes); are episodes started and never ended?",
+                expected=f"at most {limit} open episodes",
+                got=f"{len(self._open)} open",
+            )
+        recorder = self._make_recorder(episode_id, self._seats, self._policy_for, self._lookback)
+        self._open[episode_id] = ServedEpisode(item, self.plan, self._seats, recorder, now)
+        return Started(episode_id)
+
+    def _step(self, item: Step, now: float) -> Actions | PendingStep:
+        episode = self._find(item.episode_id)
+        episode.last_seen = now
+        is_new = item.t == episode.law.t
+        before = episode.recorder.num_uncut_steps
+        outcome = episode.step(item)
+        if is_new:
+            self._count(episode, before, len(item.observations))
+        return outcome
+
+    def _end(self, item: EndEpisode, now: float) -> Ended | Aborted:
+        buried = self._tombstones.get(item.episode_id)
+        if buried is not None:
+            return buried[1]
+        episode = self._find(item.episode_id)
+        before = episode.recorder.num_uncut_steps
+        reply = episode.end(item)
+        self._close(episode, reply, now, is_aborted=False, uncut_before=before)
+        return reply
+
+    def _abort(self, item: AbortEpisode, now: float) -> Ended | Aborted:
+        buried = self._tombstones.get(item.episode_id)
+        if buried is not None:
+            return buried[1]
+        reply = Aborted(item.episode_id)
+        episode = self._open.get(item.episode_id)
+        if episode is not None:
+            episode.abort()
+            self._close(episode, reply, now, is_aborted=True)
+        return reply
+
+    def _find(self, episode_id: str) -> ServedEpisode:
+        episode = self._open.get(episode_id)
+        if episode is not None:
+            return episode
+        if episode_id in self._tombstones:
+            raise EpisodeGone(
+                f"episode {episode_id} is over on server {self.plan.server_id!r}: it ended, was "
+                f"aborted, or was idle for more than {self.plan.limits.episode_timeout_s:g} s"
+            )
+        raise EpisodeGone(
+            f"server {self.plan.server_id!r} does not know episode {episode_id}: it was never "
+            "started here, or the server was restarted since"
+        )
+
+    # --- batches ------------------------------------------------------------------------
+
+    def _count(self, episode: ServedEpisode, before: int, num_agents: int) -> None:
+        if not episode.is_training:
+            return
+        recorded = episode.recorder.num_uncut_steps - before
+        self.counts.num_env_steps += recorded
+        self.counts.num_agent_steps += num_agents
+        if not self._needs_whole_episodes:
+            self._num_uncut_steps += recorded
+            if self._num_uncut_steps >= self._batch_env_steps:
+                self._cut_all()
+
+    def _close(
+        self,
+        episode: ServedEpisode,
+        reply: Ended | Aborted,
+        now: float,
+        *,
+        is_aborted: bool,
+        uncut_before: int | None = None,
+    ) -> None:
+        if episode.is_training:
+            if uncut_before is not None:
+                recorded = episode.recorder.num_uncut_steps - uncut_before
+                self.counts.num_env_steps += recorded
+                self._num_uncut_steps += 0 if self._needs_whole_episodes else recorded
+            chunk = episode.recorder.finish(is_aborted=is_aborted)
+            self._keep(chunk)
+            if self._needs_whole_episodes and chunk is not None:
+                self._num_uncut_steps += chunk.num_env_steps
+            if is_aborted:
+                self.counts.num_aborted += 1
+            else:
+                self.counts.num_episodes += 1
+                self.counts.add_return(sum(episode.returns.values()))
+        del self._open[episode.episode_id]
+        self._tombstones[episode.episode_id] = (now, reply)
+        if not self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
+            self._cut_all()
+
+    def _cut_all(self) -> None:
+        """Delivers all that has been recorded, of open episodes too."""
+        for episode in self._open.values():
+            if episode.is_training:
+                self._keep(episode.recorder.cut())
+        self._deliver()
+
+    def finish_frame(self) -> None:
+        """Delivers ended episodes, if they make a batch; to be called when a frame is through.
+
+        Simulations in lockstep end their episodes in one frame. As one batch they are one thing to
+        learn from; as many they would hold the simulations at the gate until all but the last are
+        learnt.
+        """
+        if self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
+            self._deliver()
+
+    def _keep(self, chunk: Chunk | None) -> None:
+        if chunk is not None:
+            self._chunks.append(chunk)
+
+    def _deliver(self) -> None:
+        batch, self._chunks = self._chunks, []
+        self._num_uncut_steps = 0
+        if batch:
+            self._feed.put(batch)

@@ -1,0 +1,70 @@
+"""muxrl: several multi-agent RL trainers learn at the same time on one shared simulation.
+
+Everything that scripts and notebooks need is a name here::
+
+    from muxrl import MultiplexingClient          # on the simulation's side
+    from muxrl import launch, sweep, compare, evaluate
+
+    result = launch("chase", ["stop.env_steps=20000"])
+
+Each name is imported when it is first used, so ``import muxrl`` loads nothing and
+``from muxrl import MultiplexingClient`` loads only the light client: no ray, torch or gymnasium.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muxrl.client import MultiplexingClient, PolicyClient
+    from muxrl.orchestrator.api import launch, sweep
+    from muxrl.orchestrator.comparisons.compare import compare_runs as compare
+    from muxrl.orchestrator.comparisons.comparison import Comparison
+    from muxrl.orchestrator.comparisons.sources import CannotCompare
+    from muxrl.orchestrator.config import ConfigError
+    from muxrl.orchestrator.evaluations.evaluate import evaluate_run as evaluate
+    from muxrl.orchestrator.runs.whole_run import RunResult
+    from muxrl.orchestrator.sweeps import SweepResult
+
+_EXPORTS = {
+    "CannotCompare": "muxrl.orchestrator.comparisons.sources:CannotCompare",
+    "Comparison": "muxrl.orchestrator.comparisons.comparison:Comparison",
+    "ConfigError": "muxrl.orchestrator.config:ConfigError",
+    "MultiplexingClient": "muxrl.client:MultiplexingClient",
+    "PolicyClient": "muxrl.client:PolicyClient",
+    "RunResult": "muxrl.orchestrator.runs.whole_run:RunResult",
+    "SweepResult": "muxrl.orchestrator.sweeps:SweepResult",
+    "compare": "muxrl.orchestrator.comparisons.compare:compare_runs",
+    "evaluate": "muxrl.orchestrator.evaluations.evaluate:evaluate_run",
+    "launch": "muxrl.orchestrator.api:launch",
+    "sweep": "muxrl.orchestrator.api:sweep",
+}
+"""Name to "module:attribute"."""
+
+__all__ = [
+    "CannotCompare",
+    "Comparison",
+    "ConfigError",
+    "MultiplexingClient",
+    "PolicyClient",
+    "RunResult",
+    "SweepResult",
+    "compare",
+    "evaluate",
+    "launch",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _EXPORTS[name].partition(":")
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

@@ -1,0 +1,100 @@
+"""Runs made up for the tests of comparisons: two roles, a curve each, as many seeds as wanted."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.protocol import assignment
+from muxrl.servers.config import ServerConfig
+
+ENV = "muxrl.experiments.simulations.zero_cost:ZeroCost"
+KWARGS = {"num_agents": 3, "num_steps": 5}
+HUNTERS, PREY = ["agent_0", "agent_1"], ["agent_2"]
+FIXED = ("RANDOM", "SCRIPTED", "FROZEN")
+
+
+def made_up_run(
+    root: Path,
+    hunters: str,
+    prey: str,
+    seed: int,
+    level: float,
+    *,
+    budget: int = 1_000,
+    points: Sequence[float] = (0.0, 0.5, 1.0),
+    num_episodes: int = 4,
+    kwargs: Mapping[str, Any] = KWARGS,
+    should_explore: bool = False,
+    evaluation_seed: int = 10_000,
+    settings: Mapping[str, Any] | None = None,
+    env: str = ENV,
+) -> Path:
+    """Hunters rise from 0 to `level`, the prey falls from 0 to -`level`; episodes lie around it.
+
+    With random actions in the hunters' place their return is 0.
+    """
+    servers = {
+        "hunters": ServerConfig(algorithm=hunters, agents=HUNTERS, settings=dict(settings or {})),
+        "prey": ServerConfig(algorithm=prey, agents=PREY),
+    }
+    labels = assignment.server_labels({s: c.algorithm for s, c in servers.items()})
+    name = assignment.canonical({labels[s]: c.agents for s, c in servers.items()})
+    run = RunDirectory.create(root, f"{hunters}-{prey}-{seed}".lower(), datetime(2026, 11, 21))
+    config = ExperimentConfig(
+        name="made-up",
+        seed=seed,
+        simulation=SimulationConfig(env=env, kwargs=dict(kwargs)),
+        servers=servers,
+        evaluation=EvaluationConfig(seed=evaluation_seed, should_explore=should_explore),
+    )
+    run.write_config(to_yaml(config))
+    run.write_plan(
+        {
+            "servers": {
+                server_id: {
+                    "algorithm": server.algorithm,
+                    "agents": server.agents,
+                    "groups": {},
+                    "learns": server.algorithm not in FIXED,
+                }
+                for server_id, server in servers.items()
+            },
+            "assignment": name,
+            "seed": seed,
+        }
+    )
+    around = [(-1.0) ** i for i in range(num_episodes)]
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for part in points:
+            for replaced in (None, "hunters"):
+                mean = part * level if replaced is None else 0.0
+                hunting = [mean + 0.1 * each for each in around]
+                metrics.evaluation(
+                    {
+                        "time_s": part * budget / 100,
+                        "env_steps": int(part * budget),
+                        "replaced": replaced,
+                        "should_explore": should_explore,
+                        "num_episodes": num_episodes,
+                        "returns": {
+                            "agent_0": hunting,
+                            "agent_1": hunting,
+                            "agent_2": [-value for value in hunting],
+                        },
+                    }
+                )
+    return run.path
+
+
+def made_up_runs(root: Path) -> list[Path]:
+    """QMIX and PPO hunt, PPO and A2C flee, three seeds each; QMIX is 2 above, A2C flees 1 worse."""
+    return [
+        made_up_run(root, hunters, prey, seed, base + extra + 0.1 * seed)
+        for hunters, base in (("QMIX", 5.0), ("PPO", 3.0))
+        for prey, extra in (("PPO", 0.0), ("A2C", 1.0))
+        for seed in (1, 2, 3)
+    ]

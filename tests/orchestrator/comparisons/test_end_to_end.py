@@ -1,0 +1,169 @@
+"""`muxrl compare` on runs that were trained: their policies meet, and are those that were saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.in_process import serve
+from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.servers.config import ServerConfig
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(300)]
+
+CHASE = SimulationConfig("muxrl.experiments.simulations.torus_chase:TorusChase", {"num_steps": 8})
+PREDATORS = [f"predator_{i}" for i in range(3)]
+PREY = ["prey_0", "prey_1"]
+PACK = {"pack": PREDATORS}
+SMALL = {"fcnet_hiddens": [16]}
+QMIX = {"hidden_dim": 16, "agent": "mlp", "batch_size_episodes": 4,
+        "num_episodes_before_learning": 4, "min_sample_timesteps_per_iteration": 80}  # fmt: skip
+PPO = {"train_batch_size_per_learner": 80, "minibatch_size": 40, "num_epochs": 2, "lr": 0.01}
+A2C = {"train_batch_size_per_learner": 80, "lr": 0.01}
+FLEE = {"policy": "muxrl.experiments.examples.scripted_chase:flee", "kwargs": {"num_opponents": 3}}
+HUNTERS = {
+    "qmix": ServerConfig("QMIX", PREDATORS, groups=PACK, settings=QMIX),
+    "ppo": ServerConfig("PPO", PREDATORS, settings=PPO, model=SMALL),
+}
+HUNTED = {
+    "a2c": ServerConfig("A2C", PREY, settings=A2C, model=SMALL),
+    "flee": ServerConfig("SCRIPTED", PREY, label="flee", settings=FLEE),
+}
+ASSIGNMENTS = [("qmix", "a2c"), ("ppo", "a2c"), ("ppo", "flee")]
+NUM_EPISODES = 6
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    """Each assignment trained for two seeds, a few updates each, evaluated and saved."""
+    root = tmp_path_factory.mktemp("runs")
+    with local_ray(num_cpus=1):
+        yield [
+            train(root, hunters, hunted, seed) for hunters, hunted in ASSIGNMENTS for seed in (1, 2)
+        ]
+
+
+def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:
+    config = ExperimentConfig(
+        "chase",
+        seed=seed,
+        simulation=CHASE,
+        servers={
+            "predators": dataclasses.replace(HUNTERS[hunters]),
+            "prey": dataclasses.replace(HUNTED[hunted]),
+        },
+        evaluation=EvaluationConfig(seed=500),
+    )
+    run = RunDirectory.create(root, f"{hunters}-{hunted}-{seed}", datetime(2026, 11, 21))
+    run.write_config(to_yaml(config))
+    with serve(config) as served, MetricsWriter(run, tensorboard=False) as metrics:
+        plans = served.experiment.servers
+        learning = [s for s in plans if s not in served.experiment.fixed_servers]
+        run.write_plan(
+            {
+                "servers": {
+                    s: {"algorithm": p.algorithm, "agents": list(p.agents), "learns": s in learning}
+                    for s, p in plans.items()
+                },
+                "assignment": served.experiment.assignment,
+                "seed": seed,
+            }
+        )
+        with served.client() as client:
+            loop = EnvLoop([served.simulation()], client, seeds=iter(range(seed * 1000, 10**6)))
+            for env_steps in (0, 320):
+                loop.run(should_stop=lambda: loop.num_env_steps >= env_steps)  # noqa: B023
+                if env_steps:
+                    served.check()
+                    for server_id in learning:
+                        served.servers[server_id].finish_training()
+                for replaced in (None, *learning):
+                    episodes = served.evaluate(NUM_EPISODES, replaced=replaced, first_seed=500)
+                    returns = {a: [e.returns[a] for e in episodes] for a in (*PREDATORS, *PREY)}
+                    metrics.evaluation(
+                        {
+                            "time_s": env_steps / 100,
+                            "env_steps": env_steps,
+                            "replaced": replaced,
+                            "should_explore": False,
+                            "num_episodes": NUM_EPISODES,
+                            "returns": returns,
+                        }
+                    )
+        for server_id in learning:
+            served.servers[server_id].policies.save(run.checkpoints / server_id / "last")
+    return run.path
+
+
+@pytest.fixture(scope="module")
+def comparison(runs: list[Path]) -> Comparison:
+    return compare_runs(runs, num_episodes=NUM_EPISODES, should_meet=True)
+
+
+def test_what_was_trained_together_plays_as_it_did_in_its_own_evaluation(
+    comparison: Comparison,
+) -> None:
+    """Greedy policies on the same episodes: the same returns, or seats or weights were mixed up."""
+    assert comparison.head_to_head is not None
+    own = {
+        (run.run, standing.subject): run.score
+        for standing in comparison.standings
+        for run in standing.runs
+    }
+    together = [match for match in comparison.head_to_head.matches if match.are_partners]
+    assert len(together) == 2 * 2 * 2  # two assignments without a script, two seeds, two roles
+    for match in together:
+        assert match.score == pytest.approx(own[match.run, f"role:{match.role}"])
+
+
+def test_everybody_meets_everybody_and_the_baselines(comparison: Comparison) -> None:
+    predators, prey = comparison.head_to_head.by_label  # type: ignore[union-attr]
+    assert (predators.role, prey.role) == ("predator", "prey")
+    assert set(predators.players) == {"qmix", "ppo", "random"}
+    assert set(prey.players) == set(predators.others) == {"a2c", "flee", "random"}
+    assert set(predators.cells) == {(a, b) for a in predators.players for b in predators.others}
+    assert all(np.isfinite(cell.score.mean) for cell in predators.cells.values())
+    # Each merit is against the same field, so that they sum to nothing.
+    assert sum(m.mean for m in predators.merits.values()) == pytest.approx(0.0, abs=1e-9)
+    assert predators.cells["qmix", "a2c"].num_pairs == 2
+
+
+def test_scripted_and_random_policies_are_played_alone(comparison: Comparison) -> None:
+    names = [baseline.name for baseline in comparison.baselines]
+    assert names == ["random", "random predator | flee prey"]
+    first, second = (b.returns["role:prey"].mean for b in comparison.baselines)
+    assert second > first  # who flees from random predators is caught less often
+
+
+def test_the_command_writes_a_report_that_stands_alone(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["compare", *map(str, runs), "--episodes", "2", "--head-to-head", "--out", str(out)]
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "Side by side" in shown
+    assert "Head to head, return of prey" in shown
+    page = (out / "report.html").read_text()
+    assert 'src="http' not in page
+    assert "Head to head" in page
+    for run in runs:
+        assert run.name in page
+    matches = json.loads((out / "comparison.json").read_text())["tables"]["matches"]
+    assert {match["role"] for match in matches} == {"predator", "prey"}
+    assert {(out / m["run"]).resolve() for m in matches if m["run"]} == {r.resolve() for r in runs}
+    for file in out.iterdir():
+        assert str(out.parent.resolve()) not in file.read_text(), file.name

@@ -1,0 +1,121 @@
+"""Agents whose critic sees the state, and agents with action masks: what a config makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import (
+    ConfigError,
+    ExperimentConfig,
+    SimulationConfig,
+    SimulationFacts,
+    StopConfig,
+    resolve,
+)
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.servers.config import ServerConfig, ServerPlan
+
+SEES = Box((4,))
+ACTS = Discrete(3)
+ABC = dict.fromkeys("abc", SEES)
+
+
+def plan_of(
+    spaces: dict[str, Space] = ABC,
+    state_size: int | None = None,
+    acts: Space = ACTS,
+    algorithm: str = "MAPPO",
+    **server: Any,
+) -> ServerPlan:
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"s": ServerConfig(algorithm=algorithm, agents=["*"], **server)},
+        stop=StopConfig(env_steps=10),
+    )
+    facts = SimulationFacts({agent: (space, acts) for agent, space in spaces.items()}, state_size)
+    return resolve(config, facts).servers["s"]
+
+
+def problems_of(*args: Any, **kwargs: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(*args, **kwargs)
+    return caught.value.problems
+
+
+def policies(plan: ServerPlan) -> dict[str, str]:
+    return {agent: a.policy_id for agent, a in plan.agents.items()}
+
+
+# --- the state ------------------------------------------------------------------------------
+
+
+def test_without_groups_agents_share_a_policy_and_ask_for_the_state() -> None:
+    plan = plan_of(state_size=9)
+    assert plan.is_central
+    assert plan.reads_state
+    assert plan.groups == {}
+    assert policies(plan) == dict.fromkeys("abc", "default")
+    assert not plan_of(state_size=9, use_global_state=False).reads_state
+    assert not plan_of(state_size=9, algorithm="PPO").reads_state
+
+
+def test_a_group_is_a_team_and_who_is_in_none_is_no_team() -> None:
+    plan = plan_of(groups={"pair": ["a", "b"]})
+    assert plan.groups == {"pair": ("a", "b")}
+    assert [plan.agents[agent].group for agent in "abc"] == ["pair", "pair", None]
+
+
+def test_a_policy_is_shared_where_the_view_of_the_critic_is_alike() -> None:
+    pairs = {"one": ["a", "b"], "two": ["c", "d"]}
+    spaces = dict.fromkeys("abcd", SEES)
+    assert set(policies(plan_of(spaces, groups=pairs)).values()) == {"default"}
+    unlike = {"one": ["a"], "rest": ["b", "c", "d"]}
+    assert policies(plan_of(spaces, groups=unlike)) == {agent: agent for agent in "abcd"}
+    (problem,) = problems_of(spaces, groups=unlike, policies={"p": ["*"]})
+    assert "'p' cannot be shared by agent 'a'" in problem
+    assert "1 in view, a state of 4" in problem
+    assert "3 in view, a state of 12" in problem
+
+
+def test_all_agents_observe_one_state_or_none() -> None:
+    told = DictSpace({"obs": SEES, "state": Box((7,))})
+    assert plan_of({"a": told, "b": told}).is_central
+    (problem,) = problems_of({"a": told, "b": SEES})
+    assert "agent 'a' observes a state of 7 numbers, agent 'b' no state" in problem
+    assert plan_of({"a": told, "b": SEES}, use_global_state=False).is_central
+
+
+def test_images_and_recurrent_networks_are_refused_with_a_way_out() -> None:
+    (image,) = problems_of({"a": Box((4, 4, 3))})
+    assert "MAPPO cannot read the observation space" in image
+    assert "flatten the observation first" in image
+    (lstm,) = problems_of(model={"use_lstm": True})
+    assert "MAPPO cannot have the model setting 'use_lstm'" in lstm
+    assert "use QMIX (agent: gru) or PPO" in lstm
+
+
+def test_groups_are_refused_where_nobody_learns_jointly() -> None:
+    (problem,) = problems_of(groups={"t": ["*"]}, algorithm="PPO")
+    assert "PPO learns for each agent alone" in problem
+
+
+# --- masks ----------------------------------------------------------------------------------
+
+MASKED = DictSpace({"observation": SEES, "action_mask": MultiBinary(3)})
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO"])
+def test_masks_are_followed(algorithm: str) -> None:
+    assert plan_of({"a": MASKED}, algorithm=algorithm).follows_masks
+
+
+@pytest.mark.parametrize(
+    "acts", [Discrete(4), MultiDiscrete((3, 3)), Box((3,), low=-1.0, high=1.0)]
+)
+def test_a_mask_that_does_not_fit_the_actions_is_refused(acts: Space) -> None:
+    (problem,) = problems_of({"a": MASKED}, acts=acts, algorithm="PPO")
+    assert "agent 'a' observes the action mask" in problem
+    assert "one number for each action of a Discrete action space" in problem

@@ -1,0 +1,241 @@
+"""What is refused in a config by itself."""
+
+import math
+
+import pytest
+
+from muxrl.orchestrator.config import (
+    ExperimentConfig,
+    ExternalAgentConfig,
+    SimulationConfig,
+    StopConfig,
+)
+from muxrl.orchestrator.config.checks import find_problems
+from muxrl.servers.config import ServerConfig
+
+
+def experiment() -> ExperimentConfig:
+    return ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"one": ServerConfig(agents=["a"]), "two": ServerConfig(agents=["b"])},
+        stop=StopConfig(env_steps=1000),
+    )
+
+
+def test_a_plain_experiment_has_no_problems():
+    assert find_problems(experiment()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("simulation.num_processes", 0, "is 0, must be above 0"),
+        ("simulation.num_envs_per_process", -1, "is -1, must be above 0"),
+        ("simulation.num_cpus", -0.5, "is -0.5, must not be negative"),
+        ("stop.env_steps", 0, "is 0, must be above 0"),
+        ("stop.time_s", math.inf, "is inf, must be above 0"),
+        ("stop.iterations", -3, "is -3, must be above 0"),
+        ("evaluation.num_episodes", 0, "is 0, must be above 0"),
+        ("evaluation.final_num_episodes", -1, "is -1, must not be negative"),
+        ("evaluation.interval_env_steps", 0, "is 0, must be above 0"),
+        ("evaluation.seed", 2**32, "is 4294967296, must be at most 4294967295"),
+        ("checkpoint.interval_s", 0.0, "is 0.0, must be above 0"),
+        ("metrics_interval_s", math.nan, "is nan, must be above 0"),
+        ("seed", -1, "is -1, must not be negative"),
+        ("servers.one.resources.num_gpus", -1.0, "is -1.0, must not be negative"),
+        ("servers.one.resources.num_torch_threads", 0, "is 0, must be above 0"),
+        ("servers.one.limits.max_episodes", 0, "is 0, must be above 0"),
+        ("servers.one.limits.episode_timeout_s", 0.0, "is 0.0, must be above 0"),
+        ("servers.one.port", -1, "is -1, must not be negative"),
+        (
+            "servers.one.port",
+            70000,
+            "is 70000; TCP ports go up to 65535, and 0 takes a free one",
+        ),
+        (
+            "servers.one.max_policy_lag",
+            0,
+            "is 0, must be at least 1; for no lag at all set while_learning: wait",
+        ),
+    ],
+)
+def test_senseless_numbers(key, value, problem):
+    config = experiment()
+    *parents, last = key.split(".")
+    owner = config
+    for name in parents:
+        owner = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    setattr(owner, last, value)
+    assert f"{key}: {problem}" in find_problems(config)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "x" * 200])
+def test_a_name_that_cannot_be_a_directory(name):
+    config = experiment()
+    config.name = name
+    (problem,) = find_problems(config)
+    assert problem.startswith(f"name: {name!r} cannot name a directory")
+
+
+@pytest.mark.parametrize("server_id", ["a/b", "a.b", "", "a b"])
+def test_a_server_id_that_cannot_be_a_key(server_id):
+    config = experiment()
+    config.servers[server_id] = ServerConfig(agents=["c"])
+    (problem,) = find_problems(config)
+    assert problem.startswith(f"servers: the id {server_id!r} names files and keys")
+
+
+def test_no_servers():
+    config = experiment()
+    config.servers = {}
+    assert find_problems(config) == ["servers: there is none; at least one has to serve the agents"]
+
+
+def test_a_server_without_agents_may_be_a_mistyped_id():
+    config = experiment()
+    config.servers["onee"] = ServerConfig(port=9900)
+    assert find_problems(config) == [
+        "server 'onee': serves no agents; list names or patterns under servers.onee.agents; did "
+        "you mean 'one'?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_clash"),
+    [
+        (("127.0.0.1", "127.0.0.1"), True),
+        (("127.0.0.1", "localhost"), True),
+        (("127.0.0.1", "0.0.0.0"), True),
+        (("10.0.0.1", "10.0.0.2"), False),
+    ],
+)
+def test_two_servers_on_one_port(hosts, is_clash):
+    config = experiment()
+    for server, host in zip(config.servers.values(), hosts, strict=True):
+        server.host, server.port, server.token = host, 9900, "t"
+    problem = (
+        f"servers 'one' and 'two': both listen on {hosts[0]}:9900; give one of them another port, "
+        "or 0 for any free one"
+    )
+    assert find_problems(config) == ([problem] if is_clash else [])
+
+
+def test_any_free_port_never_clashes():
+    config = experiment()
+    assert {server.port for server in config.servers.values()} == {0}
+    assert find_problems(config) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "my-machine"])
+def test_a_reachable_host_demands_a_token(host):
+    config = experiment()
+    config.servers["one"].host = host
+    assert find_problems(config) == [
+        f"server 'one': listens on {host!r}, which other machines can reach, without a token; set "
+        "servers.one.token, or the host to 127.0.0.1"
+    ]
+    config.servers["one"].token = "secret"
+    assert find_problems(config) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.4.5", "::1", "localhost"])
+def test_loopback_needs_no_token(host):
+    config = experiment()
+    config.servers["one"].host = host
+    assert find_problems(config) == []
+
+
+@pytest.mark.parametrize("token", ["two words", "schlüssel", "line\nbreak"])
+def test_a_token_that_no_header_carries(token):
+    config = experiment()
+    config.servers["one"].token = token
+    (problem,) = find_problems(config)
+    assert problem.startswith("server 'one': its token cannot travel in an HTTP header")
+    assert token not in problem
+
+
+def test_a_run_without_an_end():
+    config = experiment()
+    config.stop = StopConfig()
+    assert find_problems(config) == [
+        "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
+        "episode_return"
+    ]
+    assert find_problems(config, needs_stop=False) == []
+
+
+def test_stop_at_the_return_of_an_unknown_server():
+    config = experiment()
+    config.stop.episode_return = {"onne": 1.0}
+    assert find_problems(config) == [
+        "stop.episode_return: there is no server 'onne'; did you mean 'one'?"
+    ]
+    config.stop.episode_return = {"zzz": 1.0}
+    assert find_problems(config) == [
+        "stop.episode_return: there is no server 'zzz'; the servers are one, two"
+    ]
+
+
+def test_evaluation_that_would_never_happen():
+    config = experiment()
+    config.evaluation.interval_env_steps = 5000
+    assert find_problems(config) == [
+        "evaluation.interval_env_steps: is 5000, but the run stops at 1000 env steps; it would "
+        "never happen"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        ("", "simulation.env: is missing; "),
+        (
+            "externl",
+            "simulation.env: 'externl' is neither 'package.module:callable' nor "
+            "'gymnasium:ENV_ID' nor 'external'; did you mean 'external'?",
+        ),
+    ],
+)
+def test_env_of_no_known_form(env, problem):
+    config = experiment()
+    config.simulation.env = env
+    (found,) = find_problems(config)
+    assert found.startswith(problem)
+
+
+def test_external_simulation_without_agents_or_spaces():
+    config = experiment()
+    config.simulation = SimulationConfig(env="external")
+    (problem,) = find_problems(config)
+    assert problem.startswith("simulation.agents: is missing; an external simulation cannot be")
+    config.simulation.agents = {"a": ExternalAgentConfig({"type": "discrete", "n": 2})}
+    assert find_problems(config) == [
+        "simulation.agents.a.action_space: is missing; give its plain form, such as "
+        "{type: discrete, n: 2}"
+    ]
+
+
+def test_external_simulation_needs_no_stop_and_cannot_be_evaluated_meanwhile():
+    config = experiment()
+    space = {"type": "discrete", "n": 2}
+    config.simulation = SimulationConfig(
+        env="external", agents={"a": ExternalAgentConfig(space, space)}
+    )
+    config.stop = StopConfig()
+    assert find_problems(config) == []
+    config.evaluation.interval_env_steps = 10
+    config.simulation.kwargs = {"a": 1}
+    problems = find_problems(config)
+    assert len(problems) == 2
+    assert problems[0].startswith("simulation.kwargs: is given, but an external simulation")
+    assert problems[1].startswith("evaluation.interval_env_steps: is given, but muxrl cannot")
+
+
+def test_spaces_of_a_simulation_that_is_asked():
+    config = experiment()
+    config.simulation.state_size = 4
+    assert find_problems(config) == [
+        "simulation.state_size: is only for env: external; the simulation 'module:env' is asked "
+        "itself"
+    ]

@@ -1,0 +1,56 @@
+"""What is known of a simulation before anything starts, asked or as its config says."""
+
+import pytest
+
+from muxrl.orchestrator.config import (
+    ConfigError,
+    ExternalAgentConfig,
+    SimulationConfig,
+    SimulationFacts,
+    probe,
+)
+from muxrl.protocol.spaces import Box, Discrete
+
+
+def external(**agents) -> SimulationConfig:
+    return SimulationConfig(
+        env="external",
+        agents={a: ExternalAgentConfig(*spaces) for a, spaces in agents.items()},
+        state_size=3,
+    )
+
+
+def test_external_simulation_is_what_its_config_says():
+    facts = probe(external(a=({"type": "box", "shape": [4]}, {"type": "discrete", "n": 2})))
+    assert facts == SimulationFacts({"a": (Box((4,)), Discrete(2))}, 3)
+
+
+@pytest.mark.parametrize(
+    ("space", "problem"),
+    [
+        ({"type": "bx"}, "has the unknown type 'bx'; did you mean 'box'?; types are box, "),
+        ({"n": 2}, "has no type; types are box, discrete, "),
+        ({"type": "discrete"}, "Object missing required field `n`"),
+        ({"type": "discrete", "n": 0}, "Discrete(0) is not a space: "),
+        ({"type": "discrete", "m": 2}, "a discrete space has no 'm'"),
+        ({"type": "box", "shape": [2], "hihg": 1}, "a box space has no 'hihg'; did you mean 'high"),
+        ({"type": "box", "shape": [2], "low": [1, 2, 3]}, "Box(2,) float32 is not a space: "),
+        ({"type": "box", "shape": [2], "dtype": "flot32"}, "Box(2,) flot32 is not a space: "),
+        (
+            {"type": "dict", "spaces": {"x": {"type": "discret", "n": 2}}},
+            "spaces.x: has the unknown type 'discret'; did you mean 'discrete'?",
+        ),
+    ],
+)
+def test_external_space_that_is_none(space, problem):
+    with pytest.raises(ConfigError) as caught:
+        probe(external(a=(space, {"type": "discrete", "n": 2})))
+    (found,) = caught.value.problems
+    assert found.startswith(f"simulation.agents.a.observation_space: {problem}")
+
+
+def test_probe_asks_the_environment():
+    facts = probe(SimulationConfig(env="gymnasium:CartPole-v1"))
+    assert list(facts.agents) == ["agent"]
+    assert facts.agents["agent"][1] == Discrete(2)
+    assert facts.state_size is None

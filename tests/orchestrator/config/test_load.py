@@ -1,0 +1,261 @@
+"""YAML and overrides to dataclasses: values that arrive, and mistakes that are named."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muxrl.orchestrator.config import ConfigError, load_config, packaged_configs, to_yaml
+
+GOOD = """\
+simulation:
+  env: gymnasium:CartPole-v1
+  kwargs: {max_episode_steps: 100}
+servers:
+  ppo:
+    agents: [agent]
+    settings: {lr: 0.001}
+stop:
+  env_steps: 1000
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "good.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def problems_of(path, *overrides) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return caught.value.problems
+
+
+def test_yaml_becomes_dataclasses_with_defaults(write):
+    config = load_config(write(GOOD))
+    assert config.simulation.kwargs == {"max_episode_steps": 100}
+    assert config.servers["ppo"].algorithm == "PPO"
+    assert config.servers["ppo"].limits.max_episodes == 1024
+    assert config.stop.env_steps == 1000
+    assert config.stop.time_s is None
+
+
+def test_experiment_is_named_after_its_file_unless_it_says_otherwise(write):
+    assert load_config(write(GOOD)).name == "good"
+    assert load_config(write(GOOD + "name: other\n")).name == "other"
+
+
+def test_overrides_replace_values_and_the_last_one_wins(write):
+    config = load_config(
+        write(GOOD),
+        ["seed=1", "seed=2", "servers.ppo.settings.lr=0.5", "servers.ppo.agents=[a, b]"],
+    )
+    assert config.seed == 2
+    assert config.servers["ppo"].settings == {"lr": 0.5}
+    assert config.servers["ppo"].agents == ["a", "b"]
+
+
+def test_an_override_can_add_a_server(write):
+    config = load_config(write(GOOD), ["servers.more.algorithm=A2C"])
+    assert list(config.servers) == ["ppo", "more"]
+
+
+def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
+    monkeypatch.setenv("MUXRL_TEST_TOKEN", "secret")
+    text = GOOD + "seed: 3\nevaluation: {seed: '${seed}'}\n"
+    config = load_config(write(text), ["seed=9", "servers.ppo.token=${oc.env:MUXRL_TEST_TOKEN}"])
+    assert config.evaluation.seed == 9
+    assert config.servers["ppo"].token == "secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("seeed: 1", "line 1: seeed: unknown key 'seeed'; did you mean 'seed'?"),
+        ("seeed: {a: 1}", "line 1: seeed: unknown key 'seeed'; did you mean 'seed'?"),
+        (
+            "servers:\n  qmix:\n    algoritm: QMIX",
+            "line 3: servers.qmix.algoritm: unknown key 'algoritm'; did you mean 'algorithm'?",
+        ),
+        (
+            "servers:\n  qmix:\n    limits: {max_episode: 1}",
+            "line 3: servers.qmix.limits.max_episode: unknown key 'max_episode'; did you mean "
+            "'max_episodes'?",
+        ),
+        (
+            "servers:\n  qmix:\n    lr: 0.1",
+            "line 3: servers.qmix.lr: unknown key 'lr'; settings of the algorithm go under "
+            "servers.qmix.settings",
+        ),
+        (
+            "time_s: 3",
+            "line 1: time_s: unknown key 'time_s'; it belongs at stop.time_s",
+        ),
+        ("seed: one", "line 1: seed: must be an integer, got the text 'one'"),
+        ("seed:", "line 1: seed: must be an integer, got nothing (null)"),
+        ("seed: true", "line 1: seed: must be an integer, got true"),
+        ("seed: [1]", "line 1: seed: must be an integer, got the list [1]"),
+        (
+            "stop: {env_steps: 2e5}",
+            "line 1: stop.env_steps: must be an integer or null, got 200000.0; write 200000",
+        ),
+        (
+            "servers: {a: {agents: adversary_*}}",
+            "line 1: servers.a.agents: must be a list of text, got the text 'adversary_*'; write "
+            '["adversary_*"]',
+        ),
+        (
+            "servers: {a: {policies: {p: b}}}",
+            "line 1: servers.a.policies.p: must be a list of text, got the text 'b'; write [\"b\"]",
+        ),
+        (
+            "servers: {a: {team_reward: avg}}",
+            "line 1: servers.a.team_reward: must be one of 'sum', 'mean', got the text 'avg'",
+        ),
+        (
+            "servers: {a: {while_learning: waite}}",
+            "line 1: servers.a.while_learning: must be one of 'auto', 'serve', 'wait', got the "
+            "text 'waite'; did you mean 'wait'?",
+        ),
+        ("servers: [1]", "line 1: servers: must be a mapping of keys, got the list [1]"),
+        ("servers: {a: }", "line 1: servers.a: must be a mapping of keys, got nothing (null)"),
+        ("servers: {1: {}}", "line 1: servers.1: the key must be text, got 1"),
+        ("stop: 3", "line 1: stop: must be a mapping of keys, got 3"),
+        (
+            "runs_dir: ${nowhere}",
+            "line 1: runs_dir: interpolation key 'nowhere' not found, in '${nowhere}'",
+        ),
+        ("seed: ???", "line 1: seed: is left open (???)"),
+        ("- a", "holds a list; a config is a mapping of keys"),
+        ("hello", "holds one value; a config is a mapping of keys"),
+    ],
+)
+def test_a_mistake_is_one_line_with_place_and_remedy(write, text, problem):
+    assert problems_of(write(text)) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("text", "beginning"),
+    [
+        ("a: 1\nb: [1\nc: 2\n", "line 3, column 2: not YAML: "),
+        ("a: 1\na: 2\n", "line 2, column 1: not YAML: found duplicate key a"),
+        ("a:\n\tb: 1\n", "line 2, column 1: not YAML: "),
+        ("runs_dir: '${'\n", "runs_dir: broken interpolation: "),
+    ],
+)
+def test_broken_yaml_names_the_line(write, text, beginning):
+    (problem,) = problems_of(write(text))
+    assert problem.startswith(beginning)
+    assert "\n" not in problem
+
+
+def test_all_mistakes_are_reported_at_once(write):
+    text = "seeed: 1\nsimulation: {num_processes: x, env: 3, kwarg: {}}\nservers: {a: {prt: 1}}\n"
+    keys = [problem.split(": ")[1] for problem in problems_of(write(text))]
+    assert keys == ["seeed", "simulation.num_processes", "simulation.kwarg", "servers.a.prt"]
+
+
+FIELDS = ["name", "seed", "servers", "simulation", "agents", "stop", "policies", "settings"]
+KEYS = st.sampled_from([*FIELDS, "ppo", "kwargs", "limits", "port", "", "a.b", "${", 1, None])
+VALUES = st.sampled_from(
+    [None, True, 0, -1.5, float("nan"), "", "text", "${seed}", "${a.b}", "${", "???", [], {}]
+)
+
+
+@given(
+    st.recursive(
+        VALUES,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=4),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_the_file_holds_there_is_a_config_or_one_line_for_each_problem(write, tree):
+    path = write(yaml.safe_dump(tree))
+    problems = []
+    try:
+        load_config(path)
+    except ConfigError as error:
+        problems = error.problems
+        assert problems, "an error without a problem"
+    assert all(problem and "\n" not in problem for problem in problems)
+    assert len(set(problems)) == len(problems)
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("seed", "must look like key.path=value"),
+        ("=3", "must look like key.path=value"),
+        ("a..b=3", "must look like key.path=value"),
+        ("seed=x", "seed: must be an integer, got the text 'x'"),
+        ("sed=3", "sed: unknown key 'sed'; did you mean 'seed'?"),
+        (
+            "servers.ppo.prt=1",
+            "servers.ppo.prt: unknown key 'prt'; did you mean 'port'?",
+        ),
+    ],
+)
+def test_a_mistaken_override_is_quoted(write, override, problem):
+    assert problems_of(write(GOOD), override) == [f"override {override!r}: {problem}"]
+
+
+def test_override_that_is_not_yaml(write):
+    (problem,) = problems_of(write(GOOD), "seed=[1")
+    assert problem.startswith("override 'seed=[1': the value is not YAML: ")
+
+
+def test_an_empty_file_is_an_experiment_without_anything(write):
+    assert load_config(write("")).servers == {}
+
+
+def test_missing_file_suggests_a_similar_one(write):
+    path = write(GOOD)
+    assert problems_of(path.with_name("god.yaml")) == ["no such file; did you mean 'good.yaml'?"]
+
+
+def test_missing_packaged_config_suggests_a_similar_one():
+    assert problems_of("cartpole_pp") == ["no such file; did you mean 'cartpole_ppo'?"]
+
+
+def test_missing_directory_and_directory_instead_of_file(tmp_path):
+    (problem,) = problems_of(tmp_path / "nowhere" / "a.yaml")
+    assert problem.endswith(f"the directory '{tmp_path / 'nowhere'}' does not exist")
+    assert problems_of(tmp_path) == ["this is a directory, not a YAML file"]
+
+
+def test_the_error_names_the_file_in_every_line(write):
+    path = write("seeed: 1\nnaem: x\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith(f"{path}: line ") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["tag", "cartpole_ppo", "cartpole_a2c"])
+def test_packaged_configs_load_by_bare_name(name):
+    assert name in packaged_configs()
+    assert load_config(name).name == name
+
+
+def test_dumped_config_loads_as_the_same(write, tmp_path):
+    config = load_config("tag", ["servers.qmix.settings.lr=0.001"])
+    (tmp_path / "tag.yaml").write_text(to_yaml(config))
+    assert load_config(tmp_path / "tag.yaml") == config
+
+
+def test_dumped_token_is_masked_and_has_to_be_filled_in(write, tmp_path):
+    text = to_yaml(load_config(write(GOOD), ["servers.ppo.token=secret"]))
+    assert "secret" not in text
+    path = tmp_path / "dumped.yaml"
+    path.write_text(text)
+    (problem,) = problems_of(path)
+    assert problem.endswith("servers.ppo.token: is left open (???)")

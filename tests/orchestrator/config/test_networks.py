@@ -1,0 +1,64 @@
+"""Networks of one's own, and spaces that an algorithm cannot do: told before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import (
+    ConfigError,
+    ExperimentConfig,
+    SimulationConfig,
+    SimulationFacts,
+    StopConfig,
+    resolve,
+)
+from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
+from muxrl.servers.config import ServerConfig, ServerPlan
+
+OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
+DIALS = Box((2,), "float32", 2.0, 10.0)
+
+
+def plan_of(algorithm: str, acts: Space, **server: Any) -> ServerPlan:
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"s": ServerConfig(algorithm=algorithm, agents=["*"], **server)},
+        stop=StopConfig(env_steps=10),
+    )
+    return resolve(config, SimulationFacts({"a": (Box((4,)), acts)}, None)).servers["s"]
+
+
+def test_a_module_of_ones_own_is_part_of_the_plan() -> None:
+    plan = plan_of("A2C", Discrete(2), rl_module=OWN, model={"width": 8})
+    assert (plan.rl_module, plan.model) == (OWN, {"width": 8})
+    assert plan_of("A2C", Discrete(2)).rl_module == ""
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "SAC", "IMPALA", "APPO"])
+def test_continuous_actions_with_bounds(algorithm: str) -> None:
+    assert plan_of(algorithm, DIALS).agents["a"].action_space == DIALS
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "acts", "server", "message"),
+    [
+        ("RANDOM", Discrete(2), {"rl_module": OWN}, "RANDOM has no networks of its own; leave"),
+        ("QMIX", Discrete(2), {"rl_module": OWN}, "QMIX cannot take an RLModule of your own"),
+        ("PPO", Discrete(2), {"rl_module": "nowhere:X"}, "cannot be imported: ModuleNotFound"),
+        ("DQN", DIALS, {}, "DQN cannot do the action space Box.* of agent 'a': it takes Disc"),
+        ("SAC", MultiDiscrete((2, 3)), {}, r"SAC cannot do .* use PPO or A2C"),
+        ("SAC", Box((2,)), {}, "SAC cannot do .* it has no bounds"),
+        ("CQL", Discrete(2), {}, "algorithm 'CQL' learns from recorded data only"),
+        ("DQN", Discrete(2), {"settings": {"epsilonn": 1}}, "DQN has no setting 'epsilonn'"),
+        ("DQN", Discrete(2), {"model": {"use_lstm": True}}, "'use_lstm': RLlib's replay for"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    algorithm: str, acts: Space, server: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan_of(algorithm, acts, **server)
+    assert str(caught.value).count("server 's'") == 1

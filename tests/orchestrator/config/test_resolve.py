@@ -1,0 +1,394 @@
+"""Patterns to plans: what becomes of agents, groups, policies and seeds, and what is refused."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muxrl.orchestrator.config import (
+    ConfigError,
+    ExperimentConfig,
+    SimulationConfig,
+    SimulationFacts,
+    StopConfig,
+    derive_seed,
+    load_config,
+    prepare,
+    resolve,
+)
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
+from muxrl.servers.config import ServerConfig
+
+PREDATOR = (Box((20,)), Discrete(5))
+PREY = (Box((18,)), Discrete(5))
+DRIVER = (Box((18,)), Box((2,), low=-1.0, high=1.0))
+
+TAG = SimulationFacts(
+    {**{f"adversary_{i}": PREDATOR for i in range(3)}, "agent_0": PREY, "agent_1": PREY}, 96
+)
+
+
+def resolved(servers, facts=TAG, **more):
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={server_id: ServerConfig(**server) for server_id, server in servers.items()},
+        stop=StopConfig(env_steps=10),
+        **more,
+    )
+    return resolve(config, facts)
+
+
+def problems_of(servers, facts=TAG):
+    with pytest.raises(ConfigError) as caught:
+        resolved(servers, facts)
+    return caught.value.problems
+
+
+def qmix(**config):
+    """A server for the predators beside one that serves all prey well."""
+    return {
+        "qmix": {"algorithm": "QMIX", "agents": ["adversary_*"], **config},
+        "ppo": {"agents": ["agent_*"]},
+    }
+
+
+def ppo(**config):
+    return {"ppo": {"agents": ["*"], **config}}
+
+
+# --- plans ------------------------------------------------------------------------------
+
+
+def test_plans_of_two_servers():
+    experiment = resolved(qmix(groups={"predators": ["adversary_*"]}, team_reward="mean"))
+    plan = experiment.servers["qmix"]
+    assert plan.groups == {"predators": ("adversary_0", "adversary_1", "adversary_2")}
+    assert plan.agents["adversary_1"].group == "predators"
+    assert plan.agents["adversary_1"].observation_space == PREDATOR[0]
+    assert plan.state_size == 96
+    assert plan.while_learning == "serve"
+    assert experiment.servers["ppo"].while_learning == "wait"
+    assert list(experiment.servers["ppo"].agents) == ["agent_0", "agent_1"]
+    assert experiment.assignment == ("qmix:adversary_0,adversary_1,adversary_2|ppo:agent_0,agent_1")
+
+
+def test_fixed_servers_have_no_state_no_gate_and_their_settings_complete():
+    its = {"algorithm": "random", "agents": ["adversary_*"]}
+    experiment = resolved({"it": its, "ppo": {"agents": ["agent_*"]}})
+    plan = experiment.servers["it"]
+    assert (plan.algorithm, plan.groups, plan.state_size) == ("RANDOM", {}, None)
+    assert plan.while_learning == "serve"
+    assert experiment.fixed_servers == {"it"}
+
+
+def test_what_fixed_servers_cannot_have():
+    for fields, reason in (
+        ({"groups": {"pack": ["adversary_*"]}}, "but RANDOM acts for each agent alone"),
+        ({"while_learning": "wait"}, "RANDOM does not learn, so nobody waits for it"),
+        ({"model": {"fcnet_hiddens": [8]}}, "RANDOM does not learn and makes no network"),
+        ({"settings": {"lr": 0.1}}, "RANDOM has no setting 'lr'; it has none"),
+    ):
+        its = {"algorithm": "RANDOM", "agents": ["adversary_*"], **fields}
+        (problem,) = problems_of({"it": its, "ppo": {"agents": ["agent_*"]}})
+        assert problem.startswith("server 'it': ")
+        assert reason in problem
+
+
+def test_iterations_of_nobody_end_no_run():
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env"),
+        servers={"it": ServerConfig("RANDOM", ["*"])},
+        stop=StopConfig(iterations=3),
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, TAG)
+    assert caught.value.problems == [
+        "stop.iterations: is given, but no server learns, so that there are no iterations; "
+        "leave it out"
+    ]
+
+
+def test_algorithm_names_are_told_apart_by_letters_alone():
+    assert resolved(ppo(algorithm="a2c")).servers["ppo"].algorithm == "A2C"
+
+
+def test_while_learning_can_be_chosen():
+    assert resolved(ppo(while_learning="serve")).servers["ppo"].while_learning == "serve"
+
+
+def test_two_servers_of_one_algorithm_are_labelled_by_id():
+    servers = {"left": {"agents": ["adversary_*"]}, "right": {"agents": ["agent_*"]}}
+    assert resolved(servers).assignment == (
+        "ppo@left:adversary_0,adversary_1,adversary_2|ppo@right:agent_0,agent_1"
+    )
+
+
+def test_members_stand_in_the_order_in_which_they_are_written():
+    plan = resolved(qmix(groups={"g": ["adversary_2", "adversary_*"]})).servers["qmix"]
+    assert plan.groups["g"] == ("adversary_2", "adversary_0", "adversary_1")
+
+
+def test_agents_in_no_group_are_teams_of_one():
+    plan = resolved(qmix(groups={"pair": ["adversary_0", "adversary_2"]})).servers["qmix"]
+    assert plan.groups == {"pair": ("adversary_0", "adversary_2"), "adversary_1": ("adversary_1",)}
+    assert plan.agents["adversary_1"].group == "adversary_1"
+
+
+def test_seeds_differ_by_server_and_stay_when_servers_move():
+    both = resolved(qmix(groups={"g": ["*"]}), seed=7)
+    assert both.servers["qmix"].seed != both.servers["ppo"].seed
+    assert resolved(dict(reversed(qmix().items())), seed=7).servers["ppo"].seed == (
+        both.servers["ppo"].seed
+    )
+    assert resolved(qmix(), seed=8).servers["ppo"].seed != both.servers["ppo"].seed
+
+
+def test_derived_seeds_are_fixed_numbers():
+    assert derive_seed(0, "server", "qmix") == 898630327
+    assert derive_seed(0, "server", "ppo") == 430204336
+    assert derive_seed(0, "ab", "c") != derive_seed(0, "a", "bc")
+
+
+# --- policies ---------------------------------------------------------------------------
+
+
+def policies_of(experiment, server_id):
+    return {a: plan.policy_id for a, plan in experiment.servers[server_id].agents.items()}
+
+
+def test_agents_that_look_alike_share_the_default_policy():
+    bounded = (Box((18,), low=-1.0, high=1.0), Discrete(5))
+    facts = SimulationFacts({"a": PREY, "b": bounded})
+    assert policies_of(resolved(ppo(), facts), "ppo") == {"a": "default", "b": "default"}
+
+
+def test_agents_of_different_spaces_have_policies_of_their_own():
+    facts = SimulationFacts({"a": PREY, "b": PREDATOR})
+    assert policies_of(resolved(ppo(), facts), "ppo") == {"a": "a", "b": "b"}
+
+
+def test_teams_that_look_alike_share_the_default_policy():
+    facts = SimulationFacts(dict.fromkeys("abcd", PREY))
+    config = {"algorithm": "VDN", "agents": ["*"]}
+    alike = resolved({"s": {**config, "groups": {"x": ["a", "b"], "y": ["c", "d"]}}}, facts)
+    assert set(policies_of(alike, "s").values()) == {"default"}
+    unlike = resolved({"s": {**config, "groups": {"x": ["a", "b", "c"]}}}, facts)
+    assert policies_of(unlike, "s") == {"a": "x", "b": "x", "c": "x", "d": "d"}
+
+
+def test_teams_are_compared_as_padded_and_without_masks():
+    masked = (DictSpace({"observation": Box((18,)), "action_mask": MultiBinary(5)}), Discrete(5))
+    facts = SimulationFacts({"a": PREY, "b": (Box((2,)), Discrete(3)), "c": masked, "d": PREY})
+    groups = {"x": ["a", "b"], "y": ["c", "d"]}
+    experiment = resolved({"s": {"algorithm": "QMIX", "agents": ["*"], "groups": groups}}, facts)
+    assert set(policies_of(experiment, "s").values()) == {"default"}
+
+
+def test_policies_can_be_given_by_pattern():
+    experiment = resolved(ppo(policies={"hunt": ["adversary_*"], "flee": ["agent_*"]}))
+    assert policies_of(experiment, "ppo")["adversary_2"] == "hunt"
+    assert policies_of(experiment, "ppo")["agent_1"] == "flee"
+
+
+def test_policies_of_teams_name_groups():
+    experiment = resolved(
+        qmix(groups={"g": ["adversary_0", "adversary_1"]}, policies={"p": ["g"], "q": ["adv*_2"]})
+    )
+    assert policies_of(experiment, "qmix") == {
+        "adversary_0": "p",
+        "adversary_1": "p",
+        "adversary_2": "q",
+    }
+
+
+# --- refusals ---------------------------------------------------------------------------
+
+OTHERS = "(the simulation has adversary_0, adversary_1, adversary_2, agent_0, agent_1)"
+
+
+@pytest.mark.parametrize(
+    ("servers", "problem"),
+    [
+        (
+            {"q": {"agents": ["adversry_*", "*"]}},
+            "server 'q': the pattern 'adversry_*' matches no agent; did you mean 'adversary_*'? "
+            + OTHERS,
+        ),
+        (
+            {"q": {"agents": ["agnt_0", "*"]}},
+            f"server 'q': the name 'agnt_0' matches no agent; did you mean 'agent_0'? {OTHERS}",
+        ),
+        (
+            {"q": {"agents": ["zzz", "*"]}},
+            f"server 'q': the name 'zzz' matches no agent {OTHERS}",
+        ),
+        (
+            {"q": {"agents": ["ad*"]}, "r": {"agents": ["agent_0"]}},
+            "no server serves agent 'agent_1'; every agent needs one (servers are q, r)",
+        ),
+        (
+            {"q": {"agents": ["*"]}, "r": {"agents": ["agent_*"]}},
+            "agents 'agent_0', 'agent_1' are served by 'q' and 'r'; an agent belongs to exactly "
+            "one server",
+        ),
+        (
+            ppo(groups={"g": ["agent_0"]}),
+            "server 'ppo': has groups (g), but PPO learns for each agent alone; leave out the "
+            "groups, let agents share a policy with 'policies', or use a team algorithm such as "
+            "QMIX",
+        ),
+        (
+            qmix(groups={"g": ["adversary_*", "agent_0"]}),
+            "server 'qmix': group 'g' names 'agent_0', but agent 'agent_0' is served by 'ppo'; a "
+            "group's members are agents of its own server",
+        ),
+        (
+            qmix(groups={"g": ["adversary_*", "adversary_9"]}),
+            "server 'qmix': group 'g' names 'adversary_9', which matches none of the server's "
+            "agents; did you mean 'adversary_0'? (adversary_0, adversary_1, adversary_2)",
+        ),
+        (
+            qmix(groups={"g": ["adversary_0", "adversary_1"], "h": ["adversary_1"]}),
+            "server 'qmix': agent 'adversary_1' is in the groups 'g' and 'h'; an agent can be in "
+            "one only",
+        ),
+        (qmix(groups={"g": []}), "server 'qmix': group 'g' has no members"),
+        (
+            qmix(groups={"adversary_0": ["adversary_1", "adversary_2"]}),
+            "server 'qmix': group 'adversary_0' has the name of an agent that is not its only "
+            "member; rename the group",
+        ),
+        (
+            qmix(groups={"a/b": ["adversary_*"]}),
+            "server 'qmix': group 'a/b' cannot name a file; use letters, digits, '_', '-' and '.'",
+        ),
+        (
+            ppo(policies={"p": ["*"]}),
+            "server 'ppo': policy 'p' cannot be shared by agent 'adversary_0' (observes Box(20,) "
+            "float32, acts Discrete(5)) and agent 'agent_0' (observes Box(18,) float32, acts "
+            "Discrete(5)): their spaces differ",
+        ),
+        (
+            ppo(policies={"p": ["adversary_*"], "q": ["agent_*", "agnt_1"]}),
+            "server 'ppo': policy 'q' names 'agnt_1', which matches none of the server's agents; "
+            "did you mean 'agent_1'? (adversary_0, adversary_1, adversary_2, agent_0, agent_1)",
+        ),
+        (
+            ppo(policies={"p": ["adversary_*"], "q": ["agent_*"], "r": ["agent_1"]}),
+            "server 'ppo': agent 'agent_1' is in the policies 'q' and 'r'; it can have one only",
+        ),
+        (
+            ppo(policies={"p": ["adversary_*"], "q": ["agent_0"]}),
+            "server 'ppo': agent 'agent_1' has no policy; add it to one of p, q, or leave out "
+            "'policies'",
+        ),
+        (
+            ppo(policies={"p": ["adversary_*"], "q": ["agent_*"], "r": []}),
+            "server 'ppo': policy 'r' is given to nobody",
+        ),
+        (
+            ppo(policies={"p": ["adversary_*"], "q:r": ["agent_*"]}),
+            "server 'ppo': policy 'q:r' cannot name a file; use letters, digits, '_', '-' and '.'",
+        ),
+        (
+            qmix(groups={"g": ["adversary_*"]}, policies={"p": ["g", "adversary_0"]}),
+            "server 'qmix': policy 'p' names 'adversary_0', but agent 'adversary_0' acts as a "
+            "member of group 'g'; name the group",
+        ),
+        (
+            qmix(groups={"g": ["adversary_0", "adversary_1"]}, policies={"p": ["*"]}),
+            "server 'qmix': policy 'p' cannot be shared by group 'g' (2 members, observations of "
+            "20, 5 actions) and agent 'adversary_2' (1 member, observations of 20, 5 actions): "
+            "their spaces differ",
+        ),
+    ],
+)
+def test_refusal(servers, problem):
+    assert problems_of(servers) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"algorithm": "PPPO"}, ["unknown algorithm 'PPPO'", "'PPO'"]),
+        ({"settings": {"gama": 0.9}}, ["PPO", "'gama'", "'gamma'"]),
+        ({"model": {"fcnet_hidens": [3]}}, ["PPO", "'fcnet_hidens'", "'fcnet_hiddens'"]),
+    ],
+)
+def test_refusals_of_the_registry_are_passed_on_with_the_server(config, words):
+    (problem,) = problems_of(ppo(**config))
+    assert problem.startswith("server 'ppo': ")
+    assert all(word in problem for word in words)
+    assert "\n" not in problem
+
+
+def test_algorithm_that_cannot_do_an_action_space():
+    facts = SimulationFacts({"a": DRIVER, "b": DRIVER})
+    (problem,) = problems_of({"q": {"algorithm": "QMIX", "agents": ["*"]}}, facts)
+    assert problem.startswith("server 'q': policy 'default': QMIX cannot do the action space Box")
+
+
+def test_integer_observations_are_fine_because_servers_flatten_them():
+    facts = SimulationFacts({"a": (Discrete(16), Discrete(4))})
+    assert resolved(ppo(), facts)
+    assert resolved({"q": {"algorithm": "QMIX", "agents": ["*"]}}, facts)
+
+
+def test_default_policies_of_agents_whose_names_are_no_file_names():
+    facts = SimulationFacts({"car/1": PREY, "car/2": PREDATOR})
+    problems = problems_of(ppo(), facts)
+    assert len(problems) == 2
+    assert "'car/1' cannot name a file; name the policies under servers.ppo.policies" in problems[0]
+    named = ppo(policies={"one": ["car/1"], "two": ["car/2"]})
+    assert policies_of(resolved(named, facts), "ppo") == {"car/1": "one", "car/2": "two"}
+
+
+def test_problems_of_all_servers_come_together():
+    servers = {
+        "a": {"agents": ["adversary_*"], "settings": {"gama": 1}, "host": "0.0.0.0"},
+        "b": {"algorithm": "QMX", "agents": ["agent_*"]},
+    }
+    assert len(problems_of(servers)) == 3
+
+
+# --- laws and whole configs -------------------------------------------------------------
+
+
+@given(
+    names=st.lists(st.text("ab0_[]*?!", min_size=1, max_size=6), unique=True, max_size=8),
+    cut=st.integers(0, 8),
+)
+@settings(max_examples=25)
+def test_any_split_of_the_agents_by_name_covers_each_once(names, cut):
+    facts = SimulationFacts(dict.fromkeys(names, PREY))
+    parts = {"one": names[:cut], "two": names[cut:]}
+    servers = {s: {"agents": list(part)} for s, part in parts.items() if part}
+    if not servers:
+        return
+    experiment = resolved(servers, facts)
+    served = [agent for plan in experiment.servers.values() for agent in plan.agents]
+    assert sorted(served) == sorted(names)
+
+
+def test_environment_that_cannot_be_made_is_one_line_beside_the_other_problems():
+    config = load_config("cartpole_ppo", ["simulation.env=nowhere:env", "stop.time_s=-1"])
+    with pytest.raises(ConfigError) as caught:
+        prepare(config)
+    time, env = caught.value.problems
+    assert time == "stop.time_s: is -1.0, must be above 0"
+    assert re.match("simulation.env: 'nowhere:env': no module 'nowhere'", env)
+
+
+@pytest.mark.parametrize(
+    ("name", "assignment"),
+    [
+        ("tag", "qmix:adversary_0,adversary_1,adversary_2|ppo:agent_0|a2c:agent_1"),
+        ("cartpole_ppo", "ppo:agent"),
+        ("cartpole_a2c", "a2c:agent"),
+    ],
+)
+def test_packaged_configs_resolve(name, assignment):
+    assert prepare(load_config(name)).assignment == assignment

@@ -1,0 +1,238 @@
+"""`muxrl evaluate`: what it refuses, and that it measures the policies that were saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.config import (
+    ConfigError,
+    ExperimentConfig,
+    ExternalAgentConfig,
+    SimulationConfig,
+    from_yaml,
+    to_yaml,
+)
+from muxrl.orchestrator.evaluations.evaluate import CannotEvaluate, evaluate_run
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.in_process import serve
+from muxrl.servers.config import ServerConfig
+
+CHASE = SimulationConfig("muxrl.experiments.simulations.torus_chase:TorusChase", {"num_steps": 8})
+PREDATORS = [f"predator_{i}" for i in range(3)]
+QMIX = {"hidden_dim": 16, "agent": "mlp", "batch_size_episodes": 4,
+        "num_episodes_before_learning": 4, "min_sample_timesteps_per_iteration": 80}  # fmt: skip
+PPO = {"train_batch_size_per_learner": 80, "minibatch_size": 40, "num_epochs": 2, "lr": 0.01}
+
+
+def experiment(**servers: ServerConfig) -> ExperimentConfig:
+    config = ExperimentConfig("chase", simulation=CHASE, servers=servers)
+    config.evaluation.seed = 77
+    config.evaluation.should_explore = True
+    return config
+
+
+def learners() -> ExperimentConfig:
+    return experiment(
+        qmix=ServerConfig("QMIX", PREDATORS, groups={"pack": PREDATORS}, settings=QMIX),
+        ppo=ServerConfig("PPO", ["prey_0"], settings=PPO, model={"fcnet_hiddens": [16]}),
+        random=ServerConfig("RANDOM", ["prey_1"]),
+    )
+
+
+def new_run(root: Path, config: ExperimentConfig) -> RunDirectory:
+    run = RunDirectory.create(root, "chase", datetime(2026, 11, 21))
+    run.write_config(to_yaml(config))
+    return run
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotEvaluate, match="there is no such folder"):
+        evaluate_run(tmp_path / "nowhere")
+    with pytest.raises(CannotEvaluate, match="is it the parent of runs"):
+        evaluate_run(tmp_path)
+    run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 21))
+    with pytest.raises(CannotEvaluate, match=r"has no config\.yaml: it never began"):
+        evaluate_run(run.path)
+    run.write_config("servers: [\n")
+    with pytest.raises(ConfigError, match=r"its config\.yaml cannot be read: .*another version"):
+        evaluate_run(run.path)
+    run.write_config("servers: {a: {algorihm: PPO}}\n")
+    with pytest.raises(ConfigError, match=r"Key 'algorihm' not in 'ServerConfig'"):
+        evaluate_run(run.path)
+
+
+def test_checkpoints_that_are_not_there_are_named_with_those_that_are(tmp_path: Path) -> None:
+    run = new_run(tmp_path, learners())
+    (run.checkpoints / "qmix" / "100_env_steps").mkdir(parents=True)
+    with pytest.raises(CannotEvaluate) as refusal:
+        evaluate_run(run.path)
+    assert str(refusal.value) == (
+        f"server 'qmix': run '{run.name}' has no checkpoint 'last' of it; it has 100_env_steps; "
+        f"server 'ppo': run '{run.name}' has no checkpoint 'last' of it; none was saved"
+    )
+
+
+@pytest.mark.parametrize(
+    ("replace", "reason"),
+    [
+        ({"ppo2": "random"}, "has no server 'ppo2' to replace; did you mean 'ppo'?"),
+        ({"ppo": "rndom"}, "server 'ppo': there is no checkpoint at"),
+    ],
+)
+def test_replacements_that_are_not_there(
+    tmp_path: Path, replace: Mapping[str, str], reason: str
+) -> None:
+    run = new_run(tmp_path, learners())
+    with pytest.raises(CannotEvaluate) as refusal:
+        evaluate_run(run.path, replace=replace)
+    assert reason in str(refusal.value)
+
+
+def test_an_external_simulation_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    space = {"type": "discrete", "n": 2}
+    external = SimulationConfig("external", agents={"a": ExternalAgentConfig(space, space)})
+    config = experiment(ppo=ServerConfig("PPO", ["a"]))
+    run = new_run(tmp_path, dataclasses.replace(config, simulation=external))
+    with pytest.raises(CannotEvaluate, match="is external, so muxrl cannot start it; serve"):
+        evaluate_run(run.path)
+
+
+def test_no_episodes(tmp_path: Path) -> None:
+    with pytest.raises(CannotEvaluate, match="the number of episodes is 0"):
+        evaluate_run(tmp_path, num_episodes=0)
+
+
+def test_a_config_survives_its_file_and_a_token_does_not() -> None:
+    config = learners()
+    config.servers["ppo"].token = "open-sesame"
+    text = to_yaml(config)
+    assert "open-sesame" not in text
+    config.servers["ppo"].token = ""
+    assert from_yaml(text) == config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["/no/such/run"], "muxrl: /no/such/run is not the directory of a run: "),
+        (["/no/such/run", "--replace", "ppo"], "'ppo' must look like SERVER=random"),
+        (["/no/such/run", "--greedy", "--explore"], "not allowed with argument"),
+        (["/no/such/run", "seed=3"], "unrecognized arguments: seed=3"),
+    ],
+)
+def test_the_command_refuses_with_exit_code_2(
+    arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(["evaluate", *arguments])
+    except SystemExit as exit_:  # argparse's own
+        code = exit_.code
+    assert code == 2
+    assert told in capfd.readouterr().err
+
+
+# --- a run ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose learners have learned a little."""
+    run = new_run(tmp_path_factory.mktemp("runs"), learners())
+    with serve(learners()) as served:
+        with served.client() as client:
+            loop = EnvLoop([served.simulation() for _ in range(2)], client)
+            loop.run(should_stop=lambda: loop.num_env_steps >= 600)
+        served.check()
+        for server_id, server in served.servers.items():
+            server.finish_training()
+            server.policies.save(run.checkpoints / server_id / "last")
+        assert served.servers["qmix"].status().weights_seq_no > 0
+    return run.path
+
+
+@pytest.mark.learning
+def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
+    trained: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = {p: p.read_bytes() for p in (trained / "checkpoints").rglob("*") if p.is_file()}
+    result = evaluate_run(trained, num_episodes=12)
+    assert result.seeds == tuple(range(77, 89))
+    assert result.num_steps == (8,) * 12
+    assert {s: (v.algorithm, v.rule, v.checkpoint) for s, v in result.servers.items()} == {
+        "qmix": ("QMIX", "greedy", "checkpoints/qmix/last"),
+        "ppo": ("PPO", "sampled", "checkpoints/ppo/last"),
+        "random": ("RANDOM", "fixed", ""),
+    }
+    assert result.assignment == ("qmix:predator_0,predator_1,predator_2|ppo:prey_0|random:prey_1")
+    # Every catch pays 1 to each predator and costs a prey 1: raw rewards, none lost or doubled.
+    for i in range(12):
+        of = {agent: returns[i] for agent, returns in result.episode_returns.items()}
+        assert len({of[p] for p in PREDATORS}) == 1
+        assert of["predator_0"] == -(of["prey_0"] + of["prey_1"])
+    assert result.groups["qmix/pack"] == result.servers["qmix"].returns
+    assert set(result.roles) == {"predator", "prey"}
+    assert result.everybody.total.mean == pytest.approx(2 * result.agents["predator_0"].mean.mean)
+    assert evaluate_run(trained, num_episodes=12, should_write=False) == dataclasses.replace(
+        result, path=None
+    )
+    assert {p: p.read_bytes() for p in before} == before
+
+    assert result.path is not None
+    written = json.loads(result.path.read_text())
+    assert written["format"] == 1
+    assert written["versions"]["ray"]
+    assert written["seeds"] == list(result.seeds)
+    assert written["episode_returns"]["prey_0"] == list(result.episode_returns["prey_0"])
+    assert written["servers"]["qmix"]["returns"]["mean"]["mean"] == (
+        result.servers["qmix"].returns.mean.mean
+    )
+
+    arguments = [
+        str(trained),
+        "--episodes",
+        "3",
+        "--seed",
+        "5",
+        "--greedy",
+        "--replace",
+        "qmix=random",
+    ]
+    assert cli.main(["evaluate", *arguments]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "qmix RANDOM" in out
+    assert len(list((trained / "evaluations").iterdir())) == 2
+
+
+@pytest.mark.learning
+def test_rule_seed_and_replacements_decide_what_is_played(trained: Path) -> None:
+
+    def play(**how: Any) -> Any:
+        return evaluate_run(trained, num_episodes=6, should_write=False, **how)
+
+    sampled, greedy = play(should_explore=True), play(should_explore=False)
+    assert sampled.servers["ppo"].rule == "sampled"
+    assert greedy.servers["ppo"].rule == "greedy"
+    assert sampled.servers["qmix"].rule == greedy.servers["qmix"].rule == "greedy"
+    other = play(seed=5)
+    assert other.seeds == (5, 6, 7, 8, 9, 10)
+    ppo = trained / "checkpoints" / "ppo" / "last"
+    swapped = play(replace={"qmix": str(ppo), "random": str(ppo), "ppo": "random"})
+    assert {s: v.algorithm for s, v in swapped.servers.items()} == {
+        "qmix": "PPO", "ppo": "RANDOM", "random": "PPO"
+    }  # fmt: skip
+    assert swapped.replaced["ppo"] == "random"
+    with pytest.raises(ConfigError, match=r"acts in MultiDiscrete\(\[5 5 5\]\), but|observes"):
+        play(replace={"ppo": str(trained / "checkpoints" / "qmix" / "last")})

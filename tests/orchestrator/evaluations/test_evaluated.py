@@ -1,0 +1,91 @@
+"""Statistics of evaluation episodes, against what can be worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from muxrl.orchestrator.evaluations.evaluated import returns_of, roles_of
+from muxrl.orchestrator.evaluations.table import print_evaluation
+from muxrl.orchestrator.reports.statistics import mean_interval
+
+
+def test_mean_is_over_agents_then_episodes_and_the_total_is_their_sum():
+    returns = {"a": [1.0, 2.0, 3.0, 10.0], "b": [3.0, 4.0, 5.0, 12.0], "c": [9.0] * 4}
+    found = returns_of(returns, ["a", "b"])
+    assert found.agents == ("a", "b")
+    assert found.mean == mean_interval([[2.0, 3.0, 4.0, 11.0]])
+    assert found.mean.mean == 5.0
+    assert found.total.mean == 10.0
+    assert found.deviation == pytest.approx(np.std([2, 3, 4, 11], ddof=1))
+    assert found.interquartile_mean == 3.5
+
+
+def test_an_agent_that_was_not_there_does_not_count():
+    found = returns_of({"a": [1.0, None, None], "b": [3.0, 5.0, None]}, ["a", "b"])
+    assert found.mean.mean == 3.5  # of 2 and 5
+    assert found.total.mean == 4.5  # of 4 and 5
+    with pytest.raises(ValueError, match="no episode had any of the agents c, d"):
+        returns_of({"c": [None], "d": [None]}, ["c", "d"])
+
+
+def test_one_episode_has_no_interval():
+    found = returns_of({"a": [2.0]}, ["a"])
+    assert found.mean.mean == 2.0
+    assert math.isnan(found.mean.low)
+    assert math.isnan(found.deviation)
+
+
+@pytest.mark.parametrize(
+    ("agents", "roles"),
+    [
+        (
+            ["wolf_0", "wolf_1", "sheep_0", "dog"],
+            {"wolf": ["wolf_0", "wolf_1"], "sheep": ["sheep_0"], "dog": ["dog"]},
+        ),
+        (["car1", "car12", "bus-3"], {"car": ["car1", "car12"], "bus": ["bus-3"]}),
+        (["agent_0", "agent_1"], {}),  # one role: that is everybody
+        (["left", "right"], {}),  # every agent its own: that is the agents
+        (["0", "1", "x"], {}),
+    ],
+)
+def test_roles_are_names_without_numbers(agents, roles):
+    assert roles_of(agents) == roles
+
+
+def test_the_table_shows_everybody_once(capsys, evaluation_result):
+    print_evaluation(evaluation_result)
+    out = capsys.readouterr().out
+    for word in ("wolves QMIX", "greedy", "sheep PPO", "sampled", "wolf_1", "2.00", "all agents"):
+        assert word in out
+    assert "wolves/pack" not in out  # the same agents as the server
+    assert "In the place of sheep: random." in " ".join(out.split())
+    assert "2 episodes, seeds 5 to 6" in " ".join(out.split())
+
+
+@pytest.fixture
+def evaluation_result():
+    from muxrl.orchestrator.evaluations.evaluated import EvaluatedServer, EvaluationResult
+
+    returns = {"wolf_0": (1.0, 2.0), "wolf_1": (3.0, 2.0), "sheep": (-1.0, 0.0)}
+
+    def of(*agents):
+        return returns_of(returns, agents)
+
+    pack = of("wolf_0", "wolf_1")
+    return EvaluationResult(
+        run="tag",
+        assignment="qmix:wolf_0,wolf_1|ppo:sheep",
+        seeds=(5, 6),
+        num_steps=(10, 10),
+        episode_returns=returns,
+        servers={
+            "wolves": EvaluatedServer("QMIX", "greedy", "checkpoints/wolves/last", pack),
+            "sheep": EvaluatedServer("PPO", "sampled", "", of("sheep")),
+        },
+        agents={agent: of(agent) for agent in returns},
+        groups={"wolves/pack": pack},
+        roles={"wolf": pack, "sheep": of("sheep")},
+        everybody=of(*returns),
+        replaced={"sheep": "random"},
+    )

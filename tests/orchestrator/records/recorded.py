@@ -1,0 +1,65 @@
+"""Runs made up for the tests: a team of two against one prey."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+
+ASSIGNMENT = "qmix:wolf_0,wolf_1|ppo:sheep"
+SERVERS = {
+    "wolves": {"algorithm": "QMIX", "agents": ["wolf_0", "wolf_1"], "groups": {}},
+    "sheep": {"algorithm": "PPO", "agents": ["sheep"], "groups": {}},
+}
+
+
+def new_run(root: Path, seed: int = 1, assignment: str = ASSIGNMENT) -> RunDirectory:
+    run = RunDirectory.create(root, "tag", datetime(2026, 11, 21))
+    run.write_plan({"servers": SERVERS, "assignment": assignment, "seed": seed})
+    return run
+
+
+def evaluation(
+    env_steps: int,
+    replaced: str | None,
+    wolf_0: Sequence[float | None],
+    wolf_1: Sequence[float | None],
+    sheep: Sequence[float | None],
+    should_explore: bool = False,
+) -> dict[str, Any]:
+    return {
+        "time_s": env_steps / 100,
+        "env_steps": env_steps,
+        "replaced": replaced,
+        "should_explore": should_explore,
+        "num_episodes": len(sheep),
+        "returns": {"wolf_0": wolf_0, "wolf_1": wolf_1, "sheep": sheep},
+    }
+
+
+def write_whole_run(run: RunDirectory, shift: float = 0.0) -> None:
+    """Two evaluations; the wolves end 5 above random, the sheep 1 below, every seed alike."""
+
+    def shifted(values: Sequence[float]) -> list[float]:
+        return [value + shift for value in values]
+
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for env_steps in (0, 1_000):
+            gain = 5.0 if env_steps else 0.0
+            learned, flat = shifted([gain, gain + 1]), shifted([0.0, 1.0])
+            loss = -1.0 if env_steps else 0.0
+            poor = shifted([loss, loss])
+            for replaced, wolves, sheep in (
+                (None, learned, poor),
+                ("wolves", flat, poor),
+                ("sheep", learned, shifted([0.0, 0.0])),
+            ):
+                metrics.evaluation(evaluation(env_steps, replaced, wolves, wolves, sheep))
+        for env_steps, level in ((100, None), (500, 1.0), (990, 3.0)):
+            by_agent: Mapping[str, float | None] = {"wolf_0": level, "wolf_1": 1.0, "sheep": None}
+            metrics.joint({"env_steps": env_steps, "episode_return_mean": by_agent})
+        metrics.server("wolves", {"env_steps": 980, "episode_return_mean": 77.0})
+        metrics.server("sheep", {"env_steps": 960, "episode_return_mean": None})
+        metrics.server("sheep", {"env_steps": 970, "episode_return_mean": -4.0})

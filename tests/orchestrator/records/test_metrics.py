@@ -1,0 +1,117 @@
+import math
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator.records.metrics import MalformedMetrics, MetricsWriter, read_metrics
+from muxrl.orchestrator.records.run_directory import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path, "tag", datetime(2026, 11, 21))
+
+
+def test_what_was_written_is_read_back_and_nan_as_none(run: RunDirectory) -> None:
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.server("prey", {"env_steps": 10, "loss": math.nan, "learner": {"p": {"vf": 0.5}}})
+        metrics.server("prey", {"env_steps": 20, "loss": math.inf, "learner": {}})
+        metrics.joint({"env_steps": 20, "episode_return_mean": {"agent_0": -1.5}})
+        metrics.evaluation({"env_steps": 20, "replaced": None, "returns": {"agent_0": [1.0]}})
+    assert read_metrics(run.metrics / "prey.jsonl") == [
+        {"env_steps": 10, "loss": None, "learner": {"p": {"vf": 0.5}}},
+        {"env_steps": 20, "loss": None, "learner": {}},
+    ]
+    assert read_metrics(run.metrics / "joint.jsonl")[0]["episode_return_mean"] == {"agent_0": -1.5}
+    assert read_metrics(run.metrics / "evaluation.jsonl")[0]["replaced"] is None
+    assert "NaN" not in (run.metrics / "prey.jsonl").read_text()
+
+
+def test_a_file_that_is_absent_or_empty_has_no_records(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path / "absent.jsonl") == []
+    (tmp_path / "empty.jsonl").touch()
+    assert read_metrics(tmp_path / "empty.jsonl") == []
+
+
+@pytest.mark.parametrize("torn", [b'{"a": 2', b'{"a": "\xc3', b"{", b'{"a": 2}, {'])
+def test_a_torn_last_line_is_passed_over(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "prey.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + torn)
+    assert read_metrics(path) == [{"a": 1}]
+
+
+def test_a_resumed_writer_does_not_append_to_a_torn_line(run: RunDirectory) -> None:
+    (run.metrics / "prey.jsonl").write_bytes(b'{"env_steps": 1}\n{"env_st')
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.server("prey", {"env_steps": 2})
+    assert read_metrics(run.metrics / "prey.jsonl") == [{"env_steps": 1}, {"env_steps": 2}]
+
+
+@pytest.mark.parametrize("broken", ['{"a": ', "3"])
+def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "prey.jsonl"
+    path.write_text('{"a": 1}\n' + broken + '\n{"a": 3}\n')
+    with pytest.raises(MalformedMetrics, match="line 2") as caught:
+        read_metrics(path)
+    assert (caught.value.path, caught.value.line) == (path, 2)
+
+
+@pytest.mark.parametrize("server_id", ["joint", "evaluation", "../prey", "a/b", ""])
+def test_a_server_cannot_take_the_name_of_another_file(run: RunDirectory, server_id: str) -> None:
+    metrics = MetricsWriter(run, tensorboard=False)
+    with pytest.raises(ValueError, match="metrics file"):
+        metrics.server(server_id, {"env_steps": 1})
+
+
+def test_nothing_is_written_after_close(run: RunDirectory) -> None:
+    metrics = MetricsWriter(run, tensorboard=False)
+    metrics.close()
+    metrics.close()
+    with pytest.raises(ValueError, match="closed"):
+        metrics.joint({"env_steps": 1})
+
+
+def test_a_killed_writer_loses_nothing_it_has_written(run: RunDirectory) -> None:
+    program = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from muxrl.orchestrator.records.metrics import MetricsWriter\n"
+        "from muxrl.orchestrator.records.run_directory import RunDirectory\n"
+        f"metrics = MetricsWriter(RunDirectory(Path({str(run.path)!r})), False)\n"
+        "for n in range(100): metrics.joint({'env_steps': n})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    records = read_metrics(run.metrics / "joint.jsonl")
+    assert [record["env_steps"] for record in records] == list(range(100))
+
+
+def test_tensorboard_gets_the_same_numbers(run: RunDirectory) -> None:
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+
+    with MetricsWriter(run, tensorboard=True) as metrics:
+        metrics.server("prey", {"env_steps": 10, "loss": 0.5, "learner": {"p": {"vf": 2.0}}})
+        metrics.server("prey", {"env_steps": 20, "loss": math.nan, "episode_return_mean": None})
+        metrics.joint({"env_steps": 20, "episode_return_mean": {"agent_0": -1.5}})
+        metrics.evaluation({"env_steps": 20, "replaced": "prey", "returns": {"a": [1.0, 3.0]}})
+    (events,) = run.tensorboard.iterdir()
+    content, position, scalars = events.read_bytes(), 0, {}
+    while position < len(content):  # TFRecord: length, its checksum, event, its checksum
+        size = int.from_bytes(content[position : position + 8], "little")
+        event = Event.FromString(content[position + 12 : position + 12 + size])
+        position += size + 16
+        scalars |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    assert scalars == {
+        ("prey/loss", 10): 0.5,
+        ("prey/learner/p/vf", 10): 2.0,
+        ("joint/episode_return_mean/agent_0", 20): -1.5,
+        ("evaluation/prey_random/a", 20): 2.0,
+    }

@@ -1,0 +1,112 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+
+
+def record(run: RunDirectory, *evaluations: dict[str, object]) -> RecordedRun:
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for one in evaluations:
+            metrics.evaluation(one)
+    return RecordedRun.read(run.path)
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    run = new_run(tmp_path, seed=7)
+    write_whole_run(run)
+    read = RecordedRun.read(run.path)
+    assert (read.name, read.seed, read.should_explore) == (run.name, 7, False)
+    assert [point.env_steps for point in read.points] == [0, 1_000]
+    assert set(read.points[1].returns) == {None, "wolves", "sheep"}
+    assert read.env_steps == {"wolves": 980, "sheep": 970}
+    wolves = read.training["wolves"]  # means over wolf_0 and wolf_1, of those that are known
+    assert wolves.env_steps.tolist() == [100, 500, 990]
+    assert wolves.returns.tolist() == [1.0, 1.0, 2.0]
+    sheep = read.training["sheep"]  # not in the joint records: the server's own number
+    assert (sheep.env_steps.tolist(), sheep.returns.tolist()) == ([970], [-4.0])
+
+
+def test_returns_are_means_over_the_servers_agents(tmp_path: Path) -> None:
+    read = record(new_run(tmp_path), evaluation(0, None, [1.0, 2.0], [3.0, 6.0], [9.0, 9.0]))
+    returns = read.points[0].returns_of(["wolf_0", "wolf_1"], None)
+    assert returns is not None
+    assert returns.tolist() == [2.0, 4.0]
+    assert read.points[0].returns_of(["wolf_0"], "wolves") is None
+    assert read.points[0].returns_of(["cow"], None) is None
+
+
+def test_agents_and_episodes_without_a_return_do_not_count(tmp_path: Path) -> None:
+    read = record(new_run(tmp_path), evaluation(0, None, [1.0, None, None], [3.0, 6.0], [1.0]))
+    returns = read.points[0].returns_of(["wolf_0", "wolf_1"], None)
+    assert returns is not None
+    # The third keeps its place: it is paired with that of another condition.
+    np.testing.assert_array_equal(returns, [2.0, 6.0, np.nan])
+    absent = record(new_run(tmp_path / "absent"), evaluation(0, None, [None], [None], [1.0]))
+    assert absent.points[0].returns_of(["wolf_0", "wolf_1"], None) is None
+
+
+def test_conditions_a_few_env_steps_apart_are_one_point(tmp_path: Path) -> None:
+    ones = [1.0], [1.0], [1.0]
+    read = record(
+        new_run(tmp_path),
+        evaluation(100, None, *ones),
+        evaluation(103, "wolves", *ones),
+        evaluation(200, None, *ones),
+        evaluation(204, "wolves", *ones),
+    )
+    assert [(p.env_steps, set(p.returns)) for p in read.points] == [
+        (100, {None, "wolves"}),
+        (200, {None, "wolves"}),
+    ]
+
+
+def test_of_two_evaluations_at_one_env_step_the_later_counts(tmp_path: Path) -> None:
+    read = record(
+        new_run(tmp_path),
+        evaluation(100, None, [1.0], [1.0], [1.0]),
+        evaluation(100, "sheep", [1.0], [1.0], [1.0]),
+        evaluation(100, None, [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]),
+    )
+    (point,) = read.points
+    assert point.returns[None]["sheep"] == [2.0, 2.0]
+    assert set(point.returns) == {None, "sheep"}
+
+
+def test_evaluations_by_another_rule_than_the_last_are_left_out(tmp_path: Path) -> None:
+    read = record(
+        new_run(tmp_path),
+        evaluation(0, None, [1.0], [1.0], [1.0], should_explore=True),
+        evaluation(100, None, [2.0], [2.0], [2.0]),
+    )
+    assert [point.env_steps for point in read.points] == [100]
+    assert read.should_explore is False
+
+
+def test_training_that_was_resumed_replaces_what_it_repeats(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for env_steps, level in ((10, 1.0), (20, 2.0), (30, 3.0), (20, 5.0), (40, 6.0)):
+            metrics.joint({"env_steps": env_steps, "episode_return_mean": {"sheep": level}})
+    curve = RecordedRun.read(run.path).training["sheep"]
+    assert curve.env_steps.tolist() == [10, 20, 40]
+    assert curve.returns.tolist() == [1.0, 5.0, 6.0]
+
+
+def test_an_empty_run_has_nothing(tmp_path: Path) -> None:
+    read = RecordedRun.read(new_run(tmp_path).path)
+    assert (read.points, read.should_explore) == ((), None)
+    assert read.env_steps == {"wolves": 0, "sheep": 0}
+    assert len(read.training["sheep"].returns) == 0
+
+
+def test_a_plan_without_agents_is_named(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    (run.path / "plan.json").write_text(json.dumps({"servers": {"wolves": {}}}))
+    with pytest.raises(NotARunDirectory, match="algorithm or agents"):
+        RecordedRun.read(run.path)

@@ -1,0 +1,75 @@
+import getpass
+import json
+import platform
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+
+NOW = datetime(2026, 11, 21, 9, 8, 7)
+
+
+def test_same_name_in_the_same_second_never_overwrites(tmp_path: Path) -> None:
+    names = [RunDirectory.create(tmp_path / "runs", "tag", NOW).name for _ in range(3)]
+    assert names == ["tag-20261121-090807", "tag-20261121-090807-2", "tag-20261121-090807-3"]
+
+
+def test_all_folders_exist_and_open_finds_them_again(tmp_path: Path) -> None:
+    made = RunDirectory.create(tmp_path, "tag", NOW)
+    assert sorted(folder.name for folder in made.path.iterdir()) == [
+        "checkpoints",
+        "logs",
+        "metrics",
+        "plots",
+        "tensorboard",
+    ]
+    assert RunDirectory.open(made.path) == made
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "qmix:a|ppo:b", "nul\0"])
+def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="run name"):
+        RunDirectory.create(tmp_path, name, NOW)
+
+
+def test_open_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(NotARunDirectory, match="no such folder"):
+        RunDirectory.open(tmp_path / "absent")
+    with pytest.raises(NotARunDirectory, match="the parent of runs"):
+        RunDirectory.open(tmp_path)
+
+
+def test_files_are_written_by_their_names(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "tag", NOW)
+    run.write_config("seed: 1\n")
+    run.write_addresses({"prey": "127.0.0.1:9901"})
+    run.write_plan({"servers": {}, "assignment": "", "seed": 1})
+    run.write_summary({"return": float("nan")})
+    assert (run.path / "config.yaml").read_text() == "seed: 1\n"
+    assert json.loads((run.path / "servers.json").read_text()) == {"prey": "127.0.0.1:9901"}
+    assert json.loads((run.path / "summary.json").read_text()) == {"return": None}
+    assert run.read_plan()["seed"] == 1
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"servers": 3}'])
+def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+    run = RunDirectory.create(tmp_path, "tag", NOW)
+    if content is not None:
+        (run.path / "plan.json").write_text(content)
+    with pytest.raises(NotARunDirectory, match=r"plan\.json"):
+        run.read_plan()
+
+
+def test_versions_name_software_and_nobody(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "tag", NOW)
+    versions = run.write_versions()
+    assert json.loads((run.path / "versions.json").read_text()) == versions
+    assert set(versions) == {
+        *("python", "muxrl", "ray", "torch", "numpy", "gymnasium", "platform", "git_commit")
+    }
+    assert versions["numpy"]
+    words = " ".join(str(value) for value in versions.values()).replace("-", " ").split()
+    assert getpass.getuser() not in words
+    assert platform.node() not in words

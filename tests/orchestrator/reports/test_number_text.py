@@ -1,0 +1,19 @@
+import math
+
+import pytest
+
+from muxrl.orchestrator.reports.number_text import number, signed_interval
+from muxrl.orchestrator.reports.statistics import Estimate
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (math.nan, "–"), (7, "7.00"), (-126.64, "−126.6"), (12_345.6, "12,346")],
+)
+def test_numbers_have_the_digits_a_reader_can_use(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_difference_shows_its_sign() -> None:
+    assert signed_interval(Estimate(3.1, -2.0, 4.2)) == "+3.10 [−2.00, 4.20]"
+    assert signed_interval(Estimate(-3.1, math.nan, math.nan)) == "−3.10 [–]"

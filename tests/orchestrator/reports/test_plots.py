@@ -1,0 +1,48 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex
+from tests.orchestrator.records.recorded import new_run, write_whole_run
+
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.reports.plots import COLOURS, _figure, _short_count, _wrapped_assignment
+from muxrl.orchestrator.reports.results import results_of
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    figure = _figure(results_of([RecordedRun.read(run.path)]))
+    wolves, sheep, training = figure.axes
+    assert wolves.get_title("left") == "wolves: QMIX, 2 agents"
+    assert sheep.get_title("left") == "sheep: PPO, 1 agent"
+    assert {axes.get_xlabel() for axes in figure.axes} == {"env steps"}
+    _, learned = wolves.get_lines()
+    assert learned.get_xydata().tolist() == [[0, 0.5], [1_000, 5.5]]
+    assert len(wolves.collections) == 2  # the bands
+    assert [to_hex(line.get_color()).upper() for line in training.get_lines()] == [*COLOURS[:2]]
+
+
+def test_pyplot_and_displays_are_left_alone() -> None:
+    program = (
+        "import sys, muxrl.orchestrator.reports.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (500, "500"), (20_000, "20k"), (2_500, "2.5k"), (1.5e6, "1.5M")]
+)
+def test_axes_count_in_thousands_and_millions(value: float, text: str) -> None:
+    assert _short_count(value) == text
+
+
+def test_long_assignments_break_between_servers() -> None:
+    servers = [f"ppo:agent_{n},partner_{n},other_{n}" for n in range(6)]
+    lines = _wrapped_assignment("|".join(servers))
+    assert len(lines) == 3
+    assert all(len(line) <= 90 for line in lines)

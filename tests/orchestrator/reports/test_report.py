@@ -1,0 +1,209 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run, write_whole_run
+
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.reports.report import combine_runs, main, print_report, write_report
+from muxrl.orchestrator.reports.results import DifferentRuns, Report
+
+
+def printed(report: Report, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
+    """The summaries and the picture's size."""
+    with Image.open(run.plots / "learning.png") as picture:
+        size = picture.size
+    return (
+        json.loads((run.path / "summary.json").read_text()),
+        (run.path / "summary.md").read_text(),
+        size,
+    )
+
+
+def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    plan = run.read_plan()
+    plan["servers"]["sheep"] = {**plan["servers"]["sheep"], "algorithm": "RANDOM", "learns": False}
+    run.write_plan(plan)
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for replaced in (None, "wolves"):
+            metrics.evaluation(evaluation(1_000, replaced, [5.0, 6.0], [5.0, 6.0], [-1.0, -2.0]))
+    report = write_report(run)
+    wolves, sheep = report.servers
+    assert (wolves.learns, sheep.learns) == (True, False)
+    assert sheep.final is not None
+    assert sheep.final.learned.mean == -1.5
+    assert report.notes == ()  # not "never measured with random in its place"
+    summary, markdown, _ = files(run)
+    assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
+    assert "| sheep | RANDOM | sheep | – | – | −1.50 | – | – | does not learn |" in markdown
+    assert "does not learn" in " ".join(printed(report, width=120).split())
+
+
+def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    report = write_report(run)
+    wolves, sheep = report.servers
+    assert wolves.final is not None
+    assert wolves.final.random is not None
+    assert wolves.final.advantage is not None
+    assert wolves.final.learned.mean == pytest.approx(5.5)  # of 5 and 6
+    assert wolves.final.random.mean == pytest.approx(0.5)  # of 0 and 1
+    assert wolves.final.advantage.mean == pytest.approx(5.0)
+    assert wolves.train_return == pytest.approx(2.0)  # of 3 and 1
+    assert wolves.env_steps == 980
+    assert [comparison.env_steps for comparison in wolves.curve] == [0, 1_000]
+    assert sheep.final is not None
+    assert sheep.final.verdict == "worse"  # -1 against 0, always
+    assert report.notes == ()
+
+    summary, markdown, size = files(run)
+    assert summary["assignment"] == ASSIGNMENT
+    assert summary["evaluated_actions"] == "greedy"
+    final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
+    assert (final["advantage"]["mean"], final["verdict"]) == (-1.0, "worse")
+    assert "| wolves | QMIX | wolf\\_0, wolf\\_1 | 980 | 2.00 | 5.50 | 0.50 |" in markdown
+    assert "plots/learning.png" in markdown
+    assert size[0] == 1_600
+    assert "2 episodes, greedy actions, seed 1" in report.caption
+    text = printed(report)
+    for expected in ("wolves", "QMIX", "wolf_1", "+5.00", "5.50", "worse", "greedy actions"):
+        assert expected in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.evaluation(evaluation(2_000, None, [9.0, 9.0], [9.0, 9.0], [9.0, 9.0]))
+    with (run.metrics / "evaluation.jsonl").open("a") as file:
+        file.write('{"time_s": 21, "env_steps": 2000, "repl')  # killed while writing
+    report = write_report(run)
+    assert report.servers[0].final is not None
+    assert report.servers[0].final.env_steps == 1_000
+    assert report.servers[0].curve[-1].env_steps == 2_000
+    assert report.servers[0].curve[-1].random is None
+
+
+def test_a_run_without_evaluation_still_has_its_training(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    (run.metrics / "evaluation.jsonl").unlink()
+    report = write_report(run)
+    assert [server.final for server in report.servers] == [None, None]
+    assert report.servers[0].train_return == pytest.approx(2.0)
+    assert "no evaluation was recorded" in report.notes[0]
+    assert "training returns only" in printed(report)
+    assert files(run)[2][0] == 1_600
+
+
+def test_an_empty_run_gives_an_empty_report(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    report = write_report(run)
+    assert [server.train_return for server in report.servers] == [None, None]
+    assert files(run)[0]["servers"]["sheep"]["final"] is None  # type: ignore[index]
+
+
+def test_an_evaluation_without_random_in_place_says_so(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.evaluation(evaluation(50, None, [1.0], [3.0], [0.0]))
+    report = write_report(run)
+    final = report.servers[0].final
+    assert final is not None
+    assert (final.learned.mean, final.verdict) == (2.0, None)
+    assert report.notes == ("never measured with random in its place: wolves, sheep",)
+    assert files(run)[0]["servers"]["wolves"]["final"]["learned"]["low"] is None  # type: ignore[index]
+
+
+def test_episodes_are_paired_by_place_though_agents_were_not_in_all_of_them(
+    tmp_path: Path,
+) -> None:
+    run = new_run(tmp_path)
+    learned, random = [1.5, 100.5, None, 50.5], [None, 100.0, 30.0, 50.0]
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.evaluation(evaluation(50, None, learned, learned, [0.0] * 4))
+        metrics.evaluation(evaluation(50, "wolves", random, random, [0.0] * 4))
+    final = write_report(run).servers[0].final
+    assert final is not None
+    assert final.advantage is not None
+    assert (final.advantage.mean, final.advantage.low, final.advantage.high) == (0.5, 0.5, 0.5)
+    assert final.num_episodes == 3
+
+
+def test_seeds_are_combined(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2, 3)]
+    for shift, run in enumerate(runs):
+        write_whole_run(run, shift=10.0 * shift)
+    out = tmp_path / "study"
+    report = combine_runs([run.path for run in runs], out)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "learning.png",
+        "summary.json",
+        "summary.md",
+    ]
+    final = report.servers[0].final
+    assert final is not None
+    assert final.advantage is not None
+    assert final.learned.mean == pytest.approx(15.5)  # 5.5, 15.5, 25.5
+    assert final.advantage.mean == pytest.approx(5.0)
+    assert (final.num_episodes, final.num_seeds_above) == (6, 3)
+    assert report.seeds == (1, 2, 3)
+    assert "stratified by seed" in report.caption
+    assert [len(curve) for curve in report.servers[0].seed_curves] == [2, 2, 2]
+    over_seeds = combine_runs([run.path for run in runs], out, over_seeds=True).servers[0].final
+    assert over_seeds is not None
+    width, wider = (f.learned.high - f.learned.low for f in (final, over_seeds))
+    assert width < wider
+
+
+def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+    for run, all_env_steps in zip(runs, ([0, 1_000, 2_000], [3, 1_020]), strict=True):
+        with MetricsWriter(run, tensorboard=False) as metrics:
+            for env_steps in all_env_steps:
+                for replaced in (None, "wolves", "sheep"):
+                    metrics.evaluation(evaluation(env_steps, replaced, [1.0], [1.0], [1.0]))
+    report = combine_runs([run.path for run in runs], tmp_path / "study")
+    assert [c.env_steps for c in report.servers[0].curve] == [1.5, 1_010.0]
+    assert any("between 1,020 and 2,000 env steps" in note for note in report.notes)
+
+
+def test_runs_of_different_experiments_are_not_combined(tmp_path: Path) -> None:
+    first, other = new_run(tmp_path, 1), new_run(tmp_path, 2, "ppo:wolf_0,wolf_1|ppo:sheep")
+    with pytest.raises(DifferentRuns, match="nothing but the seed"):
+        combine_runs([first.path, other.path], tmp_path / "study")
+
+
+def test_the_same_run_twice_is_remarked(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    report = combine_runs([run.path, run.path], tmp_path / "study")
+    assert any("same seed" in note for note in report.notes)
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    assert main([str(run.path)]) == 0
+    assert "wolves" in capsys.readouterr().out
+    assert main([str(run.path), "--out", str(tmp_path / "elsewhere")]) == 0
+    assert (tmp_path / "elsewhere" / "summary.md").exists()
+    assert main([str(tmp_path / "absent")]) == 1
+    assert "no such folder" in capsys.readouterr().err.replace("\n", " ")
+    with pytest.raises(SystemExit):
+        main([str(run.path), str(run.path)])
+    assert "need --out" in capsys.readouterr().err

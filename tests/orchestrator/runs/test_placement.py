@@ -1,0 +1,72 @@
+"""Places for all processes of a run, or for none; on a Ray with two logical CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, load_config, prepare
+from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.orchestrator.runs.placement import NoPlace, bundles, reserved, strategy
+from muxrl.orchestrator.runs.whole_run import run_experiment
+from muxrl.servers.config import ResourcesConfig, ServerConfig
+
+
+def config(num_cpus: float, num_gpus: float = 0.0, host: str = "127.0.0.1") -> ExperimentConfig:
+    """One server beside a simulation that others start."""
+    resources = ResourcesConfig(num_cpus=num_cpus, num_gpus=num_gpus)
+    return ExperimentConfig(
+        simulation=SimulationConfig(env="external"),
+        servers={"a": ServerConfig(host=host, resources=resources)},
+    )
+
+
+def test_who_asks_for_nothing_needs_no_place() -> None:
+    assert bundles(config(0.0)) == []
+    with reserved(config(0.0)) as scheduling:  # and no Ray
+        assert scheduling is None
+
+
+def test_servers_that_listen_on_loopback_and_their_simulations_share_a_machine() -> None:
+    assert strategy(config(1.0)) == "STRICT_PACK"
+    assert strategy(config(1.0, host="0.0.0.0")) == "PACK"
+
+
+@pytest.fixture(scope="module")
+def two_cpus() -> Iterator[None]:
+    with local_ray(num_cpus=2):
+        yield
+
+
+@pytest.mark.learning
+@pytest.mark.usefixtures("two_cpus")
+class TestOnRay:
+    def test_what_is_held_is_not_given_twice_and_is_given_back(self) -> None:
+        said: list[str] = []
+        with reserved(config(1.5)) as scheduling:
+            assert scheduling is not None
+            with pytest.raises(NoPlace) as refusal, reserved(config(1.0), said.append, 1.0):
+                pass
+        story = "the run reserves 1 CPUs (logical ones), all on one machine"
+        assert said[0].startswith(f"waiting for a place: {story}")
+        assert f"within 1 s: {story}" in str(refusal.value)
+        assert "machines have 2 CPUs, and 0.5 CPUs are free" in str(refusal.value)
+        with reserved(config(2.0), said.append):
+            pass
+        assert len(said) == 1
+
+    def test_a_run_that_finds_no_room_says_so_and_starts_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chase = prepare(load_config("chase"))
+        monkeypatch.setattr("muxrl.orchestrator.runs.whole_run.reserved", impatient)
+        result = run_experiment(chase, run_dir=tmp_path / "run", show_progress=False)
+        assert (result.outcome, result.exit_code) == ("failed", 1)
+        assert "the run reserves 3 CPUs" in result.problem
+        assert not any((tmp_path / "run" / "logs").iterdir())
+
+
+def impatient(config: ExperimentConfig, say: object) -> object:
+    return reserved(config, patience_s=1.0)

@@ -1,0 +1,86 @@
+"""Signals: the first one interrupts, later ones find nothing, and Ray does not get in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible, uninterrupted
+
+
+def _tell(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(autouse=True)
+def _handlers():
+    """Ctrl-C as at a terminal, however the tests were started; all as before afterwards."""
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_only_the_first_signal_interrupts(first):
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            _tell(first)
+        _tell(signal.SIGTERM)
+        _tell(signal.SIGINT)
+        claim_signals()  # as after ray.init: too late for one that has been told
+        _tell(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        _tell(signal.SIGINT)
+
+
+def test_a_way_out_is_left_alone():
+    with interruptible():
+        ignore_signals()
+        _tell(signal.SIGINT)
+        _tell(signal.SIGTERM)
+    with uninterrupted():
+        _tell(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        _tell(signal.SIGINT)
+
+
+def test_a_ctrl_c_that_was_ignored_from_the_beginning_stays_so():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interruptible():
+        _tell(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            _tell(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+RAY_SHUT_DOWN = """
+import os, signal
+from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
+
+with interruptible():
+    with local_ray(num_cpus=1):
+        claim_signals()
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            print("interrupted")
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("alive")
+"""
+
+
+def test_rays_end_leaves_signals_as_they_are():
+    """Its crash handler would put SIGTERM back to its default, in the middle of a way out."""
+    done = subprocess.run(
+        [sys.executable, "-c", RAY_SHUT_DOWN], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["interrupted", "alive"]

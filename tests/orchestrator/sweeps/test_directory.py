@@ -1,0 +1,135 @@
+"""A sweep's directory: trials read back as they were written, runs that never overwrite."""
+
+import threading
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+
+from muxrl.orchestrator.sweeps.directory import (
+    OUTCOME_FILE,
+    NotASweepDirectory,
+    SweepDirectory,
+    SweepIsRunning,
+    TrialRecord,
+)
+from muxrl.orchestrator.sweeps.runner import Book, _resumed
+from muxrl.orchestrator.sweeps.trial import IS_FINISHED
+
+
+def record(number=0, assignment="a:x", **values):
+    return TrialRecord(
+        f"{number}-x", assignment, {"r": "a"}, {"servers.r.settings.lr": 0.1}, 3, **values
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = SweepDirectory.create_at(tmp_path / "sweep")
+    folder.config_file.write_text("{}")
+    folder.write_trials([record()])
+    return folder
+
+
+def test_trials_come_back_as_they_were(folder):
+    records = [record(0, status="done", metric=1.5, run_dir="runs/0-x"), record(1)]
+    folder.write_trials(records)
+    assert SweepDirectory.open(folder.path).trials() == records
+
+
+def test_what_is_no_number_is_none(folder):
+    folder.write_trials([record(metric=float("nan"))])
+    assert folder.trials()[0].metric is None
+
+
+def test_names_are_never_taken_twice(tmp_path):
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    paths = [SweepDirectory.create(tmp_path, "mine", now).path.name for _ in range(2)]
+    assert paths == ["mine-20260102-030405", "mine-20260102-030405-2"]
+    with pytest.raises(FileExistsError):
+        SweepDirectory.create_at(tmp_path / paths[0])
+
+
+def test_a_trial_that_begins_again_gets_a_new_run(folder):
+    for name in ("0-x", "0-x-2", "0-x-3"):
+        path = folder.new_run("0-x")
+        assert path == folder.runs / name
+        path.mkdir()
+
+
+def test_what_is_no_sweep_says_why(folder, tmp_path):
+    with pytest.raises(NotASweepDirectory, match="there is no such folder"):
+        SweepDirectory.open(tmp_path / "nowhere")
+    with pytest.raises(NotASweepDirectory, match=r"has no sweep\.yaml"):
+        SweepDirectory.open(tmp_path)
+    (folder.path / "trials.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(NotASweepDirectory, match=r"trials\.jsonl cannot be read"):
+        folder.trials()
+
+
+def test_one_process_runs_it_at_a_time(folder):
+    with folder.locked(), pytest.raises(SweepIsRunning, match="being run by another process"):
+        folder.locked().__enter__()
+    with folder.locked():
+        pass
+
+
+def test_the_ray_of_a_killed_process_is_cleared_away(folder, tmp_path):
+    left, other = tmp_path / "muxrl-abc", tmp_path / "precious"
+    left.mkdir()
+    other.mkdir()
+    for path in (left, other):
+        with folder.locked() as lock:
+            lock.note(str(path))
+    with folder.locked():
+        pass
+    assert not left.exists()
+    assert other.exists()
+
+
+@pytest.mark.parametrize("status", ["done", "stopped_early"])
+def test_finished_trials_stay_when_a_sweep_is_resumed(folder, status):
+    finished = record(status=status, metric=2.0, run_dir="runs/0-x")
+    assert _resumed(finished, folder) is finished
+
+
+def test_what_a_simulation_refused_is_not_tried_again(folder):
+    refused = record(status="failed", cause="no such size", assignment="")
+    assert _resumed(refused, folder) is refused
+
+
+def test_trials_that_are_stopped_last_are_waited_for(folder):
+    run = folder.new_run("0-x")
+    run.mkdir()
+    mine = record(status="running", run_dir="runs/0-x")
+    book = Book(folder, [mine])
+    trial = SimpleNamespace(
+        config={"trial": mine.id}, last_result={IS_FINISHED: False}, is_finished=lambda: True
+    )
+    book.on_trial_complete(0, [trial], trial)
+    saved = threading.Timer(0.5, lambda: (run / OUTCOME_FILE).write_text(mine.to_json()))
+    saved.start()
+    book.on_step_end(1, [trial])
+    assert folder.outcome_of(mine) is not None
+    saved.join()
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted", "waiting"])
+def test_all_others_begin_again(folder, status):
+    begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained", env_steps=5)
+    assert _resumed(begun, folder) == record()
+
+
+def test_a_trial_that_ended_just_before_its_sweep_was_killed_is_finished(folder):
+    run = folder.new_run("0-x")
+    run.mkdir()
+    outcome = record(status="done", metric=3.0)
+    (run / OUTCOME_FILE).write_text(outcome.to_json())
+    resumed = _resumed(record(status="running", run_dir="runs/0-x"), folder)
+    assert resumed == record(status="done", metric=3.0, run_dir="runs/0-x")
+    # "stopped_early" may be the end of the sweep, not its scheduler's word.
+    for status in ("failed", "stopped_early"):
+        (run / OUTCOME_FILE).write_text(record(status=status).to_json())
+        assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()
+    (run / OUTCOME_FILE).write_text("{")
+    assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()

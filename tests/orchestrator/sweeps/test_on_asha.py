@@ -1,0 +1,68 @@
+"""A sweep on Ray Tune from a script, with a scheduler that ends the worse trial early."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+import muxrl
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+
+SWEEP = {
+    "experiment": {
+        "simulation": {"env": "muxrl.experiments.simulations.zero_cost:ZeroCost", "num_cpus": 0.25},
+        "stop": {"env_steps": 4_000},
+        "evaluation": {"final_num_episodes": 4},
+        "metrics_interval_s": 0.1,
+        "tensorboard": False,
+    },
+    "roles": {"all": ["*"]},
+    "algorithms": {
+        "small": {
+            "algorithm": "A2C",
+            "settings": {"train_batch_size_per_learner": 100},
+            "model": {"fcnet_hiddens": [8]},
+        }
+    },
+    # Longer episodes have greater returns, so it is known which trial is the worse one.
+    "parameters": {"simulation.kwargs.num_steps": {"grid": [40, 5]}},
+    "metric": {"of": "all", "source": "training"},
+    "scheduler": {"kind": "asha", "grace_env_steps": 200, "reduction_factor": 2},
+    "max_concurrent": 1,
+    "report_interval_s": 0.2,
+}
+
+
+def test_the_worse_of_two_trials_is_ended_early(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SWEEP))
+    result = muxrl.sweep(path, ["seeds=[3]"], sweep_dir=tmp_path / "sweep")
+    assert result.exit_code == 0
+    better, worse = result.trials
+    assert (better.status, worse.status) == ("done", "stopped_early")
+    assert better.env_steps >= 4_000 > worse.env_steps
+    assert better.metric is not None
+    assert worse.metric is not None
+    assert better.metric > worse.metric
+    assert result.best() is better
+
+    frame = result.frame()
+    assert list(frame["simulation.kwargs.num_steps"]) == [40, 5]
+    assert list(frame["all"]) == ["small", "small"]
+    # A trial that was ended early has ended as any run does: report and checkpoints are there.
+    for run_dir in frame["run_dir"]:
+        assert (run_dir / "summary.json").exists()
+        assert (run_dir / "checkpoints" / "all" / "last").exists()
+
+    evaluations = result.evaluations()
+    learned = evaluations[evaluations["replaced"].isna()]
+    assert set(learned["run"]) == {better.id}
+    assert learned["episode"].nunique() == 4
+    assert all(map(math.isfinite, learned["return"]))
+
+    again = muxrl.sweep(tmp_path / "sweep", resume=True)
+    assert again.trials == result.trials

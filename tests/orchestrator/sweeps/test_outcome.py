@@ -1,0 +1,159 @@
+"""What a sweep hands back and prints: metric, frame, best trial, exit code, estimate."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from muxrl.orchestrator.sweeps.calibration import Pace
+from muxrl.orchestrator.sweeps.command import duration, estimate_text
+from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.metric import Measured, combine, measure
+from muxrl.orchestrator.sweeps.plan import Row
+from muxrl.orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
+from muxrl.orchestrator.sweeps.table import print_result, print_rows
+from muxrl.orchestrator.sweeps.trial import placement, row_of, tune_config
+
+
+def trial(number, status="done", metric=None, seed=0, **values):
+    return TrialRecord(
+        f"{number}-qmix-ppo-abc-s{seed}",
+        "qmix:h|ppo:p",
+        {"hunters": "qmix", "prey": "ppo"},
+        {"servers.prey.settings.lr": 0.001 * (number + 1)},
+        seed,
+        status=status,
+        metric=metric,
+        **values,
+    )
+
+
+TRIALS = (
+    trial(0, metric=1.0, run_dir="runs/a", env_steps=4000, metric_source="evaluation"),
+    trial(1, metric=3.0, run_dir="runs/b", env_steps=4000, metric_source="evaluation"),
+    trial(2, "stopped_early", metric=9.0, run_dir="runs/c"),
+    trial(3, "failed", cause="server 'prey' died; its log: runs/d/logs/prey.log", run_dir="runs/d"),
+)
+
+
+def result(mode="max", **values):
+    config = SweepConfig(name="s", metric=MetricConfig(of="prey", mode=mode))
+    return SweepResult(Path("/sweeps/s"), TRIALS, config, **values)
+
+
+def test_the_best_is_of_those_that_ran_to_their_end():
+    assert result().best() is TRIALS[1]
+    assert result("min").best() is TRIALS[0]
+
+
+def test_exit_codes():
+    assert result().exit_code == 1
+    assert result(is_interrupted=True).exit_code == 130
+    assert SweepResult(Path(), TRIALS[:3], SweepConfig()).exit_code == 0
+
+
+def test_a_frame_has_a_row_for_each_trial_and_a_column_for_each_role_and_parameter():
+    frame = result().frame()
+    assert list(frame.columns) == [
+        *("trial", "assignment", "hunters", "prey", "servers.prey.settings.lr", "seed", "status"),
+        *("metric", "metric_source", "env_steps", "time_s", "run_dir", "cause"),
+    ]
+    assert list(frame["status"]) == ["done", "done", "stopped_early", "failed"]
+    assert frame.loc[1, "metric"] == 3.0
+    assert frame.loc[0, "run_dir"] == Path("/sweeps/s/runs/a")
+
+
+def test_what_came_of_it_is_printed_with_the_causes_of_failures():
+    console = Console(file=io.StringIO(), width=160)
+    print_result(result(), console)
+    text = console.file.getvalue()
+    assert "s: 2 done, 1 stopped early, 1 failed" in text
+    assert "return (prey)" in text
+    line = "3-qmix-ppo-abc-s0 failed: server 'prey' died; its log: runs/d/logs/prey.log"
+    assert line in text.splitlines()
+
+
+def test_trials_to_come_are_printed():
+    console = Console(file=io.StringIO(), width=120)
+    rows = [
+        Row("0-a", "a:x", {"r": "a"}, {}, 0),
+        Row("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
+    ]
+    print_rows(rows, console)
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["2", "trials"] in lines
+    assert ["0", "a", "–", "0"] in lines
+    assert ["1", "b", "0.000123", "7"] in lines
+
+
+def run(returns=None, training=None):
+    """A stand-in for what `measure` reads of a run."""
+    evaluated = None if returns is None else {"returns": returns, "env_steps": 300}
+    tally = SimpleNamespace(env_steps=500, record=lambda: {"episode_return_mean": training or {}})
+    servers = {"prey": SimpleNamespace(agents={"p": None, "q": None})}
+    return SimpleNamespace(
+        evaluated=evaluated, tally=tally, experiment=SimpleNamespace(servers=servers)
+    )
+
+
+def test_the_metric_is_a_role_s_mean_or_the_sum_of_all():
+    one = run(returns={"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})
+    assert measure(one, MetricConfig("prey")) == Measured(3.0, "evaluation", 300)
+    assert measure(one, MetricConfig("total")) == Measured(8.0, "evaluation", 300)
+
+
+def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for():
+    assert measure(run(training={"p": 2.0}), MetricConfig("prey")) == Measured(2.0, "training", 500)
+    both = run(returns={"p": [9.0]}, training={"p": 2.0})
+    assert measure(both, MetricConfig("prey", source="training")).value == 2.0
+    assert measure(run(), MetricConfig("prey")) is None
+
+
+def test_what_is_no_number_is_no_metric():
+    assert combine({"a": float("nan"), "b": 1.0}, ["a", "b"], is_sum=True) is None
+    assert combine({}, [], is_sum=False) is None
+
+
+def test_tune_carries_a_row_about_and_gives_it_back():
+    row = Row("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
+    assert row_of(tune_config(row, Path("/x"))) == row
+
+
+def test_a_placement_group_has_a_bundle_for_each_process():
+    from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+    from muxrl.servers.config import ResourcesConfig, ServerConfig
+
+    config = ExperimentConfig(
+        simulation=SimulationConfig(num_processes=2, num_cpus=0.25),
+        servers={
+            "a": ServerConfig(resources=ResourcesConfig(num_cpus=1.0, num_gpus=0.5)),
+            "b": ServerConfig(resources=ResourcesConfig(num_cpus=0.0)),
+        },
+    )
+    # Server a, two simulations and the evaluation; nothing for who asks for nothing.
+    group = placement(config)
+    assert group.strategy == "STRICT_PACK"
+    assert group.head_bundle_is_empty, "the trial itself only watches"
+    assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}, *[{"CPU": 0.25}] * 3]
+
+
+def pace(train_s, num_trials):
+    return Pace("a:x", num_trials, 10.0, 100.0, train_s, 5.0)
+
+
+def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
+    paces = [pace(45.0, 2), pace(105.0, 4)]  # 2 * 60 s + 4 * 120 s
+    assert estimate_text(paces, 1) == "in all: about 10 min, one trial after another"
+    assert "about 10 min if trials, 2 at a time" in estimate_text(paces, 2)
+    assert "5 min if the machine has room" in estimate_text(paces, 2)
+    assert "cannot be told" in estimate_text([*paces, pace(None, 1)], 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3.4, "3 s"), (89, "89 s"), (100, "2 min"), (7500, "2 h 5 min")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,227 @@
+"""From a sweep's YAML to its table of trials, and every mistake by name before anything starts."""
+
+import re
+
+import pytest
+
+from muxrl.orchestrator.config import ConfigError
+from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep, load_written, to_yaml
+from muxrl.orchestrator.sweeps.plan import make_plan
+
+BASE = """
+simulation: {env: "muxrl.experiments.simulations.zero_cost:ZeroCost", kwargs: {num_agents: 3}}
+servers:
+  old: {algorithm: PPO, agents: [agent_0, agent_1], port: 9900}
+  stays: {algorithm: RANDOM, agents: [agent_2]}
+stop: {env_steps: 500}
+"""
+SWEEP = """
+base: base.yaml
+experiment: {stop: {env_steps: 400}}
+roles: {left: [agent_0], right: [agent_1]}
+algorithms:
+  random: {}
+  small_ppo: {algorithm: PPO, model: {fcnet_hiddens: [8]}, settings: {lr: 0.001}}
+  team: {algorithm: VDN}
+seeds: [3, 5]
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    (tmp_path / "base.yaml").write_text(BASE)
+
+    def write(text=SWEEP):
+        (tmp_path / "mine.yaml").write_text(text)
+        return tmp_path / "mine.yaml"
+
+    return write
+
+
+@pytest.fixture
+def problems_of(write):
+    def problems_of(*overrides, text=SWEEP):
+        with pytest.raises(ConfigError) as caught:
+            make_plan(load_sweep(write(text), overrides))
+        return caught.value.problems
+
+    return problems_of
+
+
+def test_the_base_is_found_beside_the_sweep_and_changed(write):
+    config = load_sweep(write(), ["experiment.simulation.kwargs.num_steps=7", "num_samples=1"])
+    assert config.name == "mine"
+    assert config.experiment.name == "base"
+    assert config.experiment.stop.env_steps == 400
+    assert config.experiment.simulation.kwargs == {"num_agents": 3, "num_steps": 7}
+
+
+def test_the_table_has_all_of_a_seed_before_the_next(write):
+    plan = make_plan(load_sweep(write()))
+    assert [row.seed for row in plan.rows] == [3] * 9 + [5] * 9
+    assert [tuple(row.roles.values()) for row in plan.rows[:4]] == [
+        ("random", "random"),
+        ("random", "small_ppo"),
+        ("random", "team"),
+        ("small_ppo", "random"),
+    ]
+    ids = [row.trial_id for row in plan.rows]
+    assert len(set(ids)) == len(ids)
+    assert re.fullmatch("01-random_left-small_ppo-random_stays-[0-9a-f]{12}-s3", ids[1]), ids[1]
+
+
+def test_roles_get_servers_and_the_base_gives_way(write):
+    plan = make_plan(load_sweep(write()))
+    row = next(r for r in plan.rows if r.roles == {"left": "team", "right": "small_ppo"})
+    experiment = plan.experiments[row.trial_id]
+    assert list(experiment.servers) == ["stays", "left", "right"]
+    assert experiment.servers["left"].algorithm == "VDN"
+    assert experiment.servers["left"].groups == {"left": ("agent_0",)}
+    assert experiment.servers["right"].settings == {"lr": 0.001}
+    assert all(server.port == 0 for server in experiment.servers.values())
+    assert experiment.config.seed == 3
+    assert row.assignment == experiment.assignment
+    assert row.assignment == "team:agent_0|small_ppo:agent_1|random:agent_2"
+
+
+def test_parameters_reach_servers_and_templates_where_they_are_used(write):
+    text = SWEEP + (
+        "parameters:\n"
+        "  algorithms.small_ppo.settings.lr: {grid: [0.1, 0.2]}\n"
+        "  servers.left.max_policy_lag: {choice: [4]}\n"
+    )
+    plan = make_plan(load_sweep(write(text), ["seeds=[0]", "algorithms.team.algorithm=RANDOM"]))
+    rows = [row for row in plan.rows if row.roles == {"left": "random", "right": "small_ppo"}]
+    assert [row.parameters for row in rows] == [
+        {"algorithms.small_ppo.settings.lr": lr, "servers.left.max_policy_lag": 4}
+        for lr in (0.1, 0.2)
+    ]
+    for row, lr in zip(rows, (0.1, 0.2), strict=True):
+        servers = plan.experiments[row.trial_id].servers
+        assert servers["right"].settings == {"lr": lr}
+        assert servers["left"].max_policy_lag == 4
+    without = [row for row in plan.rows if row.roles == {"left": "random", "right": "random"}]
+    assert [row.parameters for row in without] == [{"servers.left.max_policy_lag": 4}]
+
+
+def test_a_swept_simulation_decides_who_there_is(write):
+    text = SWEEP.replace("roles: {left: [agent_0], right: [agent_1]}", "roles: {all: ['*']}") + (
+        "parameters: {simulation.kwargs.num_agents: {grid: [1, 2]}}\n"
+    )
+    plan = make_plan(load_sweep(write(text), ["seeds=[0]"]))
+    assert [row.assignment for row in plan.rows[:2]] == [
+        "random:agent_0",
+        "random:agent_0,agent_1",
+    ]
+
+
+def test_without_roles_the_base_s_servers_stay(write):
+    text = "base: base.yaml\nparameters: {servers.old.settings.lr: {grid: [0.1, 0.2]}}\n"
+    plan = make_plan(load_sweep(write(text)))
+    assert [row.roles for row in plan.rows] == [{}, {}]
+    assert plan.rows[0].assignment == "ppo:agent_0,agent_1|random:agent_2"
+    lrs = [plan.experiments[row.trial_id].servers["old"].settings["lr"] for row in plan.rows]
+    assert lrs == [0.1, 0.2]
+
+
+def test_what_is_written_down_makes_the_same_table(write, tmp_path):
+    config = load_sweep(write(), ["experiment.servers.stays.token=secret"])
+    text = to_yaml(config)
+    assert "secret" not in text
+    (tmp_path / "sweep.yaml").write_text(text)
+    again = load_resumed(
+        tmp_path / "sweep.yaml", ["experiment.servers.stays.token=secret", "max_concurrent=3"]
+    )
+    assert again.max_concurrent == 3
+    assert make_plan(again).rows == make_plan(config).rows
+    with pytest.raises(ConfigError, match=r"stays\.token: is left open"):
+        load_resumed(tmp_path / "sweep.yaml")
+    assert load_written(tmp_path / "sweep.yaml").experiment.servers["stays"].token == ""
+    with pytest.raises(ConfigError, match=r"seeds=\[1\].*goes on with the trials it has"):
+        load_resumed(tmp_path / "sweep.yaml", ["seeds=[1]"])
+
+
+def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
+    text = (
+        "base: base.yaml\nexperiment:\n  stop: {env_stps: 4}\nroles: {left: [agent_0]}\n"
+        "algorithms:\n  ppo: {setings: {}}\nnum_sampels: 3\nmetric: {mode: up}\n"
+        "parameters:\n  seed.x: {unifrm: [0, 1]}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_sweep(write(text))
+    assert caught.value.problems == [
+        "line 3: experiment.stop.env_stps: unknown key 'env_stps'; did you mean 'env_steps'?",
+        "line 6: algorithms.ppo.setings: unknown key 'setings'; did you mean 'settings'?",
+        "line 7: num_sampels: unknown key 'num_sampels'; did you mean 'num_samples'?",
+        "line 8: metric.mode: must be one of 'max', 'min', got the text 'up'",
+        "line 10: parameters.seed.x.unifrm: unknown key 'unifrm'; did you mean 'uniform'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "story"),
+    [
+        ("roles.left=[agent_9]", "roles.left: 'agent_9' matches no agent"),
+        ("roles.right=[agent_*]", "agent 'agent_0' is in 'left' and 'right'; one can have it"),
+        ("roles.right=[agent_1,agent_2]", None),
+        ("roles.left=[]", "roles.left: has no agents"),
+        ("roles.stays=[agent_2]", None),
+        ("roles.total=[agent_2]", "'total' is the metric's word for all agents"),
+        ("roles={left: [agent_0], right: null}", "roles.right"),
+        ("algorithms.random.port=9", "algorithms.random.port: is given, but trials run side by"),
+        ("algorithms.RANDOM={}", "differ in case alone"),
+        ("algorithms.team.algorithm=QMX", "unknown algorithm 'QMX'"),
+        ("metric.of=rigt", "there is no role or server 'rigt'; did you mean 'right'?"),
+        ("scheduler.kind=pbt", "servers cannot take over weights in mid-run"),
+        ("scheduler.kind=ash", "there is no 'ash'; did you mean 'asha'?"),
+        ("scheduler={kind: asha, grace_env_steps: 900}", "none would ever be ended"),
+        ("searcher=bayes", "there is no 'bayes'; known are random, optuna"),
+        ("seeds=[1,1]", "seeds: names one twice"),
+        ("num_samples=2", "nothing is drawn"),
+        ("num_samples=0", "num_samples: is 0, must be above 0"),
+        ("max_concurrent=0", "max_concurrent: is 0, must be above 0"),
+        ("experiment.simulation.env=external", "is external; a sweep starts the simulations"),
+        ("experiment.stop={env_steps: null}", "stop: nothing ends this run"),
+        ("parameters={servers.lft.port: {grid: [1]}}", "no role or server 'lft'; did you mean 'l"),
+        ("parameters={algorithms.pp.port: {grid: [1]}}", "there is no algorithm 'pp'"),
+        ("parameters={stp.env_steps: {grid: [1]}}", "unknown key 'stp'; did you mean 'stop'?"),
+        ("parameters={stop.env_steps: {grid: [x]}}", "must be an integer or null, got the text"),
+    ],
+)
+def test_what_cannot_run_is_named(problems_of, write, override, story):
+    if story is None:
+        make_plan(load_sweep(write(), [override]))
+        return
+    problems = problems_of(override)
+    assert any(story in problem for problem in problems), problems
+
+
+def test_a_base_server_that_is_only_in_part_in_roles(problems_of):
+    (problem,) = problems_of(text=SWEEP.replace(", right: [agent_1]", ""))
+    assert "the base's server 'old' serves agent_1, in no role" in problem
+
+
+def test_what_is_wrong_with_some_trials_says_with_which(problems_of):
+    one, other = problems_of("algorithms.team.settings.mixr=qmix")
+    assert one.endswith("(in 3 of 9 settings, such as {left: random, right: team})")
+    assert other.endswith("(in 3 of 9 settings, such as {left: team, right: random})")
+
+
+def test_asha_needs_a_budget(problems_of):
+    problems = problems_of("scheduler.kind=asha", "experiment.stop={env_steps: null, time_s: 3}")
+    assert any("set experiment.stop.env_steps" in problem for problem in problems)
+
+
+def test_optuna_chooses_where_grids_try(problems_of, monkeypatch):
+    text = SWEEP + "parameters: {servers.left.max_policy_lag: {grid: [1, 2]}}\n"
+    problems = problems_of("searcher=optuna", text=text)
+    assert any("use choice, or searcher: random" in problem for problem in problems)
+    assert any("optuna has nothing to choose" in p for p in problems_of("searcher=optuna"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert any("optuna is not installed" in p for p in problems_of("searcher=optuna"))
+
+
+def test_assignments_need_roles(problems_of):
+    text = "base: base.yaml\nassignments: {listed: ['ppo:agent_0']}\n"
+    assert any("no roles" in problem for problem in problems_of(text=text))
+    assert any("algorithms: is missing" in p for p in problems_of(text=text + "roles: {a: [x]}\n"))

@@ -1,0 +1,130 @@
+"""IMPALA and APPO in place: an update when a batch comes, and values that bootstrap."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.policy.policy import PolicySpec
+
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.env_runner import ExternalEnvRunner
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.feed import Feed
+
+OBSERVED = np.ones(2, np.float32)
+GAMMA = 0.5
+
+
+class Seat:
+    seat_id = policy_id = "a"
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def episode(length: int, *, is_terminated: bool) -> Any:
+    """Every step pays 1, whatever is done."""
+    seats: dict[str, Any] = {"a": Seat()}
+    recorder = Recorder(f"e{np.random.default_rng().integers(1 << 60)}", seats,
+                        lambda *args, **kwargs: "a", lookback=0)  # fmt: skip
+    recorder.begin({"a": OBSERVED})
+    for t in range(length):
+        is_last = t == length - 1
+        recorder.add(
+            actions={"a": t % 2},
+            extra_outputs={
+                "a": {
+                    Columns.ACTION_LOGP: np.float32(np.log(0.5)),
+                    Columns.ACTION_DIST_INPUTS: np.zeros(2, np.float32),
+                }
+            },
+            observations={"a": OBSERVED},
+            rewards={"a": 1.0},
+            terminated={"a"} if is_last and is_terminated else set(),
+            truncated={"a"} if is_last and not is_terminated else set(),
+            is_last=is_last,
+            weights_seq_no=1,
+        )
+    return recorder.finish()
+
+
+def build(name: str, **settings: Any) -> tuple[Any, Feed]:
+    config = get_algorithm(name).make_config(
+        {
+            "gamma": GAMMA,
+            "lr": 0.02,
+            "entropy_coeff": 1.0,  # holds the policy near the behaviour's, uniform one
+            "train_batch_size_per_learner": 20,
+            "min_sample_timesteps_per_iteration": 0,
+            **settings,
+        },
+        {"fcnet_hiddens": [8]},
+    )
+    config.environment(env=None)
+    config.multi_agent(
+        policies={"a": PolicySpec(None, Seat.observation_space, Seat.action_space)},
+        policy_mapping_fn=lambda *args, **kwargs: "a",
+    )
+    config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
+    algo = config.build_algo()
+    feed = Feed(1)
+    algo.env_runner.attach(feed, needs_log_probabilities=True)
+    return algo, feed
+
+
+def value_after(algo: Any, feed: Feed, num_updates: int, length: int, is_terminated: bool) -> float:
+    for _ in range(num_updates):
+        feed.put([episode(length, is_terminated=is_terminated) for _ in range(20 // length)])
+        algo.training_step()
+    module = algo.learner_group._learner.module["a"]
+    with torch.no_grad():
+        values = module.compute_values({Columns.OBS: torch.from_numpy(OBSERVED[None])})
+    return float(values[0])
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("name", ["IMPALA", "APPO"])
+@pytest.mark.parametrize(
+    ("length", "is_terminated", "expected"),
+    [
+        (1, False, 1.0 / (1.0 - GAMMA)),  # cut at once: all that there is to learn is the bootstrap
+        (4, False, 1.0 / (1.0 - GAMMA)),
+        (1, True, 1.0),
+        (2, True, np.mean([1.0, 1.0 + GAMMA])),
+    ],
+)
+def test_values_of_a_constant_reward(
+    name: str, length: int, is_terminated: bool, expected: float
+) -> None:
+    algo, feed = build(name)
+    assert value_after(algo, feed, 250, length, is_terminated) == pytest.approx(expected, abs=0.1)
+    algo.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "num_updates"),
+    [("IMPALA", {}, 1), ("APPO", {"circular_buffer_iterations_per_batch": 3}, 3)],
+)
+def test_a_batch_is_learnt_when_it_comes_and_its_weights_are_in_use_at_once(
+    name: str, settings: dict[str, Any], num_updates: int
+) -> None:
+    algo, feed = build(name, **settings)
+    runner = algo.env_runner
+    for i in range(1, 4):
+        feed.put([episode(20, is_terminated=False)])
+        algo.training_step()
+        assert runner.inference.weights_seq_no == i * num_updates
+        assert feed.is_open
+        learnt = algo.learner_group._learner.module["a"].state_dict()
+        for key, weights in runner.module["a"].state_dict().items():
+            assert torch.equal(weights, learnt[key]), key
+    assert not [t for t in threading.enumerate() if "Learner" in t.name]
+    algo.stop()

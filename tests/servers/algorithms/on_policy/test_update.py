@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.policy.policy import PolicySpec
+from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
+
+from muxrl.servers.algorithms.on_policy.episode_batch import advantages_of
+from muxrl.servers.algorithms.on_policy.minibatches import Minibatches
+from muxrl.servers.algorithms.ppo import PPOConfig
+
+BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
+DISCRETE = spaces.Discrete(4)
+
+
+def make_learner(learner_class: type[PPOTorchLearner] | None = None, **training: Any) -> Any:
+    config = (
+        PPOConfig()
+        .training(**{"gamma": 0.9, "lambda_": 0.8, **training})
+        .multi_agent(
+            policies={m: PolicySpec(None, BOX, DISCRETE) for m in ("p", "q")},
+            policy_mapping_fn=lambda agent_id, *args, **kwargs: agent_id,
+        )
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8], vf_share_layers=False))
+        .debugging(seed=0)
+    )
+    config.validate()
+    of_modules = dict.fromkeys(("p", "q"), (BOX, DISCRETE))
+    learner_class = learner_class or config.get_default_learner_class()
+    learner = learner_class(
+        config=config, module_spec=config.get_multi_rl_module_spec(spaces=of_modules)
+    )
+    learner.build()
+    return learner
+
+
+def episodes(seed: int, num: int = 6, as_numpy: bool = True) -> list[SingleAgentEpisode]:
+    """Pieces of 1 to 9 steps: some terminated, some truncated, some only cut."""
+    rng = np.random.default_rng(seed)
+    played = []
+    for i in range(num):
+        length, end = int(rng.integers(1, 10)), int(rng.integers(3))
+        played.append(
+            SingleAgentEpisode(
+                observations=list(rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32)),
+                actions=[int(a) for a in rng.integers(4, size=length)],
+                rewards=list(rng.normal(size=length)),
+                extra_model_outputs={
+                    Columns.ACTION_LOGP: list(rng.normal(size=length).astype(np.float32)),
+                    Columns.ACTION_DIST_INPUTS: list(rng.normal(size=(length, 4))),
+                },
+                terminated=end == 0,
+                truncated=end == 1,
+                len_lookback_buffer=0,
+                agent_id="pq"[i % 2],
+                module_id="pq"[i % 2],
+                multi_agent_episode_id=str(i),
+            )
+        )
+    return [single.to_numpy() for single in played] if as_numpy else played
+
+
+def columns(learner: Any, played: list[SingleAgentEpisode]) -> dict[str, Any]:
+    return learner._learner_connector(
+        rl_module=learner.module, batch={}, episodes=played, shared_data={}
+    )
+
+
+@pytest.mark.parametrize("as_numpy", [True, False])
+def test_the_columns_are_those_of_rllibs_pipeline_without_its_added_steps(as_numpy: bool) -> None:
+    lean, plain = make_learner(), make_learner(PPOTorchLearner)
+    plain.module.set_state(lean.module.get_state())
+    ours = columns(lean, episodes(0, as_numpy=as_numpy))
+    theirs = columns(plain, episodes(0))
+    assert lean.is_lean
+    assert ours.keys() == theirs.keys() == {"p", "q"}
+    for module_id in ours:
+        real = theirs[module_id][Columns.LOSS_MASK]
+        for name in (
+            Columns.OBS,
+            Columns.ACTIONS,
+            Columns.ACTION_LOGP,
+            Columns.ACTION_DIST_INPUTS,
+            Postprocessing.VALUE_TARGETS,
+        ):
+            torch.testing.assert_close(
+                ours[module_id][name], theirs[module_id][name][real], msg=name
+            )
+        advantages = ours[module_id][Postprocessing.ADVANTAGES]
+        assert abs(advantages.mean()) < 1e-5
+        assert abs(advantages.std(unbiased=False) - 1) < 1e-4
+
+
+@given(
+    pieces=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=5),
+    gamma=st.floats(0.0, 1.0),
+    lambda_=st.floats(0.0, 1.0),
+    seed=st.integers(0, 100),
+)
+def test_advantages_are_rllibs(
+    pieces: list[tuple[int, bool]], gamma: float, lambda_: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = np.array([length for length, _ in pieces])
+    values = rng.normal(size=lengths.sum() + len(lengths)).astype(np.float32)
+    rewards = rng.normal(size=lengths.sum()).astype(np.float32)
+    ours = advantages_of(
+        values,
+        rewards,
+        lengths,
+        np.array([is_terminated for _, is_terminated in pieces]),
+        gamma=gamma,
+        lambda_=lambda_,
+    )
+    expected, v, r = [], 0, 0
+    for length, is_terminated in pieces:
+        ends = np.zeros(length + 1)
+        ends[length - 1] = 1.0
+        its_values = values[v : v + length + 1]
+        targets = compute_value_targets(
+            its_values,
+            np.append(rewards[r : r + length], np.float32(0)),
+            ends * is_terminated,
+            ends * (not is_terminated),
+            gamma,
+            lambda_,
+        )
+        expected.append((targets - its_values)[:length])
+        v, r = v + length + 1, r + length
+    np.testing.assert_allclose(ours, np.concatenate(expected), atol=1e-4)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=3),
+    size=st.one_of(st.none(), st.integers(1, 12)),
+    num_epochs=st.integers(1, 3),
+    should_shuffle=st.booleans(),
+)
+def test_every_epoch_has_each_transition_once_in_parts_of_one_size(
+    lengths: list[int], size: int | None, num_epochs: int, should_shuffle: bool
+) -> None:
+    batches = {str(i): {"x": torch.arange(n), "y": {"z": torch.arange(n)}}
+               for i, n in enumerate(lengths)}  # fmt: skip
+    minibatches = Minibatches(
+        batches, size=size, num_epochs=num_epochs, should_shuffle=should_shuffle
+    )
+    parts = [m.policy_batches for m in minibatches]
+    assert len(parts) == len(minibatches)
+    for i, length in enumerate(lengths):
+        mine = [part[str(i)] for part in parts]
+        per_epoch = 1 if size is None else -(-length // size)
+        assert len(mine) >= num_epochs * per_epoch
+        for first in range(0, len(mine) - per_epoch + 1, per_epoch):
+            epoch = mine[first : first + per_epoch]
+            assert sorted(torch.cat([p["x"] for p in epoch]).tolist()) == list(range(length))
+            sizes = [len(p["x"]) for p in epoch]
+            assert max(sizes) - min(sizes) <= 1
+            assert size is None or max(sizes) <= size
+            assert all(torch.equal(p["x"], p["y"]["z"]) for p in epoch)
+
+
+def test_an_update_counts_its_steps_once_and_moves_every_module() -> None:
+    learner = make_learner()
+    before = learner.module.get_state()
+    played = episodes(1)
+    result = learner.update(
+        episodes=played, num_epochs=2, minibatch_size=4, shuffle_batch_per_epoch=True
+    )
+    for module_id in ("p", "q"):
+        steps = sum(len(e) for e in played if e.module_id == module_id)
+        assert result[module_id]["num_module_steps_trained"].peek() == 2 * steps
+        after = learner.module[module_id].get_state()
+        assert any((after[k] != before[module_id][k]).any() for k in after)
+
+
+def test_an_update_moves_the_weights_as_rllibs_does_on_the_same_columns() -> None:
+    lean, plain = make_learner(), make_learner(PPOTorchLearner)
+    plain.module.set_state(lean.module.get_state())
+    plain._learner_connector.connectors[:] = lean._learner_connector.connectors
+    before = copy.deepcopy(lean.module.get_state())
+    for seed in range(3):
+        for learner in (lean, plain):
+            # One pass: for more of them RLlib cuts minibatches in another way.
+            learner.update(episodes=episodes(seed), num_epochs=1)
+    theirs = plain.module.get_state()
+    for module_id, weights in lean.module.get_state().items():
+        for name, value in weights.items():
+            if name.endswith(("weight", "bias")):
+                assert (value != before[module_id][name]).any(), name
+            np.testing.assert_allclose(value, theirs[module_id][name], atol=1e-7, err_msg=name)
+
+
+def test_a_gradient_that_is_not_a_number_reaches_no_weight() -> None:
+    learner = make_learner()
+    gradients = {pid: torch.zeros_like(p) for pid, p in learner._params.items()}
+    first = next(iter(gradients))
+    gradients[first] = torch.full_like(gradients[first], torch.nan)
+    learner.apply_gradients(gradients)
+    for weights in learner.module.get_state().values():
+        assert all(np.isfinite(value).all() for value in weights.values())

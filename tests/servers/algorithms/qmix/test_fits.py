@@ -1,0 +1,93 @@
+"""What QMIX's networks make of a payoff table that they see whole and uniformly, without an env.
+
+A fit that is better than monotonic mixing allows would be a bug, however good it looks, and so
+would be one that is worse than a sum. In between, descent may end in the best fit with another
+action on top than the best of all: in penalty with k = -25 that can be the optimum, 10.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.policy.policy import PolicySpec
+from ray.rllib.policy.sample_batch import MultiAgentBatch
+
+from muxrl.experiments.best_fits import additive_fit, monotonic_fits
+from muxrl.experiments.simulations.matrix_game import Game, payoffs_of
+from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
+from muxrl.servers.algorithms.qmix.learner import to_sample_batch
+from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
+from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
+
+MEMBERS = ("a", "b")
+SPEC = TeamSpec(
+    MEMBERS,
+    {m: spaces.Box(0, 1, (2,), np.float32) for m in MEMBERS},
+    {m: spaces.Discrete(3) for m in MEMBERS},
+    state_size=1,
+)
+
+
+def every_cell_once(payoffs: np.ndarray) -> EpisodeBatch:
+    replay = EpisodeReplay(payoffs.size, seed=0)
+    seen = SPEC.observe({"a": [1, 0], "b": [0, 1]}, state=[1.0])
+    for actions, payoff in np.ndenumerate(payoffs):
+        episode = SingleAgentEpisode(
+            observation_space=SPEC.observation_space, action_space=SPEC.action_space
+        )
+        episode.add_env_reset(seen)
+        episode.add_env_step(seen, np.array(actions), float(payoff), terminated=True)
+        replay.add(episode.to_numpy())
+    return replay.sample(payoffs.size)
+
+
+def fitted_table(
+    module: QMIXTorchRLModule, batch: EpisodeBatch
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Q_tot of every joint action, and the greedy one."""
+    tensors = to_sample_batch(batch)
+    with torch.no_grad():
+        values = module.forward_train(tensors)[Q_VALUES][0, 0]
+        both = torch.cartesian_prod(values[0], values[1])
+        rows = torch.ones(len(both), 1)
+        table = module.mix(both, rows, torch.ones(len(both), 2)).view(3, 3).numpy()
+    assert tensors[Columns.OBS]["state"].unique().tolist() == [1.0]
+    return table, tuple(values.argmax(-1).tolist())
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("game", "k"), [("climbing", 0.0), ("penalty", -25.0), ("penalty", -100.0)]
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_fit_is_better_than_a_sum_and_no_better_than_monotonic(
+    game: Game, k: float, seed: int
+) -> None:
+    payoffs = payoffs_of(game, k)
+    of_team = (SPEC.observation_space, SPEC.action_space)
+    config = (
+        QMIXConfig()
+        .training(agent="mlp", optimizer_name="adam", lr=0.002)
+        .multi_agent(
+            policies={"team": PolicySpec(None, *of_team)},
+            policy_mapping_fn=lambda *args, **kwargs: "team",
+        )
+        .debugging(seed=seed)
+    )
+    torch.manual_seed(seed)
+    learner = config.build_learner(spaces={"team": of_team})
+    batch = every_cell_once(payoffs)
+    for _ in range(1200):
+        tensors = MultiAgentBatch({"team": to_sample_batch(batch)}, env_steps=batch.num_steps)
+        learner.update(batch=tensors, _no_metrics_reduce=True)
+    table, greedy = fitted_table(learner.module["team"], batch)
+    error = float(((table - payoffs) ** 2).sum())
+    bounds = {fit.actions: fit.squared_error for fit in monotonic_fits(payoffs)}
+    assert error >= 0.999 * bounds[greedy], (greedy, table)
+    assert error <= 1.02 * additive_fit(payoffs).squared_error, (greedy, table)
+    assert greedy == np.unravel_index(table.argmax(), table.shape)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muxrl.servers.algorithms.qmix.mixer import QMixer, make_mixer
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(1, 5),
+    state_dim=st.integers(1, 6),
+    seed=st.integers(0, 2**31),
+    scale=st.sampled_from([0.1, 1.0, 100.0]),
+)
+def test_qmix_is_monotone_in_every_members_value(
+    n: int, state_dim: int, seed: int, scale: float
+) -> None:
+    torch.manual_seed(seed)
+    mixer = make_mixer("qmix", n, state_dim, 8, 16)
+    q = (torch.randn(7, n) * scale).requires_grad_()
+    state = torch.randn(7, state_dim) * scale
+
+    q_tot = mixer(q, state, torch.ones(7, n))
+    (slope,) = torch.autograd.grad(q_tot.sum(), q)
+
+    assert q_tot.shape == (7, 1)
+    assert (slope >= 0).all()
+    assert (slope > 0).any()
+
+
+def test_qmix_is_as_the_paper_writes_it() -> None:
+    """Two-layer hypernetworks for both weights and V(s), a linear one for the first bias."""
+    mixer = make_mixer("qmix", 2, 3, 4, 5, bound_state=False)
+    q, state = torch.randn(6, 2), torch.randn(6, 3)
+    layer = mixer.from_state
+    (w1, w2, value, _), (c1, c2, c_value, _) = (
+        layer.weight.split(mixer._widths),
+        layer.bias.split(mixer._widths),
+    )
+    first = torch.relu(state @ w1.T + c1) @ mixer.weights_1.weight.T + mixer.weights_1.bias
+    second = torch.relu(state @ w2.T + c2) @ mixer.weights_2.weight.T + mixer.weights_2.bias
+    bias = state @ layer.weight[-4:].T + layer.bias[-4:]
+    v = torch.relu(state @ value.T + c_value) @ mixer.value.weight.T + mixer.value.bias
+    hidden = torch.einsum("ba,bae->be", q, first.abs().view(6, 2, 4)) + bias
+    hidden = torch.where(hidden > 0, hidden, hidden.exp() - 1)
+    expected = (hidden * second.abs()).sum(-1, keepdim=True) + v
+    torch.testing.assert_close(mixer(q, state, torch.ones(6, 2)), expected)
+
+
+def test_qmix_depends_on_the_state() -> None:
+    mixer = make_mixer("qmix", 2, 3, 8, 16)
+    q, alive = torch.ones(1, 2), torch.ones(1, 2)
+    assert mixer(q, torch.zeros(1, 3), alive) != mixer(q, torch.ones(1, 3), alive)
+
+
+def test_a_large_state_mixes_as_its_direction_does_and_a_small_one_as_it_is() -> None:
+    q, alive = torch.randn(4, 3), torch.ones(4, 3)
+    state = torch.randn(4, 10)
+    state /= state.square().mean(-1, keepdim=True).sqrt()  # root mean square 1
+    bounded = QMixer(3, 10, 8, 16)
+    torch.testing.assert_close(bounded(q, 50.0 * state, alive), bounded(q, state, alive))
+    free = QMixer(3, 10, 8, 16, bound_state=False)
+    free.load_state_dict(bounded.state_dict())
+    small = 0.5 * state
+    assert torch.equal(bounded(q, small, alive), free(q, small, alive))
+    assert not torch.allclose(free(q, 50.0 * state, alive), free(q, state, alive))
+
+
+def test_vdn_is_the_sum_of_those_alive() -> None:
+    q = torch.tensor([[[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]]])
+    alive = torch.tensor([[[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]]])
+    q_tot = make_mixer("vdn", 3, 1, 8, 16)(q, torch.zeros(1, 2, 1), alive)
+    assert q_tot.tolist() == [[[7.0], [40.0]]]
+
+
+@pytest.mark.parametrize("name", ["qmix", "vdn", "none"])
+def test_an_absent_members_value_changes_nothing(name: str) -> None:
+    mixer = make_mixer(name, 2, 3, 8, 16)  # type: ignore[arg-type]
+    state, alive = torch.randn(1, 3), torch.tensor([[1.0, 0.0]])
+    one, other = torch.tensor([[1.0, 5.0]]), torch.tensor([[1.0, -9.0]])
+    assert torch.equal(mixer(one, state, alive), mixer(other, state, alive))
+
+
+def test_an_unknown_mixer_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown mixer 'sum': it is one of qmix, vdn, none"):
+        make_mixer("sum", 2, 3, 8, 16)  # type: ignore[arg-type]

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muxrl.servers.algorithms.qmix.reward_scale import RewardScale
+
+NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(NUMBERS, max_size=6), max_size=6))
+def test_episode_by_episode_is_as_all_at_once(episodes: list[list[float]]) -> None:
+    scale = RewardScale()
+    for rewards in episodes:
+        scale.add(rewards)
+    everything = [reward for rewards in episodes for reward in rewards]
+    spread = float(np.std(everything)) if everything else 0.0
+    if spread == 0.0:
+        assert scale.std == 1.0
+    elif spread > 1e-2:
+        assert scale.std == pytest.approx(spread, rel=1e-6)
+
+
+def test_equal_rewards_are_left_as_they_are() -> None:
+    scale = RewardScale()
+    assert scale.std == 1.0
+    for _ in range(1000):
+        scale.add([-0.1, -0.1, -0.1])
+    assert scale.std == 1.0
+
+
+def test_it_goes_on_from_its_state() -> None:
+    scale, other = RewardScale(), RewardScale()
+    scale.add([1.0, 5.0])
+    other.set_state(scale.get_state())
+    for one in (scale, other):
+        one.add([9.0])
+    assert other.std == scale.std == pytest.approx((32 / 3) ** 0.5)

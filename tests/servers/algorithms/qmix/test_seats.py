@@ -1,0 +1,191 @@
+"""What a server makes of a team: who may be late, whose state it is, what each did last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import Step
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
+from muxrl.servers.seats import make_seats
+from muxrl.servers.spaces import split_state
+
+TEAM = {"team": ("a", "b")}
+TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
+"""The keys that RLlib's QMIX read: ``obs``, ``action_mask`` and ``state`` (its ENV_STATE)."""
+
+
+def team_store(late_members: Any = "allow", **kwargs: Any) -> ScriptedStore:
+    store = ScriptedStore(replace(make_plan("ab", TEAM, **kwargs), late_members=late_members))
+    store.start()
+    return store
+
+
+def team_steps(store: ScriptedStore) -> Any:
+    (chunk,) = store.chunks
+    return chunk.episode.agent_episodes["team"]
+
+
+# --- late members ---------------------------------------------------------------------------
+
+
+def test_a_late_member_is_refused_unless_it_is_allowed() -> None:
+    refusing = team_store("refuse")
+    item = Step("e", 0, {"a": seen("a", 0)})
+    with pytest.raises(ValueMismatch, match=r"without its member 'b'; .* late_members: allow"):
+        refusing.store.accept(item, 0.0)
+    assert team_store("allow").step(0, "a").actions == {"a": 0}
+
+
+def test_a_late_member_is_an_empty_row_until_it_comes() -> None:
+    store = team_store()
+    assert store.step(0, "a").actions == {"a": 0}
+    assert store.step(1, "a", rewards={"a": 1.0}).actions == {"a": 1}
+    assert store.step(2, "ab", rewards={"a": 1.0}).actions == {"a": 2, "b": 2}
+    assert store.end(3, rewards={"a": 1.0, "b": 5.0}).returns == {"a": 3.0, "b": 5.0}
+    team = team_steps(store)
+    observed = team.get_observations()[:3]
+    assert [o["alive"].tolist() for o in observed] == [[1, 0], [1, 0], [1, 1]]
+    assert not observed[0]["obs"][1].any()
+    assert observed[2]["obs"][1].tolist() == [ord("b"), 2]
+    assert [float(r) for r in team.get_rewards()] == [1.0, 1.0, 6.0]
+    assert team.is_terminated
+
+
+def test_members_in_turns_keep_their_last_actions() -> None:
+    store = team_store()
+    for t in range(4):
+        member = "ab"[t % 2]
+        rewards = {"a": 1.0, "b": 0.5} if t else {}
+        assert store.step(t, member, rewards=rewards).actions == {member: t % 3}
+    store.end(4, is_truncated=True, final_observations={"a": seen("a", 4), "b": seen("b", 4)})
+    team = team_steps(store)
+    observed = team.get_observations()
+    assert [o["alive"].tolist() for o in observed] == [[1, 0], [0, 1], [1, 0], [0, 1], [1, 1]]
+    # Of an absent member there is nothing; who comes again has its own last action before it.
+    assert [o["last_action"].tolist() for o in observed[:4]] == [
+        [-1, -1], [-1, -1], [0, -1], [-1, 1],
+    ]  # fmt: skip
+    assert observed[4]["last_action"].tolist() == [2, 0]
+    assert [float(r) for r in team.get_rewards()] == [1.5, 1.5, 1.5, 0.0]
+    assert (team.is_terminated, team.is_truncated) == (False, True)
+
+
+def test_a_team_may_begin_with_the_only_member_that_is_left() -> None:
+    store = ScriptedStore(replace(make_plan("abc", TEAM), late_members="refuse"))
+    store.start()
+    store.step(0, "c")
+    store.step(1, "c", terminations={"a": True})
+    assert store.step(2, "b").actions == {"b": 2}
+
+
+# --- the state ------------------------------------------------------------------------------
+
+
+def told_store(state_size: int | None = None, use_global_state: bool = True) -> ScriptedStore:
+    plan = make_plan({"a": DictSpace(TOLD), "b": DictSpace(TOLD)}, TEAM, state_size=state_size)
+    store = ScriptedStore(replace(plan, use_global_state=use_global_state, late_members="allow"))
+    store.start()
+    return store
+
+
+def told(t: int, members: str = "ab") -> dict[str, Any]:
+    """What members observe at `t`: the same state, and masks that forbid action 0."""
+    state = np.array([t, 2 * t, 7], np.float32)
+    return {
+        m: {"obs": seen(m, t), "action_mask": [0, 1, 1], "state": state.copy()} for m in members
+    }
+
+
+def test_a_state_that_members_observe_is_the_mixer_s_and_not_theirs() -> None:
+    store = told_store()
+    store.step(0, observations=told(0))
+    store.step(1, observations=told(1, "b"))
+    store.end(2, is_truncated=True, final_observations=told(2))
+    observed = team_steps(store).get_observations()
+    assert [o["state"].tolist() for o in observed] == [[0, 0, 7], [1, 2, 7], [2, 4, 7]]
+    assert [o["obs"][1].tolist() for o in observed] == [[ord("b"), t] for t in range(3)]
+    assert observed[0]["action_mask"].tolist() == [[0, 1, 1], [0, 1, 1]]
+
+
+def test_the_simulation_s_own_state_goes_before() -> None:
+    store = told_store(state_size=2)
+    store.step(0, observations=told(0), state=[5.0, 6.0])
+    store.step(1, observations=told(1), state=[7.0, 8.0])
+    store.abort()
+    assert team_steps(store).get_observations(0)["state"].tolist() == [5, 6]
+    assert team_steps(store).get_observations(0)["obs"].shape == (2, 2)
+
+
+def test_who_wants_no_state_gets_the_observations_side_by_side() -> None:
+    store = told_store(use_global_state=False)
+    store.step(0, observations=told(3))
+    store.step(1, observations=told(4))
+    store.abort()
+    observed = team_steps(store).get_observations(0)
+    assert observed["state"].tolist()[:4] == [ord("a"), 3, ord("b"), 3]
+    assert observed["obs"].shape == (2, 2)
+
+
+def test_side_by_side_tell_the_dead_from_those_to_come_where_members_may_be_late() -> None:
+    store = team_store("allow")
+    store.step(0, "a")
+    store.step(1, "b", terminations={"a": True})
+    store.step(2, "b")
+    store.end(3, is_truncated=True, final_observations={"b": seen("b", 3)})
+    states = [o["state"].tolist() for o in team_steps(store).get_observations()]
+    assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
+    assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
+    assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"
+    together = make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))["team"]
+    assert together.observation_space["state"].shape == (4,)  # type: ignore[index]
+
+
+def test_a_state_that_is_not_as_declared_is_refused() -> None:
+    store = told_store()
+    bad = told(0)
+    bad["b"]["state"] = np.zeros(2, np.float32)
+    with pytest.raises(ValueMismatch, match=r"observation of agent 'b'.*state"):
+        store.store.accept(Step("e", 0, bad), 0.0)
+    assert store.step(0, observations=told(0)).actions == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (Box((2,)), (Box((2,)), None)),
+        (DictSpace({"obs": Box((2,)), "state": Discrete(3)}), (Box((2,)), Discrete(3))),
+        (
+            DictSpace(TOLD),
+            (DictSpace({k: v for k, v in TOLD.items() if k != "state"}), TOLD["state"]),
+        ),
+        # A state alone is what the agent sees, whatever it is called.
+        (DictSpace({"state": Box((3,))}), (DictSpace({"state": Box((3,))}), None)),
+        (
+            DictSpace({"state": Box((3,)), "action_mask": MultiBinary(3)}),
+            (DictSpace({"state": Box((3,)), "action_mask": MultiBinary(3)}), None),
+        ),
+    ],
+)
+def test_where_the_state_is_found(space: Space, expected: tuple[Space, Space | None]) -> None:
+    assert split_state(space) == expected
+
+
+def test_a_state_of_another_kind_is_one_flat_array() -> None:
+    space = DictSpace({"obs": Box((2,)), "state": DictSpace({"at": Discrete(3), "to": Box((2,))})})
+    (seat,) = make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
+    assert seat.observation_space["state"].shape == (5,)  # type: ignore[index]
+    seen_now = {
+        "a": {"obs": np.ones(2, np.float32), "state": {"at": 1, "to": np.ones(2, np.float32)}}
+    }
+    store = ScriptedStore(make_plan({"a": space}, {"team": ("a",)}))
+    store.start()
+    store.step(0, observations=seen_now)
+    store.step(1, observations=seen_now)
+    store.abort()
+    assert team_steps(store).get_observations(0)["state"].tolist() == [0, 1, 0, 1, 1]

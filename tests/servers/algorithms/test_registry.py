@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from ray.rllib.algorithms.ppo.ppo import PPOConfig
+
+from muxrl.experiments.examples.own_module import SharedTrunk
+from muxrl.servers.algorithms.a2c import A2CConfig
+from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
+from muxrl.servers.algorithms.registry import ALGORITHMS, FIXED, AlgorithmProblem, get_algorithm
+from muxrl.servers.learned_policies import batch_env_steps
+
+BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
+DISCRETE = spaces.Discrete(3)
+
+
+@pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: entry.name)
+def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
+    assert get_algorithm(entry.name.lower()) is entry
+    assert entry.default_while_learning == ("wait" if entry.is_on_policy else "serve")
+    assert not [name for name in entry.settings() if name.startswith("_")]
+    defaults = entry.settings()
+    config = entry.make_config(defaults, entry.model_settings())
+    config.validate()
+    assert type(config) is entry.config_class
+    for name, value in defaults.items():
+        assert getattr(config, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("QMX", "unknown algorithm 'QMX'; did you mean 'QMIX'?; known: "),
+        ("a3c", "unknown algorithm 'a3c'; did you mean 'A2C' or 'SAC'?; known: "),
+        ("impalla", "unknown algorithm 'impalla'; did you mean 'IMPALA'?; known: "),
+        ("TD3", "unknown algorithm 'TD3'; known: "),
+    ],
+)
+def test_an_unknown_name_is_answered_with_a_known_one(name: str, message: str) -> None:
+    with pytest.raises(AlgorithmProblem) as caught:
+        get_algorithm(name)
+    known = ", ".join(entry.name for entry in (*ALGORITHMS, *FIXED))
+    assert str(caught.value) == message + known
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("CQL", "recorded data only"), ("marwil", "recorded"), ("DreamerV3", "one agent alone")],
+)
+def test_what_rllib_has_and_a_server_has_no_use_for_is_refused_with_the_reason(
+    name: str, reason: str
+) -> None:
+    with pytest.raises(AlgorithmProblem, match=reason):
+        get_algorithm(name)
+
+
+def test_settings_reach_the_config() -> None:
+    config = get_algorithm("A2C").make_config(
+        {"lr": 0.01, "lambda_": 0.9, "train_batch_size_per_learner": 64},
+        {"fcnet_hiddens": [32], "use_lstm": True},
+    )
+    assert isinstance(config, A2CConfig)
+    assert (config.lr, config.lambda_, config.train_batch_size_per_learner) == (0.01, 0.9, 64)
+    assert config.model_config["fcnet_hiddens"] == [32]
+    assert config.model_config["use_lstm"] is True
+    assert config.model_config["fcnet_activation"] == "tanh"
+
+
+def test_the_default_networks_are_small_and_separate() -> None:
+    config = get_algorithm("ppo").make_config({}, {})
+    assert isinstance(config, PPOConfig)
+    assert config.model_config["fcnet_hiddens"] == [64, 64]
+    assert config.model_config["fcnet_activation"] == "tanh"
+    assert config.model_config["vf_share_layers"] is False
+
+
+def test_vdn_and_iql_are_qmix_with_another_mixer() -> None:
+    for name, mixer in (("QMIX", "qmix"), ("VDN", "vdn"), ("IQL", "none")):
+        config = get_algorithm(name).make_config({"hidden_dim": 32})
+        assert isinstance(config, QMIXConfig)
+        assert (config.mixer, config.hidden_dim) == (mixer, 32)
+        assert config.model_config["mixer"] == mixer
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        ("DQN", {"hiddens": [64]}, "DQN makes no use of 'hiddens'"),
+        ("DQN", {"target_update": 9}, r"no setting 'target_update'; did you mean 'target_net"),
+        ("DQN", {"n_step": [1, 5]}, "DQN's setting 'n_step' must be a whole number from 1 on"),
+        ("SAC", {"lr": 0.1}, "SAC makes no use of 'lr'"),
+        ("SAC", {"q_model_config": {}}, "SAC makes no use of 'q_model_config'"),
+        ("IMPALA", {"broadcast_interval": 2}, "IMPALA makes no use of 'broadcast_interval'"),
+        ("APPO", {"use_circular_buffer": False}, "APPO makes no use of 'use_circular_buffer'"),
+        ("APPO", {"num_aggregator_actors_per_learner": 2}, "'num_aggregator_actors_per_learner' "),
+        ("DQN", {"replay_buffer_config": 500}, "must be a mapping of settings, not 500"),
+        (
+            "DQN",
+            {"replay_buffer_config": {"type": "PrioritizedEpisodeReplayBuffer"}},
+            "several agents; use MultiAgentPrioritizedEpisodeReplayBuffer",
+        ),
+        (
+            "SAC",
+            {"replay_buffer_config": {"type": "Reservoir"}},
+            "several agents; known: MultiAgentEpisodeReplayBuffer, MultiAgentPrioritized",
+        ),
+        ("DQN", {"replay_buffer_config": {"capcity": 9}}, "no key 'capcity' .*mean 'capacity'"),
+        ("DQN", {"replay_buffer_config": {"capacity": 0}}, "'capacity', must not be 0"),
+        ("DQN", {"replay_buffer_config": {"alpha": 0.5}}, "'alpha' .* which MultiAgentPriorit"),
+        ("DQN", {"replay_buffer_config": {"capacity": "1e4"}}, "must be a number, not '1e4'; in"),
+        ("A2C", {"learning_rate": 1}, "A2C has no setting 'learning_rate'"),
+        ("PPO", {"entropy_coef": 1}, r"PPO has no setting 'entropy_coef'; did you mean 'entropy_"),
+        ("QMIX", {"_env": 1}, "QMIX has no setting '_env'"),
+        ("QMIX", {"num_env_runners": 2}, "'num_env_runners' is not a setting of QMIX for a user"),
+        ("QMIX", {"policies": {}}, "'policies' is not a setting of QMIX for a user"),
+        ("PPO", {"env": "x"}, "'env' is not a setting of PPO for a user"),
+        ("PPO", {"model": {}}, "'model' is not a setting of PPO for a user"),
+        ("A2C", {"clip_param": 0.1}, "A2C makes no use of 'clip_param'"),
+        ("QMIX", {"train_batch_size": 9}, "QMIX makes no use of 'train_batch_size'"),
+        ("VDN", {"mixer": "qmix"}, "VDN is QMIXConfig with mixer='vdn'.* use QMIX"),
+        ("A2C", {"lr": "1e-3"}, "A2C's setting 'lr' must be a number, not '1e-3'; in YAML write"),
+        ("QMIX", {"double_q": 1}, "QMIX's setting 'double_q' must be true or false, not 1"),
+    ],
+)
+def test_a_setting_that_is_not_the_users_is_refused(
+    algorithm: str, settings: Any, message: str
+) -> None:
+    with pytest.raises(AlgorithmProblem, match=message):
+        get_algorithm(algorithm).make_config(settings, {})
+
+
+def test_model_settings_are_checked() -> None:
+    with pytest.raises(AlgorithmProblem, match=r"'fcnet_hidden'; did you mean 'fcnet_hiddens'"):
+        get_algorithm("PPO").make_config({}, {"fcnet_hidden": [8]})
+    with pytest.raises(AlgorithmProblem, match="QMIX has no separate model settings"):
+        get_algorithm("QMIX").make_config({}, {"fcnet_hiddens": [8]})
+
+
+def test_a_replay_buffer_is_completed() -> None:
+    def made(config: Any) -> Any:
+        return get_algorithm("DQN").make_config({"replay_buffer_config": config})[
+            "replay_buffer_config"
+        ]
+
+    prioritized = "MultiAgentPrioritizedEpisodeReplayBuffer"
+    assert made({"capacity": 70}) == {"type": "MultiAgentEpisodeReplayBuffer", "capacity": 70}
+    assert made({"type": prioritized, "beta": 0.9}) == {
+        "type": prioritized,
+        "capacity": 50_000,
+        "alpha": 0.6,
+        "beta": 0.9,
+    }
+
+
+def test_what_an_algorithm_learns_from_says_how_it_is_fed() -> None:
+    by_name = {entry.name: entry for entry in ALGORITHMS}
+    for name in ("PPO", "A2C", "IMPALA", "APPO"):
+        assert by_name[name].takes_whole_batches
+        assert by_name[name].needs_log_probabilities
+        assert not by_name[name].fills_replay_by_agent
+    for name in ("DQN", "SAC"):
+        assert by_name[name].fills_replay_by_agent
+        assert not by_name[name].takes_whole_batches
+    assert not by_name["QMIX"].fills_replay_by_agent
+    assert by_name["IMPALA"].default_while_learning == "serve"
+    assert {name for name, entry in by_name.items() if not entry.samples_actions} == {
+        "DQN",
+        "QMIX",
+        "VDN",
+        "IQL",
+    }
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_a_recurrent_network_is_refused_where_the_replay_draws_single_steps(name: str) -> None:
+    with pytest.raises(AlgorithmProblem, match=f"{name} cannot have the model setting 'use_lstm'"):
+        get_algorithm(name).make_config({}, {"use_lstm": True})
+
+
+OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "IMPALA"])
+def test_a_module_of_ones_own_gets_the_model_as_it_is(name: str) -> None:
+    config = get_algorithm(name).make_config({}, {"width": 8}, OWN)
+    spec = config.rl_module_spec
+    assert spec.module_class is SharedTrunk
+    assert spec.model_config == {"width": 8}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "path", "message"),
+    [
+        ("PPO", "SharedTrunk", "must look like 'my_package.my_module:MyRLModule', not 'SharedT"),
+        ("PPO", "no_such_package:X", "cannot be imported: ModuleNotFoundError: No module named"),
+        (
+            "PPO",
+            "muxrl.experiments.examples.own_module:SharedTrnk",
+            r"no 'SharedTrnk'; did you mean 'SharedTr",
+        ),
+        ("PPO", "pathlib:Path", r"is the class Path\(.*, and PPO needs a subclass of RLlib's Tor"),
+        ("PPO", "math:pi", "is an object of float"),
+        ("DQN", OWN, "lacks QNetAPI and TargetNetworkAPI, which DQN's learner calls"),
+        ("APPO", OWN, "lacks TargetNetworkAPI, which APPO's"),
+        ("QMIX", OWN, "QMIX cannot take an RLModule of your own"),
+        ("MAPPO", OWN, "MAPPO cannot take an RLModule of your own"),
+    ],
+)
+def test_a_module_that_does_not_fit_is_refused(algorithm: str, path: str, message: str) -> None:
+    with pytest.raises(AlgorithmProblem, match=message):
+        get_algorithm(algorithm).make_config({}, {}, path)
+
+
+def test_spaces_that_fit() -> None:
+    image = spaces.Box(0, 255, (42, 42, 3), np.uint8)
+    for name in ("PPO", "A2C"):
+        for observation_space in (BOX, image):
+            for action_space in (DISCRETE, BOX, spaces.MultiDiscrete([2, 3])):
+                get_algorithm(name).check_spaces("x", observation_space, action_space)
+    team = TeamSpec(("a",), {"a": BOX}, {"a": DISCRETE})
+    for name in ("QMIX", "VDN", "IQL"):
+        get_algorithm(name).check_spaces("x", BOX, DISCRETE)
+        get_algorithm(name).check_spaces("x", team.observation_space, team.action_space)
+
+
+def test_spaces_that_do_not_fit() -> None:
+    with pytest.raises(AlgorithmProblem) as caught:
+        get_algorithm("QMIX").check_spaces("x", BOX, BOX, agent_id="red_1")
+    assert str(caught.value) == (
+        f"policy 'x': QMIX cannot do the action space {BOX} of agent 'red_1': it learns one value "
+        "per discrete action, counted from 0; use PPO or A2C"
+    )
+    with pytest.raises(AlgorithmProblem, match=r"DQN cannot do .* takes Discrete; use PPO, A2C"):
+        get_algorithm("DQN").check_spaces("x", BOX, BOX)
+    many = spaces.MultiDiscrete([2, 3])
+    with pytest.raises(AlgorithmProblem, match=r"takes Discrete or a Box of one dim.*; use PPO or"):
+        get_algorithm("SAC").check_spaces("x", BOX, many)
+    with pytest.raises(AlgorithmProblem, match="VDN cannot read the observation space Discrete"):
+        get_algorithm("VDN").check_spaces("x", DISCRETE, DISCRETE)
+    with pytest.raises(AlgorithmProblem, match="PPO cannot read the observation space Discrete"):
+        get_algorithm("PPO").check_spaces("x", DISCRETE, DISCRETE)
+    with pytest.raises(AlgorithmProblem, match="A2C cannot do the action space Tuple"):
+        get_algorithm("A2C").check_spaces("x", BOX, spaces.Tuple([DISCRETE]))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "env_steps"),
+    [
+        ("PPO", {"train_batch_size_per_learner": 300}, 300),
+        ("SAC", {}, 1),
+        ("SAC", {"n_step": 3}, 3),  # RLlib's "auto"
+        ("DQN", {"rollout_fragment_length": 8}, 8),
+    ],
+)
+def test_env_steps_of_a_batch(name: str, settings: dict[str, Any], env_steps: int) -> None:
+    entry = get_algorithm(name)
+    assert batch_env_steps(entry.make_config(settings, {}), entry) == env_steps
+
+
+@pytest.mark.parametrize(
+    ("name", "box", "reason"),
+    [
+        ("SAC", spaces.Box(-np.inf, np.inf, (2,)), "it has no bounds, and actions are scaled"),
+        ("PPO", spaces.Box(0.0, np.inf, (2,)), "it has bounds on some sides only"),
+        ("PPO", spaces.Box(0, 9, (2,), np.int64), "int64 holds no real numbers; make it Discrete"),
+        ("A2C", spaces.Box(-1.0, 1.0, (2, 2)), "takes Discrete, MultiDiscrete or a Box of one"),
+    ],
+)
+def test_boxes_that_no_policy_can_act_in(name: str, box: spaces.Box, reason: str) -> None:
+    with pytest.raises(AlgorithmProblem, match=reason):
+        get_algorithm(name).check_spaces("x", BOX, box, agent_id="a")
+
+
+def test_boxes_that_a_policy_can_act_in() -> None:
+    for name in ("PPO", "A2C", "IMPALA", "APPO"):
+        get_algorithm(name).check_spaces("x", BOX, spaces.Box(-np.inf, np.inf, (2,)))
+    for name in ("PPO", "SAC"):
+        get_algorithm(name).check_spaces("x", BOX, spaces.Box(2.0, 10.0, (2,)))

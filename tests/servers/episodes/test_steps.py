@@ -1,0 +1,188 @@
+"""Steps and rewards of an episode: recorded once, whole or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
+
+from muxrl.protocol.errors import OutOfOrder, ValueMismatch
+from muxrl.protocol.messages import EndEpisode, Step
+from muxrl.servers.episodes.episode import PendingStep
+
+
+@pytest.fixture
+def store() -> ScriptedStore:
+    return open_store()
+
+
+# --- one transition a step ------------------------------------------------------------------
+
+
+def test_one_transition_a_step(store: ScriptedStore) -> None:
+    for t in range(4):
+        reply = store.step(t, rewards={"a": float(t), "b": 1.0} if t else {})
+        assert (reply.t, reply.actions) == (t, {"a": t % 3, "b": t % 3})
+    ended = store.end(4, rewards={"a": 4.0})
+    assert (ended.num_steps, ended.returns) == (4, {"a": 10.0, "b": 3.0})
+    assert store.recorded("a")[1:] == ([0, 1, 2, 0], [1.0, 2.0, 3.0, 4.0])
+    assert store.recorded("b")[1:] == ([0, 1, 2, 0], [1.0, 1.0, 1.0, 0.0])
+    assert store.store.counts.num_env_steps == 4
+    assert store.store.counts.num_agent_steps == 8
+    assert store.store.counts.num_episodes == 1
+    assert store.store.counts.episode_return_mean == 13.0
+
+
+def test_the_same_step_twice_is_recorded_once_and_answered_alike(store: ScriptedStore) -> None:
+    for t in range(3):
+        first = store.step(t, rewards={"a": 1.0} if t else {})
+        store.weights_seq_no += 1
+        assert store.step(t, rewards={"a": 1.0} if t else {}) is first
+    assert store.end(3).returns == {"a": 2.0}
+    assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 1.0, 0.0])
+    assert store.store.counts.num_env_steps == 3
+    assert store.store.counts.num_agent_steps == 6
+
+
+def test_a_repeat_of_what_is_still_pending_waits_for_the_same_answer(store: ScriptedStore) -> None:
+    item = Step("e", 0, {"a": seen("a", 0)})
+    pending = store.store.accept(item, 0.0)
+    assert store.store.accept(item, 0.0) is pending
+    assert isinstance(pending, PendingStep)
+    reply = store.act(pending)
+    assert store.store.accept(item, 0.0) is reply
+
+
+@pytest.mark.parametrize("t", [-1, 1, 5])
+def test_another_step_than_the_one_awaited(store: ScriptedStore, t: int) -> None:
+    error = store.refused(Step("e", t, {"a": seen("a", 0)}), OutOfOrder)
+    assert (error.expected, error.got) == ("t=0", f"t={t}")
+    store.step(0)
+
+
+def test_the_next_step_before_the_answer_to_the_last(store: ScriptedStore) -> None:
+    store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
+    error = store.refused(Step("e", 1, {"a": seen("a", 1)}), OutOfOrder)
+    assert "awaiting action" in error.message
+    error = store.refused(EndEpisode("e", 1), OutOfOrder)
+    assert "awaiting action" in error.message
+
+
+def test_an_end_with_another_count(store: ScriptedStore) -> None:
+    store.step(0)
+    error = store.refused(EndEpisode("e", 2), OutOfOrder)
+    assert (error.expected, error.got) == ("t=1", "t=2")
+    assert store.end(1).num_steps == 1
+
+
+GOOD = {"a": seen("a", 1), "b": seen("b", 1)}
+BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "wrong shape": ({"observations": {**GOOD, "b": np.zeros(3, np.float32)}}, "b"),
+    "wrong dtype": ({"observations": {**GOOD, "b": np.zeros(2)}}, "b"),
+    "NaN": ({"observations": {**GOOD, "b": np.array([0, np.nan], np.float32)}}, "b"),
+    "unknown observer": ({"observations": {**GOOD, "x": seen("x", 1)}}, "x"),
+    "unknown rewarded": ({"rewards": {"a": 1.0, "x": 1.0}}, "x"),
+    "unknown terminated": ({"terminations": {"x": True}}, "x"),
+    "unknown truncated": ({"truncations": {"x": True}}, "x"),
+    "reward NaN": ({"rewards": {"a": 1.0, "b": float("nan")}}, "b"),
+    "reward infinite": ({"rewards": {"a": 1.0, "b": float("inf")}}, "b"),
+    "done and observing": ({"terminations": {"b": True}}, "b"),
+    "final observation": (
+        {"observations": {"a": seen("a", 1)}, "final_observations": {"b": [1]},
+         "truncations": {"b": True}}, "b"),
+    "truncated without final observation": (
+        {"observations": {"a": seen("a", 1)}, "truncations": {"b": True}}, "b"),
+    "unknown final observation": ({"final_observations": {"x": [1, 2]}}, "x"),
+    "logged action out of range": ({"logged_actions": {"b": 3}}, "b"),
+    "logged action without observation": (
+        {"observations": {"a": seen("a", 1)}, "logged_actions": {"b": 0}}, "b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_STEPS)
+def test_a_refused_step_leaves_the_episode_as_it_was(store: ScriptedStore, name: str) -> None:
+    fields, culprit = BAD_STEPS[name]
+    store.step(0)
+    item = Step("e", 1, **{"observations": GOOD, "rewards": {"a": 1.0}, **fields})
+    assert store.refused(item, ValueMismatch).agent_id == culprit
+    assert store.refused(item, ValueMismatch).agent_id == culprit
+    assert store.store.counts.num_env_steps == 0
+    store.step(1, rewards={"a": 5.0})  # the same t, mended
+    assert store.end(2).returns == {"a": 5.0}
+    assert store.recorded("a") == ([0.0, 1.0, 1.0], [0, 1], [5.0, 0.0])
+
+
+def test_a_first_step_that_is_refused_can_be_mended(store: ScriptedStore) -> None:
+    store.refused(Step("e", 0, {"a": [1]}), ValueMismatch)
+    store.step(0)
+    assert store.end(1).num_steps == 1
+
+
+def test_a_refused_end_can_be_mended(store: ScriptedStore) -> None:
+    store.step(0)
+    item = EndEpisode("e", 1, is_truncated=True, rewards={"a": 1.0})
+    error = store.refused(item, ValueMismatch)
+    assert error.agent_id == "a"
+    assert error.expected == "final_observations['a']"
+    item.final_observations = {"a": seen("a", 1), "b": seen("b", 1)}
+    reply = store.store.accept(item, 0.0)
+    assert reply.returns == {"a": 1.0}  # type: ignore[union-attr]
+
+
+def test_json_lists_are_recorded_as_arrays(store: ScriptedStore) -> None:
+    store.step(0, observations={"a": [97, 0], "b": [98, 0]})
+    store.step(1, observations={"a": [97, 1], "b": [98, 1]})
+    store.end(2)
+    assert store.recorded("a")[0][:2] == [0.0, 1.0]
+
+
+def test_logged_actions_reach_inference() -> None:
+    store = ScriptedStore(make_plan("a"))
+    store.start()
+    pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2}), 0.0)
+    assert isinstance(pending, PendingStep)
+    assert pending.requests[0].logged_action == 2
+
+
+# --- rewards --------------------------------------------------------------------------------
+
+
+def test_rewards_add_up_until_an_agent_acts_again(store: ScriptedStore) -> None:
+    store.step(0)
+    store.step(1, "a", rewards={"a": 1.0, "b": 10.0})
+    store.step(2, "a", rewards={"a": 1.0, "b": 20.0})
+    store.step(3, rewards={"a": 1.0, "b": 30.0})
+    assert store.end(4, rewards={"b": 1.0}).returns == {"a": 3.0, "b": 61.0}
+    assert store.recorded("a")[2] == [1.0, 1.0, 1.0, 0.0]
+    times, actions, rewards = store.recorded("b")
+    assert times[:2] == [0.0, 3.0]
+    assert (actions, rewards) == ([0, 0], [60.0, 1.0])
+
+
+def test_agents_that_act_in_turns(store: ScriptedStore) -> None:
+    for t in range(6):
+        store.step(t, "ab"[t % 2], rewards={"a": 1.0, "b": 1.0} if t else {})
+    store.end(6, rewards={"a": 1.0, "b": 1.0})
+    assert store.recorded("a")[1] == [0, 2, 1]
+    assert store.recorded("b")[1] == [1, 0, 2]
+    assert sum(store.recorded("a")[2]) == 6.0
+    # What b got before its first action is in its return, and credited to no action.
+    assert sum(store.recorded("b")[2]) == 5.0
+
+
+def test_a_reward_after_the_end_of_an_agent_counts_in_its_return(store: ScriptedStore) -> None:
+    store.step(0)
+    store.step(1, "a", terminations={"b": True}, rewards={"b": 1.0})
+    store.step(2, "a", rewards={"a": 1.0, "b": 7.0})
+    assert store.end(3).returns == {"a": 1.0, "b": 8.0}
+    assert store.recorded("b")[2] == [1.0]
+
+
+def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: ScriptedStore) -> None:
+    store.step(0, "a", rewards={"a": 2.0, "b": 3.0}, terminations={"b": True})
+    store.refused(Step("e", 1, {"b": seen("b", 1)}), ValueMismatch)
+    store.step(1, "a", rewards={"a": 1.0})
+    assert store.end(2).returns == {"a": 3.0, "b": 3.0}
+    assert store.recorded("a")[2] == [1.0, 0.0]

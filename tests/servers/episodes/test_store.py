@@ -1,0 +1,148 @@
+"""Which episodes are open, for how long, and what of them is fed to a learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
+
+from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
+from muxrl.protocol.messages import Aborted, EndEpisode, Started, StartEpisode, Step
+from muxrl.servers.episodes.episode import PendingStep
+
+FIRST_SEEN = {"a": seen("a", 0), "b": seen("b", 0)}
+
+
+@pytest.fixture
+def store() -> ScriptedStore:
+    return open_store()
+
+
+# --- ids and limits -------------------------------------------------------------------------
+
+
+def test_an_id_is_used_once(store: ScriptedStore) -> None:
+    assert isinstance(store.start(), Started)  # its answer may have been lost
+    answer = store.step(0)
+    # With the first step in its frame, it is sent again with it.
+    assert isinstance(store.start(), Started)
+    assert store.step(0) == answer
+    store.refused(StartEpisode("e", mode="eval"), OutOfOrder)
+    store.step(1)
+    assert "already open" in store.refused(StartEpisode("e"), OutOfOrder).message
+    store.end(2)
+    assert "already over" in store.refused(StartEpisode("e"), OutOfOrder).message
+
+
+def test_an_unknown_episode(store: ScriptedStore) -> None:
+    for item in (Step("nobody", 0, {}), EndEpisode("nobody", 0)):
+        assert "restarted" in store.refused(item, EpisodeGone).message
+    assert isinstance(store.abort("nobody"), Aborted)
+
+
+def test_a_server_that_stops_starts_nothing(store: ScriptedStore) -> None:
+    store.store.is_accepting = False
+    store.refused(StartEpisode("f"), NotServing)
+    store.step(0)
+
+
+def test_too_many_episodes() -> None:
+    store = ScriptedStore(make_plan(max_episodes=2))
+    store.start("e")
+    store.start("f")
+    error = store.refused(StartEpisode("g"), TooManyEpisodes)
+    assert "2 open episodes" in error.message
+    store.start("e")  # a repeat is no new one
+    store.end(0, "e")
+    store.start("g")
+
+
+# --- time -----------------------------------------------------------------------------------
+
+
+def test_an_idle_episode_is_closed_as_truncated() -> None:
+    store = ScriptedStore(make_plan(episode_timeout_s=10.0, tombstone_s=30.0))
+    store.start("e")
+    store.start("f")
+    store.step(0)
+    store.step(1, rewards={"a": 1.0})
+    store.now = 8.0
+    store.step(0, episode_id="f")
+    assert store.store.expire(9.0) == []
+    assert store.store.expire(11.0) == ["e"]
+    assert store.flags()["a"] == (False, True)
+    counts = store.store.counts
+    assert (counts.num_expired, counts.num_aborted, store.store.num_open) == (1, 1, 1)
+    error = store.refused(Step("e", 2, {}), EpisodeGone)
+    assert "idle for more than 10 s" in error.message
+    assert store.store.expire(18.5) == ["f"]
+
+
+def test_who_waits_for_actions_is_not_idle() -> None:
+    store = ScriptedStore(make_plan(episode_timeout_s=10.0))
+    store.start()
+    pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
+    assert store.store.expire(1e6) == []
+    assert isinstance(pending, PendingStep)
+    store.act(pending)
+    assert store.store.expire(1e6) == ["e"]
+
+
+def test_a_step_that_could_not_be_answered_does_not_keep_its_episode_for_ever() -> None:
+    store = ScriptedStore(make_plan(episode_timeout_s=10.0))
+    store.start()
+    pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}), 0.0)
+    assert isinstance(pending, PendingStep)
+    pending.has_failed = True  # as the batcher says when the module has raised
+    assert store.store.expire(9.0) == []
+    assert store.store.expire(11.0) == ["e"]
+
+
+def test_a_tombstone_has_its_time() -> None:
+    store = ScriptedStore(make_plan(tombstone_s=30.0))
+    for i, episode_id in enumerate("efg"):
+        store.now = 10.0 * i
+        store.start(episode_id)
+        store.end(0, episode_id)
+    store.store.expire(35.0)  # e is forgotten
+    store.refused(EndEpisode("e", 0), EpisodeGone)
+    store.end(0, "f")
+    store.end(0, "g")
+    store.start("e")
+    store.store.expire(1e6)
+    assert len(store.store._tombstones) == 1  # e, which has just expired
+
+
+# --- evaluation -----------------------------------------------------------------------------
+
+
+def test_evaluation_is_measured_and_never_fed() -> None:
+    store = ScriptedStore(make_plan(), batch_env_steps=1)
+    for episode_id in "ef":
+        store.start(episode_id, mode="eval")
+        pending = store.store.accept(Step(episode_id, 0, FIRST_SEEN), 0.0)
+        assert isinstance(pending, PendingStep)
+        assert not pending.is_training
+        assert not pending.should_explore
+        store.act(pending)
+        store.step(1, episode_id=episode_id, rewards={"a": 1.0})
+    ended = store.end(2, "e", rewards={"a": 1.0}, is_truncated=True)
+    assert (ended.num_steps, ended.returns) == (2, {"a": 2.0})
+    store.abort("f")
+    assert store.feed.batches == []
+    assert store.chunks == []
+    counts = store.store.counts
+    assert (counts.num_env_steps, counts.num_agent_steps, counts.num_episodes) == (0, 0, 0)
+    assert counts.episode_return_mean is None
+
+
+@pytest.mark.parametrize(("mode", "asked", "explores"), [
+    ("train", None, True), ("train", False, False), ("eval", None, False), ("eval", True, True),
+])  # fmt: skip
+def test_exploration(mode: Any, asked: bool | None, explores: bool) -> None:
+    store = ScriptedStore(make_plan())
+    store.start(mode=mode, should_explore=asked)
+    pending = store.store.accept(Step("e", 0, FIRST_SEEN), 0.0)
+    assert isinstance(pending, PendingStep)
+    assert pending.should_explore is explores

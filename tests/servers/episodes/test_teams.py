@@ -1,0 +1,145 @@
+"""What a server makes of a team's steps: one agent to RLlib, however many are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
+from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+
+TEAM = {"team": ("a", "b")}
+
+
+def team_store(**kwargs: Any) -> ScriptedStore:
+    store = ScriptedStore(make_plan("abc", TEAM, **kwargs))
+    store.start()
+    return store
+
+
+def last_team_observation(store: ScriptedStore) -> dict[str, np.ndarray]:
+    return store.chunks[-1].episode.agent_episodes["team"].get_observations(-1)
+
+
+def test_a_member_that_never_appeared_is_missed_by_name() -> None:
+    store = team_store()
+    error = store.refused(Step("e", 0, {"a": seen("a", 0), "c": seen("c", 0)}), ValueMismatch)
+    assert error.agent_id == "b"
+    assert "'team'" in error.message
+    assert "'b'" in error.message
+    store.step(0, "c")  # the team need not begin with the others
+    store.refused(Step("e", 1, {"b": seen("b", 1)}), ValueMismatch)
+    assert store.step(1, "abc").actions == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_dead_member_is_padded_and_the_team_goes_on() -> None:
+    store = team_store()
+    store.step(0, "abc")
+    reply = store.step(1, "bc", terminations={"a": True}, rewards={"a": 1.0, "b": 1.0})
+    assert reply.actions.keys() == {"b", "c"}
+    store.step(2, "c", terminations={"b": True}, rewards={"a": 5.0, "b": 1.0})
+    ended = store.end(3, rewards={"a": 7.0})
+    assert ended.returns == {"a": 13.0, "b": 2.0}
+    (chunk,) = store.chunks
+    team = chunk.episode.agent_episodes["team"]
+    assert (team.is_terminated, team.is_truncated, len(team)) == (True, False, 2)
+    assert [float(r) for r in team.get_rewards()] == [2.0, 6.0]
+    alive = [observation["alive"].tolist() for observation in team.get_observations()]
+    assert alive[:2] == [[1.0, 1.0], [0.0, 1.0]]
+    assert chunk.episode.agent_episodes["c"].is_terminated
+
+
+def test_a_team_is_truncated_if_its_last_members_are() -> None:
+    store = team_store()
+    store.step(0, "abc")
+    store.step(1, "bc", terminations={"a": True})
+    store.end(2, is_truncated=True, final_observations={m: seen(m, 2) for m in "bc"})
+    (chunk,) = store.chunks
+    team = chunk.episode.agent_episodes["team"]
+    assert (team.is_terminated, team.is_truncated) == (False, True)
+    assert last_team_observation(store)["alive"].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("sent", ["abc", "bc"])
+def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short(sent: str) -> None:
+    store = team_store()
+    store.step(0, "abc")
+    finals = {m: seen(m, 1) for m in sent}
+    store.end(1, is_truncated=True, terminations={"a": True}, final_observations=finals)
+    team = store.chunks[0].episode.agent_episodes["team"]
+    assert (team.is_terminated, team.is_truncated) == (False, True)
+    # As if it had died a step earlier: no value of it is bootstrapped.
+    last = last_team_observation(store)
+    assert last["alive"].tolist() == [0.0, 1.0]
+    assert last["obs"].tolist() == [[0.0, 0.0], [ord("b"), 1.0]]
+    assert last["state"].tolist() == [0.0, 0.0, ord("b"), 1.0]
+
+
+def test_a_team_that_terminates_keeps_its_final_observation() -> None:
+    store = team_store()
+    store.step(0, "abc")
+    store.end(1, final_observations={m: seen(m, 1) for m in "ab"})
+    assert last_team_observation(store)["alive"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("sent", ["c", "ac"])
+def test_a_truncated_team_without_final_observations(sent: str) -> None:
+    store = team_store()
+    store.step(0, "abc")
+    finals = {m: seen(m, 1) for m in sent}
+    ends = {"a": True} if "a" in sent else {}
+    item = EndEpisode("e", 1, True, terminations=ends, final_observations=finals)
+    assert store.refused(item, ValueMismatch).agent_id in {"a", "b"} - ends.keys()
+
+
+@pytest.mark.parametrize(("how", "expected"), [("sum", 4.0), ("mean", 2.0)])
+def test_the_team_s_reward(how: Any, expected: float) -> None:
+    store = team_store(team_reward=how)
+    store.step(0, "abc")
+    store.step(1, "abc", rewards={"a": 1.0, "b": 3.0})
+    store.end(2, rewards={"a": 4.0})
+    (chunk,) = store.chunks
+    rewards = chunk.episode.agent_episodes["team"].get_rewards()
+    assert [float(r) for r in rewards] == [expected, expected]
+
+
+@pytest.mark.parametrize("state", [None, [1.0, 2.0], [1.0, 2.0, float("nan")], "three"])
+def test_a_team_s_state_is_checked(state: Any) -> None:
+    store = team_store(state_size=3)
+    observations = {m: seen(m, 0) for m in "abc"}
+    error = store.refused(Step("e", 0, observations, state=state), ValueMismatch)
+    assert "global state" in error.message
+    good = [1.0, 2.0, 3.0]
+    store.step(0, "abc", state=good)
+    store.step(1, "abc", state=good)
+    end = EndEpisode("e", 2, True, final_observations=observations, state=state)
+    assert "global state" in store.refused(end, ValueMismatch).message
+    store.end(2, is_truncated=True, final_observations=observations, state=good)
+    assert last_team_observation(store)["state"].tolist() == good
+
+
+def test_a_mask_that_forbids_everything_is_the_simulation_s_fault() -> None:
+    masked = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
+    store = ScriptedStore(make_plan({"a": masked, "b": masked}, TEAM))
+    store.start()
+
+    def observed(mask: list[int]) -> dict[str, Any]:
+        return {m: {"observation": [1.0, 2.0], "action_mask": mask} for m in "ab"}
+
+    error = store.refused(Step("e", 0, observed([0, 0, 0])), ValueMismatch)
+    assert "forbids every action" in error.message
+    store.step(0, observations=observed([1, 0, 0]))
+
+
+def test_abort_of_an_aborted_episode_with_a_team() -> None:
+    store = team_store()
+    store.step(0, "abc")
+    store.step(1, "abc")
+    store.store.accept(AbortEpisode("e"), 0.0)
+    (chunk,) = store.chunks
+    team = chunk.episode.agent_episodes["team"]
+    assert (team.is_terminated, team.is_truncated, len(team)) == (False, True, 1)

@@ -1,0 +1,302 @@
+"""Policies that do not learn: what they are asked, what they may answer, what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from muxrl.servers.algorithms.registry import AlgorithmProblem
+from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.fixed_policies import FIXED, FixedAlgorithm, find_fixed
+from muxrl.servers.fixed_policies.plain import PolicyFailed
+from muxrl.servers.fixed_policies.policies import FixedPolicies
+
+SEES = Box((2,))
+FIVE = Discrete(5)
+SEEN = np.zeros(2, np.float32)
+
+
+def plan(algorithm: str, acts: Space, sees: Space = SEES, **settings: Any) -> ServerPlan:
+    return ServerPlan(
+        server_id="fixed", algorithm=algorithm, settings=settings, model={},
+        agents={agent: AgentPlan("default", sees, acts) for agent in "ab"},
+        groups={}, state_size=None, team_reward="sum", while_learning="serve", max_policy_lag=1,
+        host="127.0.0.1", port=0, token="", seed=7, resources=ResourcesConfig(),
+        limits=LimitsConfig(),
+    )  # fmt: skip
+
+
+def make(plan: ServerPlan) -> FixedPolicies:
+    fixed = find_fixed(plan.algorithm)
+    assert fixed is not None
+    return fixed(plan.settings, plan.model).make(plan)
+
+
+def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: Any) -> list[Any]:
+    """Returns the actions of one episode, a dict for each step."""
+    policies.store.accept(StartEpisode(e := uuid.uuid4().hex, **start), 0.0)
+    answers = []
+    for t, observation in enumerate(observations):
+        pending = policies.store.accept(Step(e, t, observation, {"a": 1.0} if t else {}), 0.0)
+        assert isinstance(pending, PendingStep)
+        pending.finish(policies.acting.act([pending]))
+        assert pending.answer is not None
+        answers.append(pending.answer.actions)
+    policies.store.accept(EndEpisode(e, len(observations), rewards={"a": 1.0}), 0.0)
+    return answers
+
+
+# --- policies that the tests name by path ---------------------------------------------------
+
+
+def make_memory(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
+    """Acts by how many steps of its own it has seen."""
+    assert isinstance(observation_space, gymnasium.spaces.Box)
+    assert isinstance(action_space, gymnasium.spaces.Discrete)
+    seen: list[Any] = []
+
+    def act(observation: Any) -> int:
+        seen.append(observation)
+        return len(seen) - 1
+
+    return act
+
+
+def make_constant(
+    agent_id: str, observation_space: Any, action_space: Any, seed: int, *, action: Any
+) -> Any:
+    return lambda observation: action
+
+
+def make_seeded(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
+    return lambda observation: seed % 1000
+
+
+def make_broken(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
+    def act(observation: Any) -> int:
+        raise ZeroDivisionError("no idea")
+
+    return act
+
+
+def make_nothing(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> None:
+    return None
+
+
+NOT_CALLABLE = 3
+
+
+def scripted(name: str, acts: Space = FIVE, sees: Space = SEES, **kwargs: Any) -> ServerPlan:
+    path = f"{__name__}:{name}"
+    return plan("SCRIPTED", acts, sees, policy=path, kwargs=kwargs)
+
+
+# --- random ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "acts", [Discrete(3, start=4), MultiDiscrete((2, 3)), Box((2,), "float32", -1, 3)]
+)
+def test_random_covers_the_action_space(acts: Space) -> None:
+    policies = make(plan("RANDOM", acts))
+    actions = [a["a"] for a in play(policies, [{"a": SEEN, "b": SEEN}] * 400)]
+    if isinstance(acts, Discrete):
+        assert {4, 5, 6} == set(actions)
+        assert min(Counter(actions).values()) > 90  # 133 expected, 9.4 standard deviation
+    elif isinstance(acts, MultiDiscrete):
+        assert len({tuple(a.tolist()) for a in actions}) == 6
+    else:
+        table = np.stack(actions)
+        assert table.min() >= -1
+        assert table.max() <= 3
+        np.testing.assert_allclose(table.mean(axis=0), 1.0, atol=0.25)
+
+
+def test_random_follows_masks() -> None:
+    sees = DictSpace({"observation": Box((2,)), "action_mask": Box((4,), "int8", 0, 1)})
+    policies = make(plan("RANDOM", Discrete(4, start=1), sees))
+    seen = {"observation": SEEN, "action_mask": np.array([0, 1, 0, 1], np.int8)}
+    actions = [a["a"] for a in play(policies, [{"a": seen}] * 60)]
+    assert set(actions) == {2, 4}
+
+
+def test_a_mask_that_forbids_everything_is_named() -> None:
+    sees = DictSpace({"observation": Box((2,)), "action_mask": Box((4,), "int8", 0, 1)})
+    policies = make(plan("RANDOM", Discrete(4), sees))
+    seen = {"observation": SEEN, "action_mask": np.zeros(4, np.int8)}
+    with pytest.raises(PolicyFailed, match=r"agent 'a' .* the action mask forbids every action, a"):
+        play(policies, [{"a": seen}])
+
+
+def test_training_draws_the_same_with_and_without_evaluation_in_between() -> None:
+    observations = [{"a": SEEN, "b": SEEN}] * 20
+    alone, mixed = (make(plan("RANDOM", Discrete(100))) for _ in range(2))
+    expected = [play(alone, observations) for _ in range(3)]
+    found = []
+    for _ in range(3):
+        found.append(play(mixed, observations))
+        play(mixed, observations, mode="eval")
+    assert found == expected
+
+
+# --- scripted -------------------------------------------------------------------------------
+
+
+def test_a_policy_lives_as_long_as_its_episode_and_counts_its_own_steps() -> None:
+    policies = make(scripted("make_memory"))
+    steps = [{"a": SEEN, "b": SEEN}, {"b": SEEN}, {"a": SEEN, "b": SEEN}]
+    for _ in range(2):
+        assert play(policies, steps) == [{"a": 0, "b": 0}, {"b": 1}, {"a": 1, "b": 2}]
+
+
+def test_every_episode_and_agent_has_a_seed_of_its_own() -> None:
+    policies = make(scripted("make_seeded", Discrete(1000)))
+    seeds = [tuple(play(policies, [{"a": SEEN, "b": SEEN}])[0].values()) for _ in range(4)]
+    assert len({seed for pair in seeds for seed in pair}) == 8
+    again = make(scripted("make_seeded", Discrete(1000)))
+    assert tuple(play(again, [{"a": SEEN, "b": SEEN}])[0].values()) == seeds[0]
+
+
+def test_a_logged_action_stands_and_the_policy_sees_the_step() -> None:
+    policies = make(scripted("make_memory"))
+    policies.store.accept(StartEpisode("e"), 0.0)
+    first = policies.store.accept(Step("e", 0, {"a": SEEN}, logged_actions={"a": 4}), 0.0)
+    assert isinstance(first, PendingStep)
+    assert first.finish(policies.acting.act([first])).actions == {"a": 4}
+    second = policies.store.accept(Step("e", 1, {"a": SEEN}), 0.0)
+    assert isinstance(second, PendingStep)
+    assert second.finish(policies.acting.act([second])).actions == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("acts", "action", "reason"),
+    [
+        (Discrete(3), 3, r"expected Discrete\(3\), got 3"),
+        (Discrete(3), "left", r"expected Discrete\(3\), got str 'left'"),
+        (Discrete(3), None, r"expected Discrete\(3\), got NoneType"),
+        (Box((2,), "float32", -1, 1), [0.5, 1.5], "is outside the bounds"),
+        (Box((2,), "float32", -1, 1), [0.5], r"got shape \(1,\)"),
+        (Box((2,), "float32", -1, 1), [0.5, float("nan")], "NaN at index"),
+    ],
+)
+def test_a_wrong_action_is_named(acts: Space, action: Any, reason: str) -> None:
+    policies = make(scripted("make_constant", acts, action=action))
+    told = f"agent 'b' gave no action of its space at t=0: .*{reason}"
+    with pytest.raises(PolicyFailed, match=told):
+        play(policies, [{"b": SEEN}])
+
+
+def test_an_action_that_the_mask_forbids_is_named() -> None:
+    sees = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0, 1)})
+    policies = make(scripted("make_constant", Discrete(3), sees, action=1))
+    seen = {"observation": SEEN, "action_mask": np.array([1, 0, 1], np.int8)}
+    with pytest.raises(PolicyFailed, match=r"1 is not available: the mask allows \[0, 2\]"):
+        play(policies, [{"a": seen}])
+
+
+def test_what_a_policy_raises_is_told_with_agent_and_step() -> None:
+    policies = make(scripted("make_broken"))
+    with pytest.raises(PolicyFailed, match=r"agent 'a' raised ZeroDivisionError: no idea, at t=0"):
+        play(policies, [{"a": SEEN}])
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("", "needs the setting 'policy'"),
+        ("no_colon", "must look like"),
+        ("no.such.package:make", "cannot be imported: ModuleNotFoundError"),
+        (f"{__name__}:make_memry", "has no 'make_memry'; did you mean 'make_memory'"),
+        (f"{__name__}:NOT_CALLABLE", "is an object of int, nothing that can be called"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str) -> None:
+    fixed = find_fixed("scripted")
+    assert fixed is not None
+    with pytest.raises(AlgorithmProblem) as refusal:
+        fixed({"policy": path}, {})
+    assert reason in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "reason"),
+    [
+        ("make_memory", {"depth": 3}, "unexpected keyword argument 'depth'; it is called with"),
+        ("make_constant", {}, "missing 1 required keyword-only argument: 'action'"),
+        ("make_nothing", {}, "made None for agent 'a'; expected something to call"),
+    ],
+)
+def test_a_policy_that_cannot_be_made_is_known_before_it_serves(
+    name: str, kwargs: dict[str, Any], reason: str
+) -> None:
+    its_plan = scripted(name, **kwargs)
+    fixed = find_fixed("SCRIPTED")
+    assert fixed is not None
+    problems = list(fixed(its_plan.settings, {}).find_problems(its_plan))
+    assert len(problems) == 1
+    assert reason in problems[0]
+
+
+# --- all of them ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fixed", FIXED, ids=lambda fixed: fixed.name)
+def test_unknown_settings_and_networks_are_refused(fixed: type[FixedAlgorithm]) -> None:
+    with pytest.raises(AlgorithmProblem, match=f"{fixed.name} has no setting 'lr'"):
+        fixed({"lr": 0.1}, {})
+    with pytest.raises(AlgorithmProblem, match=r"leave out model \(fcnet_hiddens\)"):
+        fixed({}, {"fcnet_hiddens": [8]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"checkpoint": ""}, "needs the setting 'checkpoint'"),
+        ({"checkpoint": "x", "should_explore": "yes"}, "must be true or false, not 'yes'"),
+        ({"checkpoint": "x", "policies": "default"}, "must be a mapping"),
+        ({"checkpoint": "/no/such/folder"}, "no such folder"),
+    ],
+)
+def test_frozen_refuses_what_is_no_checkpoint(settings: dict[str, Any], reason: str) -> None:
+    fixed = find_fixed("Frozen")
+    assert fixed is not None
+    with pytest.raises(AlgorithmProblem) as refusal:
+        fixed(settings, {})
+    assert reason in str(refusal.value)
+
+
+def test_nothing_is_kept_for_a_learner_and_everything_is_counted() -> None:
+    policies = make(plan("RANDOM", Discrete(3)))
+    for _ in range(3):
+        play(policies, [{"a": SEEN, "b": SEEN}] * 5)
+    play(policies, [{"a": SEEN, "b": SEEN}] * 5, mode="eval")
+    counts = policies.store.counts
+    assert (counts.num_env_steps, counts.num_agent_steps, counts.num_episodes) == (15, 30, 3)
+    assert counts.episode_return_mean == 5.0
+    assert policies.store._chunks == []
+    assert policies.feed.is_open
+    assert policies.acting.weights_seq_no == 0
+    assert policies.save(Path("/nowhere")) is None
+    assert policies.finish(0.0)
+
+
+def test_names_are_not_case_sensitive_and_others_are_not_fixed() -> None:
+    assert [find_fixed(n.lower()) for n in ("RANDOM", "SCRIPTED", "FROZEN")] == list(FIXED)
+    assert find_fixed("PPO") is None
+
+
+def test_a_plan_is_left_as_it_is() -> None:
+    its_plan = plan("RANDOM", Discrete(3))
+    before = dataclasses.asdict(its_plan)
+    make(its_plan)
+    assert dataclasses.asdict(its_plan) == before

@@ -1,0 +1,229 @@
+"""Frozen servers act as the live one did when saved, and evaluation leaves learners alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.env_loop import EnvLoop
+from muxrl.experiments.simulations.cue_game import CueGame
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.runs.in_process import Served, serve
+from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.server import PolicyServer, ServerProblem
+
+pytestmark = pytest.mark.learning
+
+AGENTS = ["agent_0", "agent_1", "agent_2"]
+TEAM = {"team": AGENTS}
+PPO = {"train_batch_size_per_learner": 40, "minibatch_size": 20, "num_epochs": 2, "lr": 0.01}
+A2C = {"train_batch_size_per_learner": 40, "min_sample_timesteps_per_iteration": 40, "lr": 0.05}
+QMIX = {
+    "hidden_dim": 16, "batch_size_episodes": 4, "num_episodes_before_learning": 4, "lr": 0.01,
+    "min_sample_timesteps_per_iteration": 40, "epsilon": 0.5,
+}  # fmt: skip
+SMALL = {"fcnet_hiddens": [16]}
+
+SERVERS = {
+    "ppo, one policy for all": ServerConfig("PPO", settings=PPO, model=SMALL),
+    "ppo, recurrent": ServerConfig("PPO", settings=PPO, model={**SMALL, "use_lstm": True}),
+    "a2c, two policies": ServerConfig(
+        "A2C", settings=A2C, model=SMALL, policies={"one": ["agent_0"], "two": AGENTS[1:]}
+    ),
+    "mappo": ServerConfig("MAPPO", settings=PPO, model=SMALL),
+    "qmix, mlp": ServerConfig("QMIX", settings={**QMIX, "agent": "mlp"}, groups=TEAM),
+    "qmix, gru, two teams": ServerConfig(
+        "QMIX", settings=QMIX, groups={"pair": AGENTS[:2], "rest": AGENTS[2:]}
+    ),
+    "vdn": ServerConfig("VDN", settings=QMIX, groups=TEAM),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running_ray() -> Iterator[None]:
+    """One Ray for all servers of this module."""
+    with local_ray(num_cpus=1):
+        yield
+
+
+def experiment(server: ServerConfig) -> ExperimentConfig:
+    return ExperimentConfig(
+        name="cues",
+        simulation=SimulationConfig("muxrl.experiments.simulations.cue_game:CueGame"),
+        servers={"it": dataclasses.replace(server, agents=AGENTS, while_learning="auto")},
+    )
+
+
+def train(served: Served, num_iterations: int) -> None:
+    """Plays until the server has learned, and ends its learning."""
+    (server,) = served.servers.values()
+    with served.client() as client:
+        EnvLoop([served.simulation()], client, seeds=iter(range(10_000))).run(
+            should_stop=lambda: server.status().iteration >= num_iterations
+        )
+    served.check()
+    server.finish_training()
+
+
+def actions(
+    served: Served, num_steps: int, *, mode: str = "eval", should_explore: bool | None = None
+) -> list[dict[str, Any]]:
+    """The actions for the same observations, which in the cue game no action changes."""
+    with served.client() as client:
+        return [
+            chosen
+            for seed in range(num_steps // 10)
+            for chosen in episode(client, seed, mode, should_explore)
+        ]
+
+
+def episode(
+    client: MultiplexingClient, seed: int, mode: str, should_explore: bool | None
+) -> list[dict[str, Any]]:
+    game = CueGame()
+    observations, _ = game.reset(seed)
+    episode_id = client.start_episode(
+        training_enabled=mode == "train", should_explore=should_explore
+    )
+    found = []
+    for _ in range(10):
+        state = game.state() if client.wants_state else None
+        chosen = client.get_action(episode_id, observations, state=state)
+        found.append({agent: int(action) for agent, action in chosen.items()})
+        observations, rewards, _, _, _ = game.step(chosen)
+        client.log_returns(episode_id, rewards)
+    state = game.state() if client.wants_state else None
+    client.end_episode(episode_id, observations, truncated=True, state=state)
+    return found
+
+
+def flat(weights: Any) -> dict[str, bytes]:
+    """Every array of nested dicts, as bytes."""
+    found: dict[str, bytes] = {}
+    for key, value in weights.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}/{name}": data for name, data in flat(value).items()}
+        else:
+            found[key] = np.asarray(value).tobytes()
+    return found
+
+
+def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """What the learner has learnt, targets included, and what acts."""
+    policies = server.policies
+    assert isinstance(policies, LearnedPolicies)
+    learner = policies.algo.learner_group._learner  # type: ignore[union-attr]
+    assert learner is not None
+    return flat(learner.module.get_state()), flat(policies.acting.modules.get_state())
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_frozen_server_acts_as_the_live_one_did(name: str, tmp_path: Path) -> None:
+    live = SERVERS[name]
+    with serve(experiment(live)) as served:
+        untrained = actions(served, 100)
+        (server,) = served.servers.values()
+        before = weights(server)
+        train(served, num_iterations=5)
+        assert weights(server) != before
+        expected = actions(served, 100)
+        path = server.policies.save(tmp_path / "saved")
+        plan = server.plan
+    assert path is not None
+    assert expected != untrained
+
+    about = json.loads((path / ABOUT_FILE).read_text())
+    assert (about["algorithm"], about["env_steps"]) == (live.algorithm, Checkpoint.open(path).env_steps)  # fmt: skip  # noqa: E501
+    assert about["env_steps"] > 0
+    assert about["groups"] == {group: list(members) for group, members in plan.groups.items()}
+
+    frozen = ServerConfig(
+        "FROZEN", settings={"checkpoint": str(path)}, policies=live.policies, groups=live.groups
+    )
+    with serve(experiment(frozen)) as served:
+        (server,) = served.servers.values()
+        for mode, should_explore in (("eval", None), ("train", None), ("train", True)):
+            assert actions(served, 100, mode=mode, should_explore=should_explore) == expected
+        status = server.status()
+        assert (status.weights_seq_no, status.iteration) == (0, 0)
+        assert (status.num_env_steps, status.num_episodes) == (200, 20)
+        assert not isinstance(server.policies, LearnedPolicies)
+
+    frozen.settings["should_explore"] = True
+    with serve(experiment(frozen)) as served:
+        explored = actions(served, 100)
+        assert explored != expected
+        assert actions(served, 100) != explored  # other random numbers
+    (path / ABOUT_FILE).unlink()  # as of plain RLlib
+    frozen.settings["should_explore"] = False
+    with serve(experiment(frozen)) as served:
+        assert actions(served, 100) == expected
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_before_serving(tmp_path: Path) -> None:
+    with serve(experiment(SERVERS["a2c, two policies"])) as served:
+        (server,) = served.servers.values()
+        server.finish_training()
+        path = server.policies.save(tmp_path / "saved")
+        plan = dataclasses.replace(
+            server.plan, algorithm="FROZEN", model={}, settings={"checkpoint": str(path)}
+        )
+    assert path is not None
+    renamed = {
+        agent: dataclasses.replace(one, policy_id="three") for agent, one in plan.agents.items()
+    }
+    with pytest.raises(ServerProblem, match=r"has no policy 'three', it has one, two; say which"):
+        PolicyServer(dataclasses.replace(plan, agents=renamed))
+    settings = {**plan.settings, "policies": {"three": "one"}}
+    server = PolicyServer(dataclasses.replace(plan, agents=renamed, settings=settings))
+    assert server.stop()
+    settings = {**plan.settings, "policies": {"four": "one"}}
+    with pytest.raises(ServerProblem, match=r"names the policy 'four', which the server does not"):
+        PolicyServer(dataclasses.replace(plan, settings=settings))
+    settings = {**plan.settings, "policies": {"one": "three"}}
+    with pytest.raises(ServerProblem, match=r"has no policy 'three', it has one, two"):
+        PolicyServer(dataclasses.replace(plan, settings=settings))
+    (path / "learner_group/learner/rl_module/one/module_state.pkl").write_bytes(b"broken")
+    with pytest.raises(ServerProblem, match=r"cannot be loaded: \w+"):
+        PolicyServer(plan)
+
+
+@pytest.mark.parametrize("name", ["ppo, one policy for all", "a2c, two policies", "qmix, mlp"])
+def test_evaluation_leaves_weights_and_the_training_s_random_numbers_alone(name: str) -> None:
+    def play(should_evaluate: bool) -> tuple[list[Any], Any]:
+        """The actions of training, and the weights that came of it."""
+        server_config = dataclasses.replace(SERVERS[name])
+        config = experiment(server_config)
+        config.servers["it"].while_learning = "wait"  # in turns, so that a seed decides it all
+        with serve(config) as served:
+            (server,) = served.servers.values()
+            trained = []
+            with served.client() as client, served.client() as other:
+                for seed in range(50):  # QMIX takes 20 episodes at a time
+                    trained += episode(client, seed, "train", None)
+                    while server.status().is_waiting_for_learner:
+                        time.sleep(0.001)
+                    if should_evaluate:
+                        before = weights(server)
+                        for explore in (True, False):
+                            episode(other, 100 + seed, "eval", explore)
+                        assert weights(server) == before
+            served.check()
+            assert server.status().weights_seq_no > 1
+            server.finish_training()
+            return trained, weights(server)
+
+    alone, evaluated = play(False), play(True)
+    assert evaluated[0] == alone[0]
+    assert evaluated[1] == alone[1]
