@@ -25,7 +25,7 @@ import numpy as np
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
-from muxrl.client.multiplexer import Turn
+from muxrl.client.multiplexer import Outbox
 from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.runs.local_ray import ONE_THREAD, local_ray
 from muxrl.orchestrator.runs.processes import ServerProcess
@@ -62,9 +62,9 @@ class Timed(MultiplexingClient):
         super().__init__(addresses)
         self.durations_s: list[float] = []
 
-    def exchange(self, turn: Turn):  # type: ignore[no-untyped-def]
+    def exchange(self, outbox: Outbox):  # type: ignore[no-untyped-def]
         started = time.perf_counter()
-        result = super().exchange(turn)
+        result = super().exchange(outbox)
         self.durations_s.append(time.perf_counter() - started)
         return result
 

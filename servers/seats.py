@@ -35,13 +35,13 @@ from muxrl.servers.teams import NO_ACTION, TeamProblem, TeamSpec, team_reward
 Observations = Mapping[str, Any]
 
 
-class Moment(NamedTuple):
+class StepView(NamedTuple):
     """What the simulation shows at one step, to all seats."""
 
     observations: Observations
     state: Any = None
     """The simulation's global state, if it has been asked for."""
-    left: Collection[str] = ()
+    departed: Collection[str] = ()
     """Agents that have left for good by now."""
 
 
@@ -73,8 +73,8 @@ class Seat(Protocol):
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        """Returns the recorded observation, or None if no member observes at this moment."""
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        """Returns the recorded observation, or None if no member observes at this step_view."""
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         """Returns the recorded reward."""
@@ -114,8 +114,8 @@ class SoloSeat:
         self._read = module_observation_reader(space)
         self._to_env = _action_writer(self.action_space)
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        value = moment.observations.get(self.seat_id)
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        value = step_view.observations.get(self.seat_id)
         if value is None or not self._is_masked:
             return None if value is None else self._read(value)
         mask = np.asarray(value[ACTION_MASK_KEY], np.float32)
@@ -180,18 +180,18 @@ class TeamSeat:
             observation_spaces,
             {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
             state_size,
-            marks_left=not self._refuses_late,
+            marks_departed=not self._refuses_late,
         )
         self._is_state_observed = plan.state_size is None and state_size is not None
         self.observation_space: gymnasium.Space = self.team.observation_space
         self.action_space: gymnasium.Space = self.team.action_space
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         mine: dict[str, Any] = {}
         masks: dict[str, Any] = {}
-        state = moment.state if self._has_state else None
+        state = step_view.state if self._has_state else None
         for member in self.members:
-            value = moment.observations.get(member)
+            value = step_view.observations.get(member)
             if value is None:
                 continue
             if member in self._state_readers:
@@ -205,7 +205,7 @@ class TeamSeat:
         if not mine:
             return None
         if self._refuses_late and not record.has_begun:
-            missing = [m for m in self.members if m not in mine and m not in moment.left]
+            missing = [m for m in self.members if m not in mine and m not in step_view.departed]
             if missing:
                 raise ValueMismatch(
                     f"group {self.seat_id!r} acts for the first time in this episode without "
@@ -216,7 +216,9 @@ class TeamSeat:
                     got=f"observations of {list(mine)}",
                 )
         try:
-            return self.team.observe(mine, masks or None, state, record.last_actions, moment.left)
+            return self.team.observe(
+                mine, masks or None, state, record.last_actions, step_view.departed
+            )
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
 

@@ -62,7 +62,7 @@ class TeamSpec:
         action_spaces: each member's space, a ``Discrete`` starting at 0.
         state_size: length of the global state; None if there is none, and the members' padded
             observations in a row stand for it.
-        marks_left: whether that row ends with a 1 for every member that has left for good. Where
+        marks_departed: whether that row ends with a 1 for every member that has departed. Where
             members also come late, zeros alone would not tell the dead from those still to come,
             and the mixer would take a death for as harmless as a late arrival. Of no use with a
             `state_size`: then the state is the simulation's own.
@@ -75,7 +75,7 @@ class TeamSpec:
     observation_spaces: Mapping[str, spaces.Space]
     action_spaces: Mapping[str, spaces.Space]
     state_size: int | None = None
-    marks_left: bool = False
+    marks_departed: bool = False
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -105,7 +105,7 @@ class TeamSpec:
 
     @cached_property
     def state_dim(self) -> int:
-        return self.state_size or self.num_members * (self.obs_dim + self.marks_left)
+        return self.state_size or self.num_members * (self.obs_dim + self.marks_departed)
 
     @cached_property
     def observation_space(self) -> spaces.Dict:
@@ -171,7 +171,7 @@ class TeamSpec:
         action_masks: Mapping[str, Any] | None = None,
         state: Any | None = None,
         last_actions: Mapping[str, int] | None = None,
-        left: Collection[str] = (),
+        departed: Collection[str] = (),
     ) -> TeamObservation:
         """Build the team's observation; it is on the step path (about 10 µs for 3 members).
 
@@ -182,7 +182,7 @@ class TeamSpec:
                 is not in it may choose any of its actions.
             state: ``[state_size]``, required if and only if the team was given a `state_size`.
             last_actions: each member's previous action, if it has had one.
-            left: who has left for good, members and others; for `marks_left`.
+            departed: who has left for good, members and others; for `marks_departed`.
 
         Returns:
             A new dict of float32 arrays, not to be written to, as `observation_space` says.
@@ -191,7 +191,7 @@ class TeamSpec:
             TeamProblem: a wrong shape, or a member that may not choose any action.
         """
         if action_masks is None and self._are_alike and len(observations) >= self.num_members:
-            whole = self._observe_all(observations, state, last_actions, left)
+            whole = self._observe_all(observations, state, last_actions, departed)
             if whole is not None:
                 return whole
         n = self.num_members
@@ -218,7 +218,7 @@ class TeamSpec:
                 last[row] = last_actions.get(member, NO_ACTION)
         return {
             OBS: obs,
-            STATE: self._state(state, obs, left),
+            STATE: self._state(state, obs, departed),
             ACTION_MASK: mask,
             ALIVE: alive,
             LAST_ACTION: last,
@@ -229,7 +229,7 @@ class TeamSpec:
         observations: Mapping[str, Any],
         state: Any | None,
         last_actions: Mapping[str, int] | None,
-        left: Collection[str],
+        departed: Collection[str],
     ) -> TeamObservation | None:
         """The usual case, in a third of the time: everybody is here and they are alike.
 
@@ -248,7 +248,7 @@ class TeamSpec:
             last = np.array([last_actions.get(m, NO_ACTION) for m in self.members], np.float32)
         return {
             OBS: obs,
-            STATE: self._state(state, obs, left),
+            STATE: self._state(state, obs, departed),
             ACTION_MASK: self._member_masks,
             ALIVE: self._all_alive,
             LAST_ACTION: last,
@@ -283,16 +283,16 @@ class TeamSpec:
         padded[:n] = mask != 0
         return padded
 
-    def _state(self, state: Any | None, obs: np.ndarray, left: Collection[str]) -> np.ndarray:
+    def _state(self, state: Any | None, obs: np.ndarray, departed: Collection[str]) -> np.ndarray:
         if self.state_size is None:
             if state is not None:
                 raise TeamProblem(
                     f"team {list(self.members)} was sent a state but has no state_size; set it"
                 )
             row = obs.reshape(-1)
-            if not self.marks_left:
+            if not self.marks_departed:
                 return row
-            return np.append(row, np.array([m in left for m in self.members], np.float32))
+            return np.append(row, np.array([m in departed for m in self.members], np.float32))
         if state is None:
             raise TeamProblem(
                 f"team {list(self.members)} needs a state of {self.state_size} numbers at every "

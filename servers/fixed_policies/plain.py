@@ -14,7 +14,7 @@ import numpy as np
 from muxrl.protocol import spaces as plain
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep, SeatRequest
-from muxrl.servers.seats import Moment, Observations, Seat, SeatRecord
+from muxrl.servers.seats import Observations, Seat, SeatRecord, StepView
 from muxrl.servers.spaces import to_gymnasium
 
 Policy = Callable[[Any], Any]
@@ -40,8 +40,8 @@ class PlainSeat:
         self.observation_space = to_gymnasium(plan.observation_space)
         self.action_space = to_gymnasium(plan.action_space)
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        return moment.observations.get(self.seat_id)
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        return step_view.observations.get(self.seat_id)
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)

@@ -22,7 +22,7 @@ from muxrl.servers.algorithms.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
 from muxrl.servers.episodes.episode import PendingStep, SeatRequest
 from muxrl.servers.inference import Inference
-from muxrl.servers.seats import Moment, Seat, SeatRecord, make_seats
+from muxrl.servers.seats import Seat, SeatRecord, StepView, make_seats
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}
@@ -61,7 +61,7 @@ def requests_for(seat: Seat, masks: np.ndarray) -> list[SeatRequest]:
     for mask in masks:
         value = {"observation": np.float32([1.0, -2.0]), "action_mask": mask.astype(np.int8)}
         record = SeatRecord()
-        found.append(SeatRequest(seat, record, seat.observe(Moment({"a": value}), record)))
+        found.append(SeatRequest(seat, record, seat.observe(StepView({"a": value}), record)))
     return found
 
 

@@ -65,9 +65,9 @@ def test_a_state_of_its_own() -> None:
 
 
 def test_observations_side_by_side_may_mark_who_has_left(team_of_two: TeamSpec) -> None:
-    spec = replace(team_of_two, marks_left=True)
+    spec = replace(team_of_two, marks_departed=True)
     np.testing.assert_array_equal(
-        spec.observe({"b": B}, left={"a", "stranger"})["state"],
+        spec.observe({"b": B}, departed={"a", "stranger"})["state"],
         [*spec.observe({"b": B})["obs"].ravel(), 1, 0],
     )
     everybody = spec.observe({"a": A, "b": B})
@@ -156,7 +156,7 @@ def test_team_env_sends_and_sums_up_for_those_who_act() -> None:
             ("b", {"b": 1.0}, END, GO_ON),
         ],
     )
-    teams = TeamEnv(env, {"t": ["a", "b"]}, reward="mean", marks_left=True)
+    teams = TeamEnv(env, {"t": ["a", "b"]}, reward="mean", marks_departed=True)
     assert teams.possible_agents == ["t", "c"]
     observations, _ = teams.reset()
     np.testing.assert_array_equal(observations["t"]["alive"], [1, 0])

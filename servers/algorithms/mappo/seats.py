@@ -19,7 +19,7 @@ from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.seats import Moment, Observations, Seat, SeatRecord, SoloSeat
+from muxrl.servers.seats import Observations, Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.spaces import (
     STATE_KEY,
     module_observation_reader,
@@ -61,23 +61,23 @@ class StateView:
             if state_space is not None and plan.use_global_state and not self._has_state:
                 self._observed[member] = module_observation_reader(state_space)
                 state_size = math.prod(module_observation_space(state_space).shape)
-        self._marks_left = plan.late_members == "allow"
-        if self._marks_left:
+        self._marks_departed = plan.late_members == "allow"
+        if self._marks_departed:
             self.size += len(members)
         if self._observed:
             self.size = state_size
         if plan.state_size is not None:
             self.size = plan.state_size
-        self._last: tuple[Moment | None, np.ndarray] = (None, np.zeros(0, np.float32))
+        self._last: tuple[StepView | None, np.ndarray] = (None, np.zeros(0, np.float32))
 
-    def read(self, moment: Moment) -> np.ndarray:
+    def read(self, step_view: StepView) -> np.ndarray:
         """Returns the state of a step, float32 ``[size]``; its seats share the array."""
         if self._has_state:
-            return np.asarray(moment.state, np.float32)
+            return np.asarray(step_view.state, np.float32)
         known, joined = self._last
-        if moment is known:
+        if step_view is known:
             return joined
-        observations = moment.observations
+        observations = step_view.observations
         joined = np.zeros(self.size, np.float32)
         if self._observed:
             seen = next((m for m in self._observed if m in observations), None)
@@ -87,9 +87,11 @@ class StateView:
             for member, (read, place) in self._own.items():
                 if member in observations:
                     joined[place] = read(observations[member]).reshape(-1)
-            if self._marks_left:
-                joined[-len(self.members) :] = [member in moment.left for member in self.members]
-        self._last = (moment, joined)
+            if self._marks_departed:
+                joined[-len(self.members) :] = [
+                    member in step_view.departed for member in self.members
+                ]
+        self._last = (step_view, joined)
         return joined
 
 
@@ -139,24 +141,24 @@ class CentralSeat:
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        value = moment.observations.get(self.seat_id)
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        value = step_view.observations.get(self.seat_id)
         if value is not None:
             if self._observes_state:  # which the actor must not see
                 value = without_state(value)
-            own = self._alone.observe(Moment({self.seat_id: value}), record)
+            own = self._alone.observe(StepView({self.seat_id: value}), record)
             seen = dict(own) if self._has_mask else {OBS: own}
-            seen[STATE] = self._view.read(moment)
+            seen[STATE] = self._view.read(step_view)
             seen[AGENT_ID] = self._agent_id
             if self._is_in_group:
                 seen[ALIVE] = self._is_alive
             return seen
-        if not self._is_in_group or not any(m in moment.observations for m in self.members):
+        if not self._is_in_group or not any(m in step_view.observations for m in self.members):
             return None
         # Yu et al. 2022, "death masking": of one that has left, the critic sees the id alone.
-        if self.seat_id in moment.left:
+        if self.seat_id in step_view.departed:
             return {**self._nothing_seen, STATE: self._no_state}
-        return {**self._nothing_seen, STATE: self._view.read(moment)}
+        return {**self._nothing_seen, STATE: self._view.read(step_view)}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         if not self._is_in_group:

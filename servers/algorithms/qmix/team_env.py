@@ -34,7 +34,7 @@ class _Team:
     def start(self) -> None:
         self.acting: list[str] = []
         self.last_actions: dict[str, int] = {}
-        self.left: set[str] = set()
+        self.departed: set[str] = set()
         self.is_done = False
         self.state: np.ndarray | None = None
 
@@ -61,7 +61,7 @@ class TeamEnv(MultiAgentEnv):
         state: returns the global state of `env`, ``[state_size]``. None: it is the one that the
             members observe, if they do, or else their observations side by side.
         state_size: its length.
-        marks_left: see `TeamSpec`; for teams without a state whose members come late and leave.
+        marks_departed: see `TeamSpec`; for teams without a state whose members come late and leave.
 
     Raises:
         TeamProblem: an unknown agent, one in two groups, spaces that cannot form a team, or a
@@ -76,7 +76,7 @@ class TeamEnv(MultiAgentEnv):
         reward: RewardRule = "sum",
         state: Callable[[MultiAgentEnv], Any] | None = None,
         state_size: int | None = None,
-        marks_left: bool = False,
+        marks_departed: bool = False,
     ) -> None:
         if (state is None) != (state_size is None):
             raise TeamProblem("give both of state and state_size, or neither")
@@ -105,7 +105,7 @@ class TeamEnv(MultiAgentEnv):
                 {m: reader.space for m, reader in readers.items()},
                 {m: env.get_action_space(m) for m in members},
                 _observed_state_size(team_id, readers) if state_size is None else state_size,
-                marks_left,
+                marks_departed,
             )
             self._teams[team_id] = _Team(spec, readers)
         alone = [a for a in env.possible_agents if a not in self._team_of]
@@ -167,14 +167,14 @@ class TeamEnv(MultiAgentEnv):
                 self._reward_rule,
                 team.spec.num_members,
             )
-            truncated = {m for m in members if truncateds.get(m) and m not in team.left}
+            truncated = {m for m in members if truncateds.get(m) and m not in team.departed}
             if not all_truncated:
-                team.left |= truncated
-            team.left |= {m for m in members if terminateds.get(m)}
-            if not all_terminated and team.left.issuperset(members):
+                team.departed |= truncated
+            team.departed |= {m for m in members if terminateds.get(m)}
+            if not all_terminated and team.departed.issuperset(members):
                 (out_truncateds if truncated else out_terminateds)[team_id] = True
                 # Who was truncated is still there to be seen: its value is bootstrapped.
-                team.left -= truncated
+                team.departed -= truncated
                 just_done.add(team_id)
         ended = all_terminated or all_truncated
         out_observations, out_infos = self._observe(observations, infos, ended, just_done)
@@ -211,7 +211,7 @@ class TeamEnv(MultiAgentEnv):
             present = {
                 m: observations[m]
                 for m in team.spec.members
-                if m in observations and m not in team.left
+                if m in observations and m not in team.departed
             }
             team.acting = list(present)
             # A team none of whose members is asked now waits; its rewards add up meanwhile.
@@ -227,7 +227,7 @@ class TeamEnv(MultiAgentEnv):
                 present[member] = reader.read(value)
             state = team.state if self._read_state is None else self._read_state(self.env)
             out[team_id] = team.spec.observe(
-                present, masks or None, state, team.last_actions, team.left
+                present, masks or None, state, team.last_actions, team.departed
             )
             out_infos[team_id] = {m: infos[m] for m in team.spec.members if m in infos}
         return out, out_infos

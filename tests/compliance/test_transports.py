@@ -1,4 +1,4 @@
-"""What each carrier does beside carrying: tokens, limits, plain JSON by hand."""
+"""What each transport does beside transporting: tokens, limits, plain JSON by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
-from tests.compliance.real_servers import MAX_BYTES, TOKEN, carrier_to
+from tests.compliance.real_servers import MAX_BYTES, TOKEN, transport_to
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -132,10 +132,10 @@ def test_a_wrong_token_opens_no_websocket(ppo: PolicyServer) -> None:
         assert refusal.value.response.status_code == 401
 
 
-@pytest.mark.parametrize("carrier", ["websocket", "http"])
-def test_a_client_with_a_wrong_token_is_told(ppo: PolicyServer, carrier: Any) -> None:
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+def test_a_client_with_a_wrong_token_is_told(ppo: PolicyServer, transport: Any) -> None:
     with pytest.raises(ServerUnavailable, match=r"answered 401: .*another one came"):
-        MultiplexingClient([ppo.address], token="wrong", carrier=carrier)
+        MultiplexingClient([ppo.address], token="wrong", transport=transport)
 
 
 def test_a_body_over_the_limit(url: str) -> None:
@@ -155,9 +155,9 @@ def test_a_frame_over_the_limit_closes_the_websocket(websocket: ClientConnection
     assert closed.value.rcvd.code == 1009
 
 
-@pytest.mark.parametrize("carrier", ["http", "websocket"])
-def test_a_client_with_a_message_over_the_limit_is_told(ppo: PolicyServer, carrier: Any) -> None:
-    with MultiplexingClient([ppo.address], token=TOKEN, carrier=carrier) as client:
+@pytest.mark.parametrize("transport", ["http", "websocket"])
+def test_a_client_with_a_message_over_the_limit_is_told(ppo: PolicyServer, transport: Any) -> None:
+    with MultiplexingClient([ppo.address], token=TOKEN, transport=transport) as client:
         episode_id = client.start_episode()
         try:
             with pytest.raises((ServerUnavailable, RefusedByServer), match="limit"):
@@ -199,7 +199,7 @@ def test_unknown_paths_and_methods(url: str) -> None:
 
 def test_a_client_that_vanishes_leaves_the_server_in_peace(ppo: PolicyServer, url: str) -> None:
     for _ in range(3):
-        transport = carrier_to(ppo, "websocket")
+        transport = transport_to(ppo, "websocket")
         client = MultiplexingClient([transport])
         client.start_episode()
         transport.close()  # without a word about the episode
