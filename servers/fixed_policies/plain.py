@@ -1,7 +1,7 @@
 """Policies that are plain functions: observations as the simulation sent them, its own actions.
 
-Nothing is flattened, normalised or stacked on the way, as it is for networks. What such a policy
-remembers of an episode is its own affair: there is one for each agent and episode.
+Nothing is flattened, normalised or stacked on the way, as it is for networks. Each agent has a
+new policy in each episode, so that what a policy remembers ends with its episode.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from muxrl.protocol import spaces as plain
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.seating import Seating
 from muxrl.servers.seats import Observations, Seat, SeatRecord, StepView
 from muxrl.servers.spaces import to_gymnasium
 
@@ -53,9 +54,11 @@ class PlainSeat:
         return logged.get(self.seat_id)
 
 
-def plain_seats(plan: ServerPlan) -> dict[str, Seat]:
-    """Returns a seat for each agent, by agent id."""
-    return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
+class PlainSeating(Seating):
+    """Every agent has a `PlainSeat`."""
+
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+        return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
 
 
 class PlainActing:

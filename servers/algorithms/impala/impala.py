@@ -19,6 +19,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import appo as rllib_appo
 from ray.rllib.algorithms.impala import impala as rllib_impala
 
+from muxrl.servers.algorithms.impala.learner import APPOLearner, IMPALALearner
+
 
 def _run_in_place(config: rllib_impala.IMPALAConfig) -> None:
     """Sets what makes the learner, and its weights, part of this process."""
@@ -45,8 +47,6 @@ class IMPALAConfig(rllib_impala.IMPALAConfig):
         _run_in_place(self)
 
     def get_default_learner_class(self) -> type:
-        from muxrl.servers.algorithms.impala.learner import IMPALALearner
-
         return IMPALALearner
 
 
@@ -64,8 +64,6 @@ class APPOConfig(rllib_appo.APPOConfig):
         self.circular_buffer_num_batches = 1
 
     def get_default_learner_class(self) -> type:
-        from muxrl.servers.algorithms.impala.learner import APPOLearner
-
         return APPOLearner
 
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, mask_logits
 from muxrl.servers.algorithms.mappo.critic import Critic
+from muxrl.servers.numpy_mlp import is_pi_of_encoder
 
 STATE = "state"
 AGENT_ID = "agent_id"
@@ -90,6 +91,7 @@ class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         values: Tensor = self.critic(self._critic_input(batch))
         return values
 
+    @is_pi_of_encoder
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         obs = batch[Columns.OBS]
         logits = self.pi(self.encoder({Columns.OBS: _joined(obs, self.actor_keys)})[ENCODER_OUT])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,10 +19,18 @@ import numpy as np
 from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.seating import (
+    PolicySignature,
+    Seating,
+    find_state_problem,
+    keys_of,
+    state_sizes,
+)
 from muxrl.servers.seats import Observations, Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.spaces import (
     STATE_KEY,
+    flat_size,
     module_observation_reader,
     module_observation_space,
     split_mask,
@@ -29,9 +38,64 @@ from muxrl.servers.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.teams import team_reward
+from muxrl.servers.teams import TEAM_KEYS, team_reward
 
 _Reader = Callable[[Any], np.ndarray]
+
+
+@dataclass(frozen=True)
+class CentralSeating(Seating):
+    """Every agent is an RLlib agent of its own that is recorded with the state its critic sees.
+
+    The agents of a group earn the team's reward and see the team's state; an agent in no group
+    sees the state of all of the server's agents.
+    """
+
+    follows_masks: bool = True
+    is_joint: ClassVar[bool] = True
+
+    def has_made(self, observation_space: gymnasium.Space | None) -> bool:
+        keys = keys_of(observation_space)
+        return STATE in keys and keys != set(TEAM_KEYS)
+
+    def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
+        alone = super().signature(unit, plan)
+        agent = plan.agents[unit]
+        view = tuple(plan.agents) if agent.group is None else plan.groups[agent.group]
+        state_size = state_sizes(plan, view)[view[0]]
+        if state_size is None:
+            rest = [split_state(plan.agents[a].observation_space)[0] for a in view]
+            state_size = sum(flat_size(split_mask(space)[0]) for space in rest)
+        return PolicySignature(
+            (alone.key, len(view), state_size),
+            f"{alone.text}, {len(view)} in view, a state of {state_size}",
+        )
+
+    def network_space(self, agent: AgentPlan) -> plain.Space:
+        space = split_state(agent.observation_space)[0]
+        return split_mask(space)[0] if self.follows_masks else space
+
+    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+        views = dict(plan.groups)
+        if any(agent.group is None for agent in plan.agents.values()):
+            views["(all agents)"] = tuple(plan.agents)
+        for group, members in views.items():
+            if problem := find_state_problem(group, members, plan):
+                yield problem
+
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+        """Returns a seat for each agent, by agent id."""
+        views = {group: StateView(members, plan) for group, members in plan.groups.items()}
+        everybody = StateView(tuple(plan.agents), plan)
+        return {
+            agent_id: CentralSeat(
+                agent_id,
+                plan,
+                everybody if agent.group is None else views[agent.group],
+                follows_mask=self.follows_masks,
+            )
+            for agent_id, agent in plan.agents.items()
+        }
 
 
 class StateView:
@@ -102,20 +166,23 @@ class CentralSeat:
         agent_id: the agent.
         plan: its server's.
         view: shared with the others of its group, or with all agents of the server.
+        follows_mask: see `SoloSeat`.
     """
 
-    def __init__(self, agent_id: str, plan: ServerPlan, view: StateView) -> None:
+    def __init__(
+        self, agent_id: str, plan: ServerPlan, view: StateView, *, follows_mask: bool
+    ) -> None:
         agent = plan.agents[agent_id]
         space, state_space = split_state(agent.observation_space)
         self._observes_state = state_space is not None
         self._alone = SoloSeat(
             agent_id,
             dataclasses.replace(agent, observation_space=space),
-            follows_mask=plan.follows_masks,
+            follows_mask=follows_mask,
         )
         self._view = view
         self._is_in_group = agent.group is not None
-        self._how = plan.team_reward
+        self._reward_rule = plan.team_reward
         self.seat_id = agent_id
         self.policy_id = agent.policy_id
         # A seat is over when all of its members are: in a group that is when the team is.
@@ -164,25 +231,13 @@ class CentralSeat:
         if not self._is_in_group:
             return self._alone.reward(rewards)
         mine = {m: rewards[m] for m in self.members if m in rewards}
-        return team_reward(mine, self._how, len(self.members))
+        return team_reward(mine, self._reward_rule, len(self.members))
 
     def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
         return self._alone.act(action, acting, record) if self.seat_id in acting else {}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return self._alone.read_logged(logged)
-
-
-def make_central_seats(plan: ServerPlan) -> dict[str, Seat]:
-    """Returns a seat for every agent of a server; an agent in no group sees them all."""
-    views = {group: StateView(members, plan) for group, members in plan.groups.items()}
-    everybody = StateView(tuple(plan.agents), plan)
-    return {
-        agent_id: CentralSeat(
-            agent_id, plan, everybody if agent.group is None else views[agent.group]
-        )
-        for agent_id, agent in plan.agents.items()
-    }
 
 
 def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:

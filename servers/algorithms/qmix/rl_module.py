@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,54 +14,13 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
 
-from muxrl.servers.algorithms.qmix.acting import NumpyAgent
+from muxrl.servers.algorithms.qmix.agent_network import AgentNetwork, NumpyAgent
 from muxrl.servers.algorithms.qmix.mixer import make_mixer
-from muxrl.servers.teams import ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
-
-AgentName = Literal["gru", "mlp"]
-AGENTS: tuple[AgentName, ...] = ("gru", "mlp")
+from muxrl.servers.teams import ACTING_KEYS, ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
 
 Q_VALUES = "q_values"
 INPUTS = "inputs"
 HIDDEN = "h"
-
-
-class AgentNetwork(nn.Module):
-    """One value per action from one member's own history; PyMARL's ``RNNAgent``.
-
-    ``Linear - ReLU - GRU - Linear``, or a Linear and ReLU in the GRU's place.
-    """
-
-    def __init__(self, kind: AgentName, input_dim: int, hidden_dim: int, num_actions: int):
-        super().__init__()
-        self.fc_in = nn.Linear(input_dim, hidden_dim)
-        self.core: nn.GRUCell | nn.Linear = (
-            nn.GRUCell(hidden_dim, hidden_dim)
-            if kind == "gru"
-            else nn.Linear(hidden_dim, hidden_dim)
-        )
-        self.fc_out = nn.Linear(hidden_dim, num_actions)
-
-    def unroll(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """A sequence, time first: inputs ``[T, N, input_dim]`` to ``[T, N, n_actions]``.
-
-        Starts from ``h [N, hidden_dim]``, from zeros if that is None.
-        """
-        x = torch.relu(self.fc_in(x))
-        if isinstance(self.core, nn.GRUCell):
-            if h is None:
-                h = x.new_zeros(x.shape[1:])
-            x, h = _unroll_gru(self.core, x, h)
-        else:
-            x = torch.relu(self.core(x))
-        return self.fc_out(x), h
-
-
-def _unroll_gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    # All steps in one call: a Python loop over the cell takes a third to two thirds longer.
-    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-    out, last = torch.gru(x, h.unsqueeze(0), weights, True, 1, 0.0, False, False, False)
-    return out, last[0]
 
 
 class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
@@ -75,6 +34,8 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
 
     ``model_config`` keys: see the model settings of `QMIXConfig`.
     """
+
+    acting_keys = ACTING_KEYS
 
     def setup(self) -> None:
         team_space, config = self.observation_space, self.model_config

@@ -10,8 +10,8 @@ from ray.rllib.algorithms.ppo.ppo import PPOConfig
 from muxrl.experiments.examples.own_module import SharedTrunk
 from muxrl.servers.algorithms.a2c import A2CConfig
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.registry import ALGORITHMS, FIXED, AlgorithmProblem, get_algorithm
-from muxrl.servers.learned_policies import batch_env_steps
+from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmProblem, get_algorithm
+from muxrl.servers.fixed_policies import FIXED
 
 BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
 DISCRETE = spaces.Discrete(3)
@@ -20,12 +20,12 @@ DISCRETE = spaces.Discrete(3)
 @pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: entry.name)
 def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
     assert get_algorithm(entry.name.lower()) is entry
-    assert entry.default_while_learning == ("wait" if entry.is_on_policy else "serve")
+    assert entry.default_while_learning == ("wait" if entry.learns_from == "newest" else "serve")
     assert not [name for name in entry.settings() if name.startswith("_")]
     defaults = entry.settings()
     config = entry.make_config(defaults, entry.model_settings())
     config.validate()
-    assert type(config) is entry.config_class
+    assert type(config) is entry.training.config_class
     for name, value in defaults.items():
         assert getattr(config, name) == value
 
@@ -158,12 +158,11 @@ def test_a_replay_buffer_is_completed() -> None:
 def test_what_an_algorithm_learns_from_says_how_it_is_fed() -> None:
     by_name = {entry.name: entry for entry in ALGORITHMS}
     for name in ("PPO", "A2C", "IMPALA", "APPO"):
-        assert by_name[name].takes_whole_batches
         assert by_name[name].needs_log_probabilities
         assert not by_name[name].fills_replay_by_agent
     for name in ("DQN", "SAC"):
         assert by_name[name].fills_replay_by_agent
-        assert not by_name[name].takes_whole_batches
+        assert not by_name[name].needs_log_probabilities
     assert not by_name["QMIX"].fills_replay_by_agent
     assert by_name["IMPALA"].default_while_learning == "serve"
     assert {name for name, entry in by_name.items() if not entry.samples_actions} == {
@@ -257,7 +256,7 @@ def test_spaces_that_do_not_fit() -> None:
 )
 def test_env_steps_of_a_batch(name: str, settings: dict[str, Any], env_steps: int) -> None:
     entry = get_algorithm(name)
-    assert batch_env_steps(entry.make_config(settings, {}), entry) == env_steps
+    assert entry.batch_env_steps(entry.make_config(settings, {})) == env_steps
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,16 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary, Space
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
-from muxrl.servers.seats import make_seats
+from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.seating import Seating
 
 TEAM = {"team": ("a", "b")}
 
 
 def central_store(agents: str | dict[str, Space] = "ab", **kwargs: Any) -> ScriptedStore:
     fields = {k: kwargs.pop(k) for k in ("use_global_state", "late_members") if k in kwargs}
-    plan = replace(make_plan(agents, **kwargs), is_central=True, follows_masks=True, **fields)
-    store = ScriptedStore(plan)
+    plan = replace(make_plan(agents, **kwargs), **fields)
+    store = ScriptedStore(plan, seating=CentralSeating())
     store.start()
     return store
 
@@ -215,10 +216,9 @@ def masked(*mask: int) -> dict[str, Any]:
     return {"observation": seen("a", 0), "action_mask": np.array(mask, np.int8)}
 
 
-@pytest.mark.parametrize("is_central", [True, False])
-def test_a_mask_is_recorded_apart(is_central: bool) -> None:
-    plan = replace(make_plan({"a": MASKED}), is_central=is_central, follows_masks=True)
-    store = ScriptedStore(plan)
+@pytest.mark.parametrize("seating", [CentralSeating(), Seating(follows_masks=True)])
+def test_a_mask_is_recorded_apart(seating: Seating) -> None:
+    store = ScriptedStore(make_plan({"a": MASKED}), seating=seating)
     store.start()
     store.step(0, observations={"a": masked(1, 0, 1)})
     store.end(1)
@@ -229,7 +229,7 @@ def test_a_mask_is_recorded_apart(is_central: bool) -> None:
 
 
 def test_a_mask_that_allows_nothing_is_refused_by_name() -> None:
-    store = ScriptedStore(replace(make_plan({"a": MASKED}), follows_masks=True))
+    store = ScriptedStore(make_plan({"a": MASKED}), seating=Seating(follows_masks=True))
     store.start()
     item = Step("e", 0, {"a": masked(0, 0, 0)})
     with pytest.raises(ValueMismatch, match=r"mask of agent 'a' forbids every action"):
@@ -238,5 +238,5 @@ def test_a_mask_that_allows_nothing_is_refused_by_name() -> None:
 
 
 def test_without_networks_that_follow_it_a_mask_is_flattened() -> None:
-    (seat,) = make_seats(make_plan({"a": MASKED})).values()
+    (seat,) = Seating().make_seats(make_plan({"a": MASKED})).values()
     assert seat.observation_space.shape == (5,)

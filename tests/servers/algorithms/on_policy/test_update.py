@@ -17,7 +17,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 
-from muxrl.servers.algorithms.on_policy.episode_batch import advantages_of
+from muxrl.servers.algorithms.on_policy.episodes_to_batch import advantages_of
 from muxrl.servers.algorithms.on_policy.minibatches import Minibatches
 from muxrl.servers.algorithms.ppo import PPOConfig
 

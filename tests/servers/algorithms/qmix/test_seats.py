@@ -12,7 +12,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
-from muxrl.servers.seats import make_seats
+from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.spaces import split_state
 
 TEAM = {"team": ("a", "b")}
@@ -142,7 +142,9 @@ def test_side_by_side_tell_the_dead_from_those_to_come_where_members_may_be_late
     assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
     assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
     assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"
-    together = make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))["team"]
+    together = TeamSeating().make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))[
+        "team"
+    ]
     assert together.observation_space["state"].shape == (4,)  # type: ignore[index]
 
 
@@ -178,7 +180,7 @@ def test_where_the_state_is_found(space: Space, expected: tuple[Space, Space | N
 
 def test_a_state_of_another_kind_is_one_flat_array() -> None:
     space = DictSpace({"obs": Box((2,)), "state": DictSpace({"at": Discrete(3), "to": Box((2,))})})
-    (seat,) = make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
+    (seat,) = TeamSeating().make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
     assert seat.observation_space["state"].shape == (5,)  # type: ignore[index]
     seen_now = {
         "a": {"obs": np.ones(2, np.float32), "state": {"at": 1, "to": np.ones(2, np.float32)}}

@@ -10,7 +10,7 @@ from muxrl.servers.algorithms.settings import AlgorithmProblem, check_kind, sugg
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
 
-# Those of Schaul et al. 2016 for its proportional variant, and RLlib's.
+# Schaul et al. 2016, proportional variant; RLlib's defaults, too.
 _PRIORITIES = {"alpha": 0.6, "beta": 0.4}
 
 

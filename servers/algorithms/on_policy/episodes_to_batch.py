@@ -1,9 +1,9 @@
 """Episodes to one training batch for each module, advantages included, in one pass.
 
-RLlib's default pipeline goes over the episodes once for every column and adds a step to each of
-them for the bootstrap value. For modules without a state that is most of the time of a small
-update; here the columns are concatenated once and the values computed once. What comes out is the
-same but for the added steps, which are not there and so need no mask.
+RLlib's default pipeline goes over the episodes once for every column, and adds a step to each of
+them for the bootstrap value. For modules without a state that takes most of the time of a small
+update. Here the columns are concatenated once and the values computed once. The result is the
+same, but without the added steps, so that no mask is needed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _RECORDED = (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
 _MIN_STD = 1e-4
 
 
-class EpisodeBatch(ConnectorV2):
-    """A learner connector that does the whole way from episodes to columns.
+class EpisodesToBatch(ConnectorV2):
+    """A learner connector that does all of it: from episodes to the columns of a batch.
 
     Columns: ``OBS``, ``ACTIONS``, ``ACTION_LOGP`` and ``ACTION_DIST_INPUTS`` where they were
     recorded, ``ADVANTAGES``, ``VALUE_TARGETS``; tensors whose first dimension is the transition.
@@ -117,8 +117,8 @@ def advantages_of(
         values: ``[sum(lengths + 1)]``, piece after piece: of every observation, the last too.
         rewards: ``[sum(lengths)]``.
         lengths: ``[C]`` transitions of each piece.
-        is_terminated: ``[C]``; the last value of a piece that has not terminated is bootstrapped
-            from, whether it was truncated or only cut.
+        is_terminated: ``[C]``; a piece that has not terminated is bootstrapped from its last
+            value, whether it was truncated or only cut.
         gamma: discount.
         lambda_: 0 trusts the values, 1 sums rewards up to the end of the piece.
 
@@ -153,7 +153,7 @@ def _singles(
 
 
 def _rows(buffer: Any) -> Any:
-    """The entries after the lookback, stacked."""
+    """Returns the entries after the lookback, stacked."""
     if not isinstance(buffer, InfiniteLookbackBuffer):
         return buffer
     if buffer.finalized:
