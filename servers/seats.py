@@ -1,8 +1,9 @@
-"""Seats: who takes part in a server's episodes, as RLlib records it.
+"""Seats: a server's agents as RLlib records them.
 
-A simulation speaks of agents; RLlib's recorder speaks of agents, too, but a QMIX team is *one*
-of them there. A seat is one such recorded agent: an agent alone (`SoloSeat`) or a team
-(`TeamSeat`). Seats are made once for a server; what changes in an episode is in `SeatRecord`.
+A simulation's agents and RLlib's need not be the same: a team is one RLlib agent. A seat is one
+RLlib agent, and stands for one or more of the simulation's: `SoloSeat` for an agent alone, others
+come with their algorithm (see `Seating`). Seats are made once for a server; what changes in an
+episode is in `SeatRecord`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Seat(Protocol):
     action_space: gymnasium.Space
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
-        """Returns the recorded observation, or None if no member observes at this step_view."""
+        """Returns the recorded observation, or None if no member observes at this step."""
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         """Returns the recorded reward."""
@@ -80,7 +81,7 @@ class Seat(Protocol):
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         """Returns the recorded form of actions that were taken elsewhere, None if none were.
 
-        Of a team it has `NO_ACTION` for the members whose action is their policy's.
+        For a team it has `NO_ACTION` for every member without a logged action.
         """
 
 
@@ -90,8 +91,8 @@ class SoloSeat:
     Args:
         agent_id: the agent.
         plan: its own.
-        follows_mask: whether an action mask is kept apart from the rest of the observation, as
-            `masked_space` says, or is flattened with it.
+        follows_mask: whether an action mask is kept apart from the rest of the observation (see
+            `masked_space`), or is flattened with it.
     """
 
     def __init__(self, agent_id: str, plan: AgentPlan, *, follows_mask: bool = False) -> None:

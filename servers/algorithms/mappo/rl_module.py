@@ -5,7 +5,7 @@ An agent's observation is a Dict:
 ===============  ==================  ===============================================================
 key              shape, dtype        meaning
 ===============  ==================  ===============================================================
-``obs``          ``[obs]`` float32   what the agent itself observes; all that it acts on
+``obs``          ``[obs]`` float32   the agent's own observation, all that it acts on
 ``state``        ``[state]`` float32 what the critic may see while training: the global state
 ``agent_id``     ``[n]`` float32     optional: which of n agents it is, one-hot
 ``alive``        ``[1]`` float32     optional: 0 = it does not act at this step (death masking)
@@ -37,7 +37,7 @@ ALIVE = "alive"
 
 
 class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
-    """Actor and critic of one policy; agents that share it are told apart by ``AGENT_ID``.
+    """Actor and critic of one policy; ``AGENT_ID`` tells agents that share it apart.
 
     ``model_config`` keys: RLlib's `DefaultModelConfig`, and ``agent_specific_state``,
     ``obs_agent_id``, ``normalize_values`` of `MAPPOConfig`. The inference-only copy has no critic.
@@ -64,7 +64,7 @@ class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         if config["agent_specific_state"]:
             self.critic_keys += tuple(key for key in (AGENT_ID, OBS) if key in sizes)
         self.acting_keys = self.actor_keys + ((ACTION_MASK,) if ACTION_MASK in sizes else ())
-        # Two networks, whatever vf_share_layers says: they do not see the same.
+        # Always two networks, whatever vf_share_layers says: they read different inputs.
         config = {**config, "vf_share_layers": False}
         seen = spaces.Box(-float("inf"), float("inf"), (sum(sizes[k] for k in self.actor_keys),))
         catalog = PPOCatalog(seen, self.action_space, config)

@@ -1,8 +1,8 @@
-"""Seats of agents whose critic sees the global state (MAPPO).
+"""Seats of agents whose critic sees the global state, as MAPPO learns.
 
-Every agent is recorded under its own name. In a group it is recorded at every step of its team,
-also when it is not asked or has left: then the step is marked (`ALIVE` 0), so that it teaches the
-critic what the team still earns, and the actor nothing.
+An agent in a group is recorded at every step of its team, even when it does not act or has
+departed. Such a step is marked by `ALIVE` 0: it trains the critic, which learns what the team still
+earns, but not the actor.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class CentralSeating(Seating):
 
 
 class StateView:
-    """What the critics of some agents see of a step.
+    """What the critics of some agents see at one step.
 
-    That is the simulation's state, where it sends one; else the state that these agents observe
-    (key ``state``, the same in all of them); else, or without `use_global_state`, their
-    observations side by side, zeros for whoever has none, and, where members may come late, a 1
-    for everyone that has left for good.
+    It is the state that the simulation sends; else the state that these agents observe (key
+    ``state``, the same for all of them); else, or without `use_global_state`, their observations
+    side by side. There, agents without an observation have zeros, and where members may come late,
+    a 1 follows for every agent that has departed.
 
     Args:
         members: agents, in the order of their observations in the state.
@@ -135,7 +135,7 @@ class StateView:
         self._last: tuple[StepView | None, np.ndarray] = (None, np.zeros(0, np.float32))
 
     def read(self, step_view: StepView) -> np.ndarray:
-        """Returns the state of a step, float32 ``[size]``; its seats share the array."""
+        """Returns the state at a step, float32 ``[size]``; all seats share the array."""
         if self._has_state:
             return np.asarray(step_view.state, np.float32)
         known, joined = self._last
@@ -160,7 +160,7 @@ class StateView:
 
 
 class CentralSeat:
-    """One agent with its view of the state; see the module.
+    """One agent with its view of the state; recorded as described in this module's docstring.
 
     Args:
         agent_id: the agent.
@@ -185,7 +185,7 @@ class CentralSeat:
         self._reward_rule = plan.team_reward
         self.seat_id = agent_id
         self.policy_id = agent.policy_id
-        # A seat is over when all of its members are: in a group that is when the team is.
+        # A seat ends when all of its members do: in a group, when the team ends.
         self.members = view.members if self._is_in_group else (agent_id,)
         self.action_space = self._alone.action_space
         own = self._alone.observation_space
@@ -203,7 +203,7 @@ class CentralSeat:
             ALIVE: np.zeros(1, np.float32),
         }
         if self._has_mask:
-            # Of no consequence, but a distribution has to have something to draw.
+            # Has no effect, but the distribution needs an action to draw.
             self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape or (), np.float32)
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
@@ -211,7 +211,7 @@ class CentralSeat:
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         value = step_view.observations.get(self.seat_id)
         if value is not None:
-            if self._observes_state:  # which the actor must not see
+            if self._observes_state:  # the actor must not see the state
                 value = without_state(value)
             own = self._alone.observe(StepView({self.seat_id: value}), record)
             seen = dict(own) if self._has_mask else {OBS: own}
@@ -222,7 +222,7 @@ class CentralSeat:
             return seen
         if not self._is_in_group or not any(m in step_view.observations for m in self.members):
             return None
-        # Yu et al. 2022, "death masking": of one that has left, the critic sees the id alone.
+        # Yu et al. 2022, "death masking": of a departed agent the critic sees only the id.
         if self.seat_id in step_view.departed:
             return {**self._nothing_seen, STATE: self._no_state}
         return {**self._nothing_seen, STATE: self._view.read(step_view)}
@@ -241,7 +241,7 @@ class CentralSeat:
 
 
 def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:
-    """Returns a reader of observations without their mask and state, and the array's length."""
+    """Returns a reader of observations without mask and state, and its array's length."""
     rest, has_mask = split_mask(space)
     read = module_observation_reader(rest)
 

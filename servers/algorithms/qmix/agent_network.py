@@ -13,7 +13,7 @@ AGENTS: tuple[AgentName, ...] = ("gru", "mlp")
 
 
 class AgentNetwork(nn.Module):
-    """One value per action from one member's own history; PyMARL's ``RNNAgent``.
+    """One value for each action, from a member's own history; PyMARL's ``RNNAgent``.
 
     ``Linear - ReLU - GRU - Linear``, or a Linear and ReLU in the GRU's place.
     """
@@ -29,9 +29,11 @@ class AgentNetwork(nn.Module):
         self.fc_out = nn.Linear(hidden_dim, num_actions)
 
     def unroll(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """A sequence, time first: inputs ``[T, N, input_dim]`` to ``[T, N, n_actions]``.
+        """Returns the values ``[T, N, n_actions]`` of a sequence, and the last h.
 
-        Starts from ``h [N, hidden_dim]``, from zeros if that is None.
+        Args:
+            x: ``[T, N, input_dim]``.
+            h: ``[N, hidden_dim]`` to start from; None: zeros.
         """
         x = torch.relu(self.fc_in(x))
         if isinstance(self.core, nn.GRUCell):
@@ -57,8 +59,8 @@ class NumpyAgent:
     before it begins; numpy takes a third of the time (one team of 3: 0.09 instead of 0.30 ms), and
     serving is what a simulation waits for.
 
-    The arrays are views of the parameters: loading new weights into the network, which happens
-    in place, needs no notice here. Only a network that was moved needs a new one of these; see
+    The arrays are views of the parameters, so that weights that are loaded in place take effect
+    here, too. Only a network that was moved to another device needs a new `NumpyAgent`; see
     `is_of`.
 
     Args:
@@ -85,13 +87,13 @@ class NumpyAgent:
         self._num_members = num_members
 
     def is_of(self, agent: AgentNetwork) -> bool:
-        """Whether the network's weights still are where this looks for them."""
+        """Whether the arrays still are views of this network's weights."""
         return agent.fc_in.weight.data_ptr() == self._pointer
 
     def step(
         self, obs: np.ndarray, last_action: np.ndarray, h: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values of every action.
+        """Returns the values of every action.
 
         Args:
             obs: ``[B, n, obs_dim]``.

@@ -51,10 +51,10 @@ Schedule = float | list[tuple[int, float]]
 
 
 class QMIXConfig(AlgorithmConfig):
-    """QMIX, Rashid et al. 2018; defaults are PyMARL's but for two.
+    """QMIX, Rashid et al. 2018; two defaults are not PyMARL's.
 
-    Targets move every 200 *updates* (PyMARL counts 200 episodes, which at one update per episode
-    is the same), and the mixer bounds the state (``bound_state=False`` is PyMARL's way).
+    Targets are copied every 200 *updates* (PyMARL counts 200 episodes, which at one update per
+    episode is the same), and the mixer bounds the state (PyMARL: ``bound_state=False``).
 
     .. code-block:: python
 
@@ -94,7 +94,7 @@ class QMIXConfig(AlgorithmConfig):
         self.target_update_freq = 200
         self.tau = 1.0
 
-        # The learner looks at the gradient's norm instead of at every tensor (2 ms an update).
+        # The learner checks the gradient's norm; a check of every tensor takes 2 ms an update.
         self.torch_skip_nan_gradients = True
 
         # Acting.
@@ -108,7 +108,7 @@ class QMIXConfig(AlgorithmConfig):
 
         # A GRU must see an episode from its start.
         self.batch_mode = "complete_episodes"
-        # One result, and one point in a plot, per about so many env steps. Not by time, so that
+        # One result, and one point in a plot, for about this many env steps. Not by time, so that
         # runs on slow and fast machines report at the same steps.
         self.min_sample_timesteps_per_iteration = 1_000
 
@@ -155,7 +155,7 @@ class QMIXConfig(AlgorithmConfig):
                 before those networks see it.
             double_q: Whether the online network chooses the action that the target network
                 values.
-            n_step: Rewards that a target adds up before it looks at a value.
+            n_step: Rewards that a target adds up before its bootstrap value.
             td_lambda: Above 0, targets are lambda-returns over the rest of the episode; with
                 n_step = 1.
             standardize_rewards: Whether rewards are divided by the standard deviation of all
@@ -163,9 +163,8 @@ class QMIXConfig(AlgorithmConfig):
             optimizer_name: ``"rmsprop"`` or ``"adam"``.
             rmsprop_alpha: RMSprop's smoothing constant.
             optimizer_epsilon: The optimizer's epsilon.
-            target_update_freq: Updates between two copies to the target network; only with
-                tau = 1.
-            tau: Below 1, move the target network by this fraction at every update instead.
+            target_update_freq: Updates between two copies to the target network, with tau = 1.
+            tau: Below 1, the target network moves by this fraction at every update instead.
             epsilon: The share of random actions: a number, or a schedule
                 ``[(env step, value), ...]`` that begins at step 0.
             batch_size_episodes: Episodes in one update.
@@ -308,7 +307,7 @@ class QMIX(Algorithm):
         )
 
     def training_step(self) -> None:
-        """Sample once, then make the updates that the new episodes are good for."""
+        """Samples once, then makes the updates that are due for the new episodes."""
         with self.metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
             episodes, env_runner_results = synchronous_parallel_sample(
                 worker_set=self.env_runner_group,
@@ -343,8 +342,8 @@ class QMIX(Algorithm):
         self._updates_due.update(state.get(_UPDATES_DUE_STATE, {}))
         for module_id, scale in state.get(_REWARD_SCALES_STATE, {}).items():
             self._reward_scales[module_id].set_state(scale)
-        # RLlib hands this count to the env runners before it has restored it itself, that is as
-        # 0, and epsilon would start again from there.
+        # RLlib sends this count to the env runners before it has restored it itself, that is as
+        # 0, and epsilon would start again.
         self.env_runner_group.sync_env_runner_states(
             config=self.config,
             env_steps_sampled=self._num_env_steps(),
@@ -368,7 +367,7 @@ class QMIX(Algorithm):
                 self._replays[module_id] = replay
             if config.standardize_rewards:
                 self._reward_scales[module_id].add(episode.get_rewards())
-            # No debt is run up before learning begins, which would be paid in one long burst.
+            # Not before learning begins: all of these updates would come in one long burst.
             if replay.add(episode) and len(replay) >= config.num_episodes_before_learning:
                 self._updates_due[module_id] += config.updates_per_episode
         for module_id, replay in self._replays.items():
@@ -381,10 +380,9 @@ class QMIX(Algorithm):
         return module_id in to_train
 
     def _learn(self, timestep: int) -> set[str]:
-        """Make all updates that are due, several modules in one where they are.
+        """Makes all updates that are due, and returns the ids of the modules that were updated.
 
-        Returns:
-            The ids of the modules that were updated.
+        One update serves all modules that are due.
         """
         updated: set[str] = set()
         while due := self._due():
@@ -401,7 +399,7 @@ class QMIX(Algorithm):
                 results = self.learner_group.update(
                     batch=batch,
                     timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: timestep},
-                    # They are of the last batch anyway: gather them after the last update only.
+                    # Metrics are those of the last batch, so reduce them after the last update.
                     _no_metrics_reduce=bool(self._due()),
                 )
         if updated:
@@ -415,7 +413,7 @@ class QMIX(Algorithm):
         return replace(batch, rewards=batch.rewards / self._reward_scales[module_id].std)
 
     def _due(self) -> list[str]:
-        # A hair below 1, or ten times 0.1 would not make one.
+        # A little below 1, because ten times 0.1 is not quite 1.
         return [m for m, updates in self._updates_due.items() if updates >= 1.0 - 1e-9]
 
 

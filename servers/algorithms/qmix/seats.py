@@ -95,7 +95,12 @@ class TeamSeating(Seating):
 
 
 class TeamSeat:
-    """A team that is recorded as one agent, named after its group."""
+    """A team: recorded as one agent that is named after its group.
+
+    Args:
+        group: one of the plan's.
+        plan: the server.
+    """
 
     def __init__(self, group: str, plan: ServerPlan) -> None:
         self.seat_id = group
@@ -141,7 +146,7 @@ class TeamSeat:
             if value is None:
                 continue
             if member in self._state_readers:
-                if self._is_state_observed and state is None:  # it is the same in all of them
+                if self._is_state_observed and state is None:  # all members observe the same one
                     state = self._state_readers[member](value[STATE_KEY])
                 value = without_state(value)
             if member in self._masked:
@@ -174,7 +179,7 @@ class TeamSeat:
 
     def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
         chosen = self.team.split(action, [m for m in self.members if m in acting])
-        # Who was not asked keeps its own.
+        # A member that did not act keeps its last action.
         record.last_actions = {**record.last_actions, **chosen}
         return chosen
 
