@@ -13,8 +13,8 @@ from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.servers.algorithms.agent_spaces import AgentSpaces, SpaceCheck
-from muxrl.servers.algorithms.networks import DefaultNetworks, Networks
-from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.settings import AlgorithmProblem, TrainingSettings
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.seating import Seating
 from muxrl.servers.spaces import module_observation_space, to_gymnasium
@@ -44,7 +44,7 @@ class AlgorithmEntry:
     summary: str
     learns_from: LearnsFrom
     training: TrainingSettings
-    networks: Networks = field(default_factory=DefaultNetworks)
+    networks: Networks = field(default_factory=Networks)
     seating: Seating = field(default_factory=Seating)
     space_check: SpaceCheck = field(default_factory=AgentSpaces)
     samples_actions: bool = True
@@ -138,7 +138,16 @@ class AlgorithmEntry:
         Raises:
             AlgorithmProblem: it cannot; with the reason and what to do instead.
         """
-        self.space_check(self.name, policy_id, observation_space, action_space, agent_id)
+        problem = self.space_check(observation_space, action_space)
+        if problem is None:
+            return
+        kind, reason = problem
+        verb, space = ("read", observation_space) if kind == "observation" else ("do", action_space)
+        who = repr(agent_id) if agent_id is not None else f"of policy {policy_id!r}"
+        raise AlgorithmProblem(
+            f"policy {policy_id!r}: {self.name} cannot {verb} the {kind} space {space} of agent "
+            f"{who}: {reason}"
+        )
 
     # --- the feed -----------------------------------------------------------------------
 

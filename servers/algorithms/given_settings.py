@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 
+_NOT_SETTINGS = frozenset({"self", "kwargs", "__class__"})
 
-def set_given(config: AlgorithmConfig, **settings: Any) -> None:
-    """Sets each of these on the config, unless it is `NotProvided`."""
-    for name, value in settings.items():
-        if value is not NotProvided:
+
+def set_given(config: AlgorithmConfig, arguments: Mapping[str, Any]) -> None:
+    """Sets those of `arguments`, which are the ``locals()`` of `training()`, that were given."""
+    for name, value in arguments.items():
+        if name not in _NOT_SETTINGS and value is not NotProvided:
             setattr(config, name, value)

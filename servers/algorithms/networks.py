@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -15,11 +15,31 @@ from muxrl.servers.algorithms.settings import AlgorithmProblem, check_kind, sugg
 from muxrl.servers.algorithms.user_module import load_module_class
 
 
-class Networks(Protocol):
-    """The networks of one algorithm."""
+@dataclass(frozen=True)
+class Networks:
+    """The networks of an algorithm: RLlib's default ones, unless its attributes say otherwise.
+
+    Attributes:
+        defaults: network settings whose default here is not RLlib's.
+        refused: network settings that the algorithm cannot have, with the reason.
+        model_refused: why there are no network settings at all; "": there are.
+        own_module_refused: why a user's RLModule cannot take the networks' place; "": it can.
+        masked_module: the RLModule for observations with an action mask apart; None: the
+            config's default.
+    """
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    model_refused: str = ""
+    own_module_refused: str = ""
+    masked_module: type[RLModule] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Every network setting that a user may give, with its default."""
+        if self.model_refused:
+            return {}
+        fields = dataclasses.asdict(self._default_model())
+        return {name: value for name, value in fields.items() if name not in self.refused}
 
     def configure(
         self,
@@ -35,48 +55,32 @@ class Networks(Protocol):
         Raises:
             AlgorithmProblem: the algorithm cannot have these; it is named in the message.
         """
-
-
-@dataclass(frozen=True)
-class DefaultNetworks:
-    """RLlib's default networks, set by `DefaultModelConfig`, or a module of the user's own.
-
-    Attributes:
-        defaults: network settings whose default here is not RLlib's.
-        refused: network settings that the algorithm cannot have, with the reason.
-        own_module_refused: why a user's RLModule cannot take the networks' place; "": it can.
-        masked_module: the RLModule for observations with an action mask apart; None: the
-            config's default.
-    """
-
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-    own_module_refused: str = ""
-    masked_module: type[RLModule] | None = None
-
-    def settings(self) -> dict[str, Any]:
-        fields = dataclasses.asdict(self._default_model())
-        return {name: value for name, value in fields.items() if name not in self.refused}
-
-    def configure(
-        self,
-        config: AlgorithmConfig,
-        algorithm: str,
-        model: Mapping[str, Any],
-        rl_module: str,
-        *,
-        has_masks: bool,
-    ) -> None:
+        if rl_module and self.own_module_refused:
+            raise AlgorithmProblem(
+                f"{algorithm} cannot take an RLModule of your own ({rl_module!r} was given): "
+                f"{self.own_module_refused}; leave out rl_module"
+            )
         if rl_module:
-            if self.own_module_refused:
-                raise own_module_problem(algorithm, rl_module, self.own_module_refused)
             module_class = load_module_class(rl_module, algorithm, config)
             config.rl_module(
                 rl_module_spec=RLModuleSpec(module_class=module_class, model_config=dict(model))
             )
             return
+        self._check(algorithm, model)
+        if self.model_refused:
+            return
+        config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
+        if has_masks and self.masked_module is not None:
+            config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.masked_module))
+
+    def _check(self, algorithm: str, model: Mapping[str, Any]) -> None:
         defaults = self.settings()
         for name, value in model.items():
+            if self.model_refused:
+                raise AlgorithmProblem(
+                    f"{algorithm} has no separate model settings ({name!r} was given): "
+                    f"{self.model_refused}"
+                )
             if name in self.refused:
                 raise AlgorithmProblem(
                     f"{algorithm} cannot have the model setting {name!r}: {self.refused[name]}"
@@ -86,9 +90,6 @@ class DefaultNetworks:
                     f"{algorithm} has no model setting {name!r}{suggestion(name, defaults)}"
                 )
             check_kind(f"{algorithm}'s model setting {name!r}", value, defaults[name])
-        config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
-        if has_masks and self.masked_module is not None:
-            config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.masked_module))
 
     def _default_model(self) -> DefaultModelConfig:
         # vf_share_layers: RLlib's PPO says False, but a DefaultModelConfig overrides that by True.
@@ -99,11 +100,3 @@ class DefaultNetworks:
             **self.defaults,
         }
         return DefaultModelConfig(**defaults)
-
-
-def own_module_problem(algorithm: str, rl_module: str, reason: str) -> AlgorithmProblem:
-    """Returns the refusal of a user's RLModule."""
-    return AlgorithmProblem(
-        f"{algorithm} cannot take an RLModule of your own ({rl_module!r} was given): {reason}; "
-        "leave out rl_module"
-    )

@@ -59,8 +59,8 @@ class A2CConfig(PPOConfig):
         Returns:
             This config.
         """
+        set_given(self, locals())
         super().training(**kwargs)
-        set_given(self, standardize_advantages=standardize_advantages)
         return self
 
     def validate(self) -> None:

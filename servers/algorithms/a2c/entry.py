@@ -5,7 +5,7 @@ from __future__ import annotations
 from muxrl.servers.algorithms.a2c.a2c import A2CConfig
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.networks import DefaultNetworks
+from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.seating import Seating
 
@@ -29,6 +29,6 @@ A2C = AlgorithmEntry(
     summary="synchronous advantage actor-critic (Mnih et al. 2016)",
     learns_from="newest",
     training=TrainingSettings(A2CConfig, unused=_PPO_ONLY),
-    networks=DefaultNetworks(masked_module=MaskablePPOTorchRLModule),
+    networks=Networks(masked_module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )

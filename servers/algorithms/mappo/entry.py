@@ -6,7 +6,7 @@ from muxrl.servers.algorithms.agent_spaces import AgentSpaces
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.mappo.mappo import MAPPOConfig
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.algorithms.networks import DefaultNetworks
+from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
 
 MAPPO = AlgorithmEntry(
@@ -16,7 +16,7 @@ MAPPO = AlgorithmEntry(
     training=TrainingSettings(
         MAPPOConfig, unused=frozenset({"kl_coeff", "kl_target", "use_critic", "use_kl_loss"})
     ),
-    networks=DefaultNetworks(
+    networks=Networks(
         refused={
             "use_lstm": "its critic would need the history of the state, which is not recorded; "
             "use QMIX (agent: gru) or PPO",

@@ -87,14 +87,8 @@ class MAPPOConfig(PPOConfig):
         Returns:
             This config.
         """
+        set_given(self, locals())
         super().training(**kwargs)
-        set_given(
-            self,
-            agent_specific_state=agent_specific_state,
-            obs_agent_id=obs_agent_id,
-            normalize_values=normalize_values,
-            huber_delta=huber_delta,
-        )
         return self
 
     def validate(self) -> None:

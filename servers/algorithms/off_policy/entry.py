@@ -8,7 +8,7 @@ from ray.rllib.algorithms.sac.sac import SACConfig
 
 from muxrl.servers.algorithms.agent_spaces import AgentSpaces
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.networks import DefaultNetworks
+from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.off_policy.replay_buffer import read_replay_buffer, replay_buffer
 from muxrl.servers.algorithms.settings import TrainingSettings, read_count
 
@@ -50,7 +50,7 @@ DQN = AlgorithmEntry(
         unused=_UNUSED,
         readers=_READERS,
     ),
-    networks=DefaultNetworks(defaults={"fcnet_activation": "relu"}, refused=_NO_LSTM),
+    networks=Networks(defaults={"fcnet_activation": "relu"}, refused=_NO_LSTM),
     space_check=AgentSpaces((spaces.Discrete,), instead="PPO, A2C or SAC"),
     samples_actions=False,
 )
@@ -68,7 +68,7 @@ SAC = AlgorithmEntry(
         unused=_UNUSED | {"lr"},
         readers=_READERS,
     ),
-    networks=DefaultNetworks(
+    networks=Networks(
         # With RLlib's tanh the critic hardly learns how the worth of an action depends on the
         # observation.
         defaults={

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gymnasium import spaces
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from muxrl.servers.algorithms.agent_spaces import agent_text
+from muxrl.servers.algorithms.agent_spaces import SpaceProblem
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.networks import own_module_problem
+from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.seats import TeamSeating
-from muxrl.servers.algorithms.settings import AlgorithmProblem, TrainingSettings
+from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.seating import keys_of
 from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
 
@@ -30,61 +29,26 @@ _UNUSED = frozenset(
 )
 
 
-class TeamNetworks:
-    """The networks of a team, which are set among the training settings."""
-
-    def settings(self) -> dict[str, Any]:
-        """There are none."""
-        return {}
-
-    def configure(
-        self,
-        config: AlgorithmConfig,
-        algorithm: str,
-        model: Mapping[str, Any],
-        rl_module: str,
-        *,
-        has_masks: bool,
-    ) -> None:
-        """Sets nothing; see `Networks.configure` for what is refused."""
-        if rl_module:
-            raise own_module_problem(
-                algorithm, rl_module, "its mixer and its members' networks belong together"
-            )
-        if model:
-            name = next(iter(model))
-            raise AlgorithmProblem(
-                f"{algorithm} has no separate model settings ({name!r} was given): its "
-                "networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed "
-                "among its settings"
-            )
+_NETWORKS = Networks(
+    model_refused="its networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed "
+    "among its settings",
+    own_module_refused="its mixer and its members' networks belong together",
+)
 
 
 def check_team_spaces(
-    algorithm: str,
-    policy_id: str,
-    observation_space: spaces.Space,
-    action_space: spaces.Space,
-    agent_id: str | None,
-) -> None:
-    """Checks the spaces of a team, or of one member; see `AlgorithmEntry.check_spaces`."""
+    observation_space: spaces.Space, action_space: spaces.Space
+) -> SpaceProblem | None:
+    """A `SpaceCheck` of a team's spaces, or of one member's."""
     if keys_of(observation_space) == set(TEAM_KEYS):
-        return
+        return None
     try:
-        check_member_spaces(agent_id or "?", observation_space, action_space)
-    except TeamProblem as problem:
-        who = agent_text(policy_id, agent_id)
+        check_member_spaces("member", observation_space, action_space)
+    except TeamProblem:
         if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
-            raise AlgorithmProblem(
-                f"policy {policy_id!r}: {algorithm} cannot read the observation space "
-                f"{observation_space} of agent {who}: it takes a one-dimensional Box; flatten "
-                "the observation first"
-            ) from problem
-        raise AlgorithmProblem(
-            f"policy {policy_id!r}: {algorithm} cannot do the action space {action_space} of "
-            f"agent {who}: it learns one value per discrete action, counted from 0; use PPO "
-            "or A2C"
-        ) from problem
+            return "observation", "it takes a one-dimensional Box; flatten the observation first"
+        return "action", ("it learns one value per discrete action, counted from 0; use PPO or A2C")
+    return None
 
 
 def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry:
@@ -93,7 +57,7 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
         summary=summary,
         learns_from="replay",
         training=TrainingSettings(QMIXConfig, preset=preset, unused=_UNUSED),
-        networks=TeamNetworks(),
+        networks=_NETWORKS,
         seating=TeamSeating(),
         space_check=check_team_spaces,
         samples_actions=False,

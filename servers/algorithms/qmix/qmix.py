@@ -175,32 +175,8 @@ class QMIXConfig(AlgorithmConfig):
         Returns:
             This config.
         """
+        set_given(self, locals())
         super().training(**kwargs)
-        set_given(
-            self,
-            agent=agent,
-            hidden_dim=hidden_dim,
-            obs_agent_id=obs_agent_id,
-            obs_last_action=obs_last_action,
-            mixer=mixer,
-            mixing_embed_dim=mixing_embed_dim,
-            hypernet_embed=hypernet_embed,
-            bound_state=bound_state,
-            double_q=double_q,
-            n_step=n_step,
-            td_lambda=td_lambda,
-            standardize_rewards=standardize_rewards,
-            optimizer_name=optimizer_name,
-            rmsprop_alpha=rmsprop_alpha,
-            optimizer_epsilon=optimizer_epsilon,
-            target_update_freq=target_update_freq,
-            tau=tau,
-            epsilon=epsilon,
-            batch_size_episodes=batch_size_episodes,
-            buffer_capacity_episodes=buffer_capacity_episodes,
-            num_episodes_before_learning=num_episodes_before_learning,
-            updates_per_episode=updates_per_episode,
-        )
         return self
 
     def validate(self) -> None:
