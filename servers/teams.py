@@ -190,15 +190,17 @@ class TeamSpec:
             TeamProblem: a wrong shape, or a member that may not choose any action.
         """
         obs = self._stacked(observations) if action_masks is None else None
-        if obs is not None:  # the usual case, in a third of the time
-            mask, alive = self._member_masks, self._all_alive
+        if obs is not None:  # the usual case, in a third of the time: the rest is shared, read-only
+            mask, alive, last = self._member_masks, self._all_alive, self._no_last_action
         else:
             obs, mask, alive = self._padded(observations, action_masks or {})
-        last = self._no_last_action
+            last = self._no_last_action.copy()
         if last_actions:
-            last = np.array(
-                [last_actions.get(m, NO_ACTION) if m in observations else NO_ACTION
-                 for m in self.members], np.float32)  # fmt: skip
+            acted = [
+                last_actions.get(m, NO_ACTION) if m in observations else NO_ACTION
+                for m in self.members
+            ]
+            last = np.array(acted, np.float32)
         return {
             OBS: obs,
             STATE: self._state(state, obs, departed),
