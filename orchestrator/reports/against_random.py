@@ -9,11 +9,11 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.orchestrator.reports.rliable import interquartile_mean
 from muxrl.orchestrator.reports.statistics import (
     NUM_RESAMPLES,
     Estimate,
     difference_interval,
-    interquartile_mean,
     mean_interval,
 )
 
