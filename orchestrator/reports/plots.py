@@ -37,11 +37,11 @@ _NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can 
 
 
 def draw_learning(report: Report, path: Path) -> None:
-    """Write the figure as a PNG, 1,600 px wide.
+    """Writes the figure as a PNG, 1,600 px wide.
 
     Args:
         report: of one run, or of several seeds, whose own curves are then drawn thin.
-        path: the file, which is put in place whole.
+        path: the file; a reader never sees half of it.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -101,7 +101,7 @@ def _figure(report: Report) -> Any:
 
 
 def _key(is_of_seeds: bool) -> list[Any]:
-    """What the lines and bands of the servers' panels stand for."""
+    """The legend of the servers' panels."""
     handles = [
         Line2D([], [], color="black", marker="o", markersize=2.6, label="all as learned"),
         Line2D(
@@ -126,7 +126,7 @@ def _panel_title(server: ServerResult) -> str:
 
 
 def _panel_subtitle(server: ServerResult, num_seeds: int) -> str:
-    """The advantage, and beneath it what it means; two lines, since panels are narrow."""
+    """The advantage and, on a second line, the verdict: panels are narrow."""
     if not server.learns:
         return "does not learn"
     if server.final is None or server.final.advantage is None:
@@ -248,7 +248,7 @@ def _draw_training(axes: Any, report: Report, limit: float) -> None:
 
 
 def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over seeds, where all of them have been."""
+    """The mean over seeds, over the env steps that all of them cover."""
     if len(curves) == 1:
         return curves[0].env_steps, curves[0].returns
     start = max(curve.env_steps[0] for curve in curves)

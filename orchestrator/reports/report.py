@@ -29,7 +29,7 @@ HEADINGS = (
 
 
 def write_report(run_directory: RunDirectory) -> Report:
-    """Write ``summary.json``, ``summary.md`` and ``plots/learning.png`` of one run.
+    """Writes ``summary.json``, ``summary.md`` and ``plots/learning.png`` of one run.
 
     Raises:
         NotARunDirectory: the folder has no ``plan.json`` that can be read.
@@ -45,7 +45,7 @@ def write_report(run_directory: RunDirectory) -> Report:
 
 
 def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) -> Report:
-    """Write ``summary.json``, ``summary.md`` and ``learning.png`` of several seeds into `out`.
+    """Writes ``summary.json``, ``summary.md`` and ``learning.png`` of several seeds into `out`.
 
     Args:
         paths: the run directories, which differ in nothing but the seed.

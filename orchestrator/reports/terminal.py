@@ -31,10 +31,9 @@ def print_report(report: Report, console: Console | None = None) -> None:
     rows = [_cells(row) for row in rows_of(report)]
     columns = zip(_HEADINGS, *((*row[:-2], "\n".join(row[-2:])) for row in rows), strict=True)
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    # What is left for names: each column has a space behind it, the table one at either edge.
-    width = max(_MIN_NAME_WIDTH, console.width - sum(widths) - len(widths) - 3)
-    title = "\n".join(broken(title_of(report), console.width - 2))
-    table = plain_table(title, report.caption)
+    # What is left for names: every column has a space behind it, the table one at either edge.
+    width = max(_MIN_NAME_WIDTH, console.width - sum(widths) - (len(widths) + 1) - 2)
+    table = plain_table("")
     # Algorithm and agents stand under their server, and the verdict under what it is about.
     table.add_column("server\nalgorithm\nagents", overflow="fold")
     for heading in _HEADINGS:
@@ -49,7 +48,10 @@ def print_report(report: Report, console: Console | None = None) -> None:
         names += [("\n".join(["", *broken(a, width)]), "dim") for a in _listed(server.agents)]
         judged = Text.assemble(f"{advantage}\n", (verdict, style))
         table.add_row(Text.assemble(*names), *map(Text, numbers), judged)
+    # Outside of the table, which may be narrower than the terminal.
+    console.print(Text("\n".join(broken(title_of(report), console.width)), style="bold"))
     console.print(table)
+    console.print(Text(report.caption, style="italic"))
     for note in report.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 
