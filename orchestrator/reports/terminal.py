@@ -31,8 +31,8 @@ def print_report(report: Report, console: Console | None = None) -> None:
     rows = [_cells(row) for row in rows_of(report)]
     columns = zip(_HEADINGS, *((*row[:-2], "\n".join(row[-2:])) for row in rows), strict=True)
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    # What is left for names: every column has a space behind it, the table one at either edge.
-    width = max(_MIN_NAME_WIDTH, console.width - sum(widths) - (len(widths) + 1) - 2)
+    # What is left for names: two spaces stand between columns, one at either edge.
+    width = max(_MIN_NAME_WIDTH, console.width - sum(widths) - 2 * len(widths) - 2)
     table = plain_table("")
     # Algorithm and agents stand under their server, and the verdict under what it is about.
     table.add_column("server\nalgorithm\nagents", overflow="fold")
