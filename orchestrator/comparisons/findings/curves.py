@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from muxrl.orchestrator.records.recorded_run import Floats
+from muxrl.orchestrator.records.agent_returns import Floats
 from muxrl.orchestrator.reports.rliable import interquartile_mean_interval
 from muxrl.orchestrator.reports.statistics import Estimate
 

@@ -111,9 +111,10 @@ class HeadToHead:
     should_explore: bool
 
     @property
-    def has_equal_seeds(self) -> bool:
-        """Whether runs of equal seeds met, so that a pair is named by its seed."""
-        return all(len(set(pair.values())) == 1 for pair in self.pairs)
+    def equal_seeds(self) -> tuple[int, ...]:
+        """The seed of each pair, if runs of equal seeds met; else ()."""
+        seeds = [set(pair.values()) for pair in self.pairs]
+        return tuple(seed for (seed,) in seeds) if all(len(each) == 1 for each in seeds) else ()
 
 
 def tables_of(

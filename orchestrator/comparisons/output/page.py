@@ -6,7 +6,7 @@ each section shows are put together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,14 @@ def write_page(found: Findings, folder: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "first_value": lambda pair: next(iter(pair.values())),
-        "href": lambda link: from_folder(link, folder) if isinstance(link, Path) else link,
-        "listed": lambda names, most=8: listed(map(str, names), most),
-        "number": number,
-    }
+
+    def href(link: str | Path) -> str:
+        return from_folder(link, folder) if isinstance(link, Path) else link
+
+    def listed_as_text(values: Iterable[object], most: int = 8) -> str:
+        return listed(map(str, values), most)
+
+    environment.filters.update(href=href, listed=listed_as_text, number=number)
     template = environment.get_template("page.html")
     path = folder / REPORT_FILE
     write_text(path, template.render(found=found, sections=list(_sections(found))))
