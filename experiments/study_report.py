@@ -20,8 +20,9 @@ from matplotlib.figure import Figure
 
 from muxrl.orchestrator.config import ConfigError
 from muxrl.orchestrator.records.json_files import write_text, write_whole
-from muxrl.orchestrator.reports.plots import COLOURS
-from muxrl.orchestrator.reports.statistics import Estimate, interquartile_mean_interval
+from muxrl.orchestrator.reports.figure_style import COLOURS
+from muxrl.orchestrator.reports.rliable import interquartile_mean_interval
+from muxrl.orchestrator.reports.statistics import Estimate
 
 _DASHES: tuple[Any, ...] = ((0, (3, 1.5)), (0, (1, 1)), "-.")  # of fixed policies
 _DPI = 150

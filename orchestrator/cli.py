@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from muxrl.orchestrator import exit_codes
-from muxrl.orchestrator.commands import compare, evaluate, experiment, sweep
+from muxrl.orchestrator.commands import compare, evaluate, experiment, report, sweep
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 
 
@@ -62,7 +62,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"muxrl {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     experiment.add_parsers(commands)
-    for command in (evaluate, sweep, compare):
+    for command in (evaluate, sweep, compare, report):
         command.add_parser(commands)
 
     args, rest = parser.parse_known_args(argv)

@@ -85,15 +85,16 @@ def run(args: argparse.Namespace) -> int:
     with quiet(but_raise=()):
         from muxrl.client.env_loop import SimulationFailed
         from muxrl.client.errors import ClientError
+        from muxrl.orchestrator.commands.match_progress import MatchProgress
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
-        from muxrl.orchestrator.comparisons.sources import CannotCompare
-        from muxrl.orchestrator.comparisons.summary import MatchProgress, print_comparison
+        from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare
+        from muxrl.orchestrator.comparisons.output.terminal import print_comparison
         from muxrl.orchestrator.records.metrics import MalformedMetrics
         from muxrl.servers.policies import ServerProblem
 
     failures = (ServerProblem, SimulationFailed, ClientError, MalformedMetrics, OSError)
     try:
-        # Made first: it keeps the terminal that `quiet` turns away.
+        # Made before `quiet` redirects standard error, so that it keeps the terminal.
         with MatchProgress() as progress, quiet(but_raise=(CannotCompare, *failures)):
             comparison = compare_runs(
                 args.paths,

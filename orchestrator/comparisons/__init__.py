@@ -1,6 +1,8 @@
-"""Runs of one simulation compared, so that what is said of algorithms can be believed.
+"""Runs of one simulation, compared: side by side and head to head (``muxrl compare``).
 
-Side by side: different assignments of the same roles, each in runs of its own, over seeds. Head to
-head: the policies of one run meet those of another. `compare_runs` does both; the command is
-``muxrl compare``, and ``docs/comparisons.md`` says what the numbers mean.
+Side by side: runs of different assignments are ranked by their own evaluations. Head to head: the
+policies of different runs play each other. ``docs/comparisons.md`` says what the numbers mean.
+
+``compare.py`` is the entry; ``findings/`` holds what is measured, ``arena.py``, ``matches.py`` and
+``baselines.py`` play episodes, ``output/`` writes the page, the files and the terminal's tables.
 """

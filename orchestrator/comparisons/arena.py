@@ -19,8 +19,8 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation, make_simulation
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.random_policy import RandomTransport
-from muxrl.orchestrator.comparisons.contestants import is_fixed, server_of_role
-from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.contestants import is_fixed, server_of_role
 from muxrl.orchestrator.config import ConfigError, ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.orchestrator.records.recorded_run import AgentReturns
-from muxrl.orchestrator.reports.statistics import Estimate, interquartile_mean, mean_interval
+from muxrl.orchestrator.records.agent_returns import AgentReturns
+from muxrl.orchestrator.reports.rliable import interquartile_mean
+from muxrl.orchestrator.reports.statistics import Estimate, mean_interval
 
 _NUMBERED = re.compile(r"(.*?[A-Za-z])[_-]?\d+")
 

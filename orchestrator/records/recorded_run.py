@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from muxrl.orchestrator.records.agent_returns import AgentReturns, Floats, returns_by_episode
 from muxrl.orchestrator.records.metrics import read_metrics
 from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
-
-Floats = NDArray[np.float64]
-AgentReturns = Mapping[str, Sequence[float | None]]
-"""For each agent, one return for each episode; None where it was not in it."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +43,8 @@ class EvaluationPoint:
         them is NaN, so that all conditions keep their places, by which they are paired. None, too,
         if no episode had any.
         """
-        known = self.returns.get(replaced, {})
-        rows = [[math.nan if r is None else r for r in known[a]] for a in agents if a in known]
-        if not rows:
-            return None
-        table = np.full((len(rows), max(map(len, rows))), math.nan)
-        for row, values in zip(table, rows, strict=True):
-            row[: len(values)] = values
-        has_any = np.isfinite(table).any(axis=0)
-        if not has_any.any():
-            return None
-        returns = np.full(table.shape[1], math.nan)
-        returns[has_any] = np.nanmean(table[:, has_any], axis=0)
-        return returns
+        returns = returns_by_episode(self.returns.get(replaced, {}), agents)
+        return returns if np.isfinite(returns).any() else None
 
 
 @dataclass(frozen=True)

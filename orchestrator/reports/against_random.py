@@ -1,4 +1,4 @@
-"""A learned policy against uniformly random actions in its place, the others being the same."""
+"""Learned policies against uniformly random actions in their place, with the same others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.orchestrator.reports.rliable import interquartile_mean
 from muxrl.orchestrator.reports.statistics import (
     NUM_RESAMPLES,
     Estimate,
     difference_interval,
-    interquartile_mean,
     mean_interval,
 )
 
@@ -23,14 +23,14 @@ episode that none of the agents was in."""
 
 
 class Verdict(StrEnum):
-    """What the interval of the advantage allows to say."""
+    """What the interval of the advantage shows."""
 
     BETTER = "better than random"
-    """All of it is above 0."""
+    """The whole interval is above 0."""
     WORSE = "worse"
-    """All of it is below 0."""
+    """The whole interval is below 0."""
     UNCLEAR = "not distinguishable"
-    """It holds 0, or there are too few episodes for an interval."""
+    """The interval contains 0, or there are too few episodes for one."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class AgainstRandom:
     env_steps: float
     """Mean over the seeds."""
     num_episodes: int
-    """With all as learned, over all seeds; those that the agents were in."""
+    """With all policies as learned, over all seeds; only episodes that the agents were in."""
     learned: Estimate
     learned_interquartile_mean: float
     """Over the episodes of all seeds."""
@@ -70,20 +70,19 @@ def against_random(
     over_seeds: bool = False,
     num_resamples: int = NUM_RESAMPLES,
 ) -> AgainstRandom:
-    """Compare the returns of learned policies with those under random actions.
+    """Compares the returns of learned policies with those under random actions.
 
-    Where both have played equally many episodes with each seed, these are the same ones: an
-    evaluation begins with the same reset in every condition. Then the advantage is the mean of
-    what learned policies are above random ones in each episode, with the interval of these
-    differences; the weather of an episode, which both had, is not in it. Pairs of which one is
-    NaN are left out. Where numbers differ, or no pair is left, it is the difference of two
-    independent samples.
+    If both played equally many episodes with each seed, these are the same episodes: an evaluation
+    uses the same resets in every condition. The advantage is then the mean difference of paired
+    episodes, so that what an episode's reset does to both cancels out. Pairs with a NaN are left
+    out. If the numbers of episodes differ, or no pair is left, the advantage is the difference of
+    two independent samples.
 
     Args:
         env_steps: of training, before this comparison.
         learned: for each seed, each episode's return.
         random: the same with random actions, seeds in the same order; None: not measured.
-        over_seeds: whether the intervals speak of any seed rather than of these.
+        over_seeds: whether intervals speak of training with any seed, not of these seeds.
         num_resamples: of the bootstrap.
 
     Raises:
@@ -124,7 +123,7 @@ def against_random(
 
 
 def _paired_differences(learned: Strata, random: Strata) -> Strata | None:
-    """For each seed, learned less random of each episode; None where they are no pairs."""
+    """For each seed, learned less random by episode; None if episodes cannot be paired."""
     played = list(zip(learned, random, strict=True))
     if any(len(ours) != len(theirs) for ours, theirs in played):
         return None

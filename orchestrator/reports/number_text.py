@@ -1,4 +1,4 @@
-"""Returns in print: as many digits as a reader can use, the same in table, text and picture."""
+"""Returns as text, rounded in the same way in tables, captions and pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from muxrl.orchestrator.reports.statistics import Estimate
 
 MISSING = "–"
-"""What stands for a number that is not known."""
+"""Stands for an unknown number."""
 
 
 def number(value: float | None) -> str:

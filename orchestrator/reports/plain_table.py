@@ -1,4 +1,4 @@
-"""Tables on the terminal that look alike: a title, a line below the headings, nothing around."""
+"""The look of all tables on the terminal: a title, a line below the headings, no border."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.text import Text
 
 
 def plain_table(title: str, caption: str = "") -> Table:
-    """Returns an empty table; brackets in its title and caption are no markup."""
+    """Returns an empty table; brackets in its title and caption are not markup."""
     return Table(
         title=Text(title, style="bold"),
         title_justify="left",

@@ -1,6 +1,6 @@
-"""The learning curves, for a paper: every server against random in its place, and training.
+"""The picture of a run's report: each server against random in its place, and training returns.
 
-Drawn with matplotlib's object interface alone: no global state, no display, any thread.
+Only matplotlib's object interface is used: no global state, no display, any thread.
 """
 
 from __future__ import annotations
@@ -15,23 +15,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from muxrl.orchestrator.records.json_files import write_whole
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 from muxrl.orchestrator.reports.against_random import AgainstRandom
+from muxrl.orchestrator.reports.figure_style import COLOURS, RANDOM_COLOUR, finish_axes
 from muxrl.orchestrator.reports.number_text import signed_interval
 from muxrl.orchestrator.reports.results import Report, ServerResult
 from muxrl.orchestrator.reports.statistics import Estimate
 
-# Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
-# too pale for a line. A seventh server begins again, dashed.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1)), (0, (6, 2, 1, 2)))
 _RANDOM_DASHES = (0, (3, 1.5))
 _RETURN_LABEL = "return per episode"
 _TEXT_COLOUR = "#333333"
-_RANDOM_COLOUR = "#6B6B6B"
 _WIDTH_INCHES = 8.0
 _DPI = 200  # 1,600 px wide: text of 8 points is 17 px high once shown at 1,200 px
 _ROW_INCHES = 2.5
@@ -40,11 +37,11 @@ _NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can 
 
 
 def draw_learning(report: Report, path: Path) -> None:
-    """Write the figure as a PNG, 1,600 px wide.
+    """Writes the figure as a PNG, 1,600 px wide.
 
     Args:
         report: of one run, or of several seeds, whose own curves are then drawn thin.
-        path: the file, which is put in place whole.
+        path: the file; a reader never sees half of it.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -104,13 +101,13 @@ def _figure(report: Report) -> Any:
 
 
 def _key(is_of_seeds: bool) -> list[Any]:
-    """What the lines and bands of the servers' panels stand for."""
+    """The legend of the servers' panels."""
     handles = [
         Line2D([], [], color="black", marker="o", markersize=2.6, label="all as learned"),
         Line2D(
             [],
             [],
-            color=_RANDOM_COLOUR,
+            color=RANDOM_COLOUR,
             linestyle=_RANDOM_DASHES,
             marker="s",
             markersize=2.6,
@@ -129,7 +126,7 @@ def _panel_title(server: ServerResult) -> str:
 
 
 def _panel_subtitle(server: ServerResult, num_seeds: int) -> str:
-    """The advantage, and beneath it what it means; two lines, since panels are narrow."""
+    """The advantage and, on a second line, the verdict: panels are narrow."""
     if not server.learns:
         return "does not learn"
     if server.final is None or server.final.advantage is None:
@@ -154,7 +151,7 @@ def _draw_server(axes: Any, server: ServerResult, style: dict[str, Any], limit: 
         axes,
         with_random,
         [c.random for c in with_random if c.random is not None],
-        color=_RANDOM_COLOUR,
+        color=RANDOM_COLOUR,
         linestyle=_RANDOM_DASHES,
         marker="s",
         shift=0.01 * limit,
@@ -245,13 +242,13 @@ def _draw_training(axes: Any, report: Report, limit: float) -> None:
             transform=axes.transAxes,
             ha="center",
             fontsize=_TEXT,
-            color=_RANDOM_COLOUR,
+            color=RANDOM_COLOUR,
         )
     _finish(axes, limit)
 
 
 def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over seeds, where all of them have been."""
+    """The mean over seeds, over the env steps that all of them cover."""
     if len(curves) == 1:
         return curves[0].env_steps, curves[0].returns
     start = max(curve.env_steps[0] for curve in curves)
@@ -262,16 +259,10 @@ def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray
 
 
 def _finish(axes: Any, limit: float) -> None:
+    finish_axes(axes, label_size=_SMALL)
     axes.set_xlabel("env steps", fontsize=_TEXT)
     axes.set_xlim(-0.03 * limit, 1.03 * limit)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(_short_count))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.tick_params(labelsize=_SMALL, length=2.5)
-    axes.grid(color="#E3E3E3", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def _last_env_step(report: Report) -> float:
@@ -283,14 +274,6 @@ def _last_env_step(report: Report) -> float:
         if len(curve.env_steps)
     ]
     return max([*evaluated, *trained, 1.0])
-
-
-def _short_count(value: float, _position: int | None = None) -> str:
-    """20,000 as ``20k``, for a narrow axis."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
 
 
 def _wrapped_assignment(assignment: str) -> list[str]:

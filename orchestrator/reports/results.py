@@ -1,4 +1,4 @@
-"""What came of one run, or of several that differ in nothing but the seed."""
+"""The results of one run, or of several that differ in nothing but the seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
 from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
 
-_CURVE_RESAMPLES = 2_000  # a band's edge drawn one pixel off is no loss, and there are many points
+_CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
 _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
@@ -20,7 +20,7 @@ _SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are
 
 
 class DifferentRuns(Exception):
-    """Runs were to be combined that are not seeds of one experiment.
+    """Runs cannot be combined: they are not seeds of one experiment.
 
     Attributes:
         names: the two that differ.
@@ -36,15 +36,15 @@ class DifferentRuns(Exception):
 
 @dataclass(frozen=True)
 class ServerResult:
-    """What one server's agents reached."""
+    """The returns of one server's agents."""
 
     server_id: str
     algorithm: str
     agents: tuple[str, ...]
     learns: bool
-    """False for fixed policies, which are shown and not judged."""
+    """False for fixed policies, which have no verdict."""
     env_steps: float
-    """Of training, mean over seeds."""
+    """Env steps of training, mean over seeds."""
     train_return: float | None
     """Last mean return while training, exploration included, mean over seeds."""
     curve: tuple[AgainstRandom, ...]
@@ -59,7 +59,7 @@ class ServerResult:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome, ready to be written, printed or drawn."""
+    """All that is written, printed or drawn of a run."""
 
     names: tuple[str, ...]
     """Of the runs' folders."""
@@ -71,11 +71,11 @@ class Report:
     """Whether intervals speak of training on any seed, not of these seeds' policies."""
     servers: tuple[ServerResult, ...]
     notes: tuple[str, ...]
-    """What a reader must know before believing the numbers."""
+    """What a reader must know before trusting the numbers."""
 
     @property
     def caption(self) -> str:
-        """How the numbers were made, in sentences."""
+        """Says how the numbers were measured."""
         finals = [server.final for server in self.servers if server.final is not None]
         if not finals:
             return "Nothing was evaluated: training returns only, exploration included."
@@ -87,7 +87,7 @@ class Report:
         )
         counted = "episodes" if num_seeds == 1 else f"episodes in all, of {num_seeds} seeds"
         counts = f"{episodes} {counted}"
-        # One that was cut short is compared without pairs.
+        # Evaluations of different lengths are not paired.
         drawn = (
             "episodes" if random_episodes and random_episodes != episodes else "pairs of episodes"
         )
@@ -113,7 +113,7 @@ class Report:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for ``summary.json``."""
+        """Returns the same for ``summary.json``."""
         return {
             "runs": self.names,
             "assignment": self.assignment,
@@ -139,7 +139,7 @@ class Report:
 
 
 def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Report:
-    """Compute the outcome of `runs`: one, or one for each seed of an experiment.
+    """Computes the results of one run, or of one run for each seed of an experiment.
 
     Raises:
         ValueError: there is no run.
@@ -215,8 +215,8 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
 def _aligned(runs: Sequence[Sequence[EvaluationPoint]]) -> list[list[EvaluationPoint]]:
     """For each evaluation that all runs have, its point in each of them.
 
-    Runs stop at slightly different env steps, so nearness counts, by the spacing of the run that
-    has the fewest points.
+    Runs are evaluated at slightly different env steps, so points match if they are near each other
+    compared with the spacing of the run that has the fewest points.
     """
     reference = min(runs, key=len)
     spacing = min((b.env_steps - a.env_steps for a, b in pairwise(reference)), default=0)
@@ -273,7 +273,7 @@ def _comparison(comparison: AgainstRandom) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The one value, or both ends of their range."""
+    """The value, or the ends of the values' range."""
     if not values:
         return ""
     low, high = round(min(values)), round(max(values))

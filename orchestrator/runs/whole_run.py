@@ -23,8 +23,9 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.new_run import make_folder
 from muxrl.orchestrator.runs.placement import NoPlace, cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
-from muxrl.orchestrator.reports.report import print_report, write_report
+from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.reports.results import Report
+from muxrl.orchestrator.reports.terminal import print_report
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 

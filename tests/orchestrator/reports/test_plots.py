@@ -7,7 +7,8 @@ from matplotlib.colors import to_hex
 from tests.orchestrator.records.recorded import new_run, write_whole_run
 
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.reports.plots import COLOURS, _figure, _short_count, _wrapped_assignment
+from muxrl.orchestrator.reports.figure_style import COLOURS, short_count
+from muxrl.orchestrator.reports.plots import _figure, _wrapped_assignment
 from muxrl.orchestrator.reports.results import results_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +39,7 @@ def test_pyplot_and_displays_are_left_alone() -> None:
     ("value", "text"), [(0, "0"), (500, "500"), (20_000, "20k"), (2_500, "2.5k"), (1.5e6, "1.5M")]
 )
 def test_axes_count_in_thousands_and_millions(value: float, text: str) -> None:
-    assert _short_count(value) == text
+    assert short_count(value) == text
 
 
 def test_long_assignments_break_between_servers() -> None:

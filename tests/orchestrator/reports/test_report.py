@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run,
 
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.report import combine_runs, main, print_report, write_report
+from muxrl.orchestrator.reports.report import combine_runs, write_report
 from muxrl.orchestrator.reports.results import DifferentRuns, Report
+from muxrl.orchestrator.reports.terminal import broken, print_report
 
 
 def printed(report: Report, width: int = 80) -> str:
@@ -195,15 +197,43 @@ def test_the_same_run_twice_is_remarked(tmp_path: Path) -> None:
     assert any("same seed" in note for note in report.notes)
 
 
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+LONG = {
+    "predators_that_communicate_in_pairs": "MAPPO_WITH_A_CENTRAL_CRITIC",
+    "prey-with-a-recurrent-network": "APPO",
+}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_breaks_no_word_of_long_names_and_verdicts(tmp_path: Path, width: int) -> None:
     run = new_run(tmp_path)
-    write_whole_run(run)
-    assert main([str(run.path)]) == 0
-    assert "wolves" in capsys.readouterr().out
-    assert main([str(run.path), "--out", str(tmp_path / "elsewhere")]) == 0
-    assert (tmp_path / "elsewhere" / "summary.md").exists()
-    assert main([str(tmp_path / "absent")]) == 1
-    assert "no such folder" in capsys.readouterr().err.replace("\n", " ")
-    with pytest.raises(SystemExit):
-        main([str(run.path), str(run.path)])
-    assert "need --out" in capsys.readouterr().err
+    agents = [["predator_that_leads_0", "predator_that_follows_1"], ["prey_that_hides_in_water_0"]]
+    run.write_plan(
+        {
+            "servers": {
+                server_id: {"algorithm": algorithm, "agents": theirs, "groups": {}}
+                for (server_id, algorithm), theirs in zip(LONG.items(), agents, strict=True)
+            },
+            "assignment": "|".join(
+                f"{algorithm.lower()}:{','.join(theirs)}"
+                for algorithm, theirs in zip(LONG.values(), agents, strict=True)
+            ),
+            "seed": 1,
+        }
+    )
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for replaced in (None, *LONG):
+            returns = {a: [-1234.5, 1.0, -777.25] for theirs in agents for a in theirs}
+            record = evaluation(20_000_000, replaced, [], [], [])
+            metrics.evaluation({**record, "num_episodes": 3, "returns": returns})
+    lines = printed(write_report(run), width).splitlines()
+    assert max(map(len, lines)) <= width
+    words = {word.strip("|,:.") for line in lines for word in re.split(r"[\s_,|:-]+", line)}
+    for name in [*LONG, *LONG.values(), *agents[0], *agents[1]]:
+        assert set(re.split("[_-]", name)) <= words
+    assert {"distinguishable", "evaluated", "advantage", "verdict"} <= words
+
+
+def test_long_names_break_after_their_punctuation() -> None:
+    assert broken("one_two_three", 8) == ["one_two_", "three"]
+    assert broken("one_two", 8) == ["one_two"]
+    assert broken("unbroken", 4) == ["unbroken"]

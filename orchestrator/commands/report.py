@@ -1,0 +1,56 @@
+"""``muxrl report``: table and picture of one run, or of several seeds of one experiment."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from muxrl.orchestrator import exit_codes
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "report",
+        help="write table and picture of a run, or of several seeds together",
+        description="Reports on what a run recorded, whether it ended, was cut short or crashed.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="directories of runs that differ in seed"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where the report goes; default: into the run, if it is one",
+    )
+    parser.add_argument(
+        "--over-seeds",
+        action="store_true",
+        help="intervals over seeds (what training again would bring), not over their episodes",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the report, prints it, and returns the exit code."""
+    from muxrl.orchestrator.config import ConfigError
+    from muxrl.orchestrator.records.metrics import MalformedMetrics
+    from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+    from muxrl.orchestrator.reports.report import combine_runs, write_report
+    from muxrl.orchestrator.reports.results import DifferentRuns
+    from muxrl.orchestrator.reports.terminal import print_report
+
+    if len(args.runs) > 1 and args.out is None:
+        raise ConfigError(
+            ["several runs need --out DIR, since their report belongs to none of them"]
+        )
+    try:
+        if args.out is None:
+            report = write_report(RunDirectory.open(args.runs[0]))
+        else:
+            report = combine_runs(args.runs, args.out, over_seeds=args.over_seeds)
+    except (NotARunDirectory, DifferentRuns, MalformedMetrics, OSError) as error:
+        return exit_codes.say_why(error, refused=(NotARunDirectory, DifferentRuns))
+    print_report(report)
+    return exit_codes.DONE

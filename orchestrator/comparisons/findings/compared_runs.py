@@ -1,0 +1,242 @@
+"""Which runs are compared: read from their directories, or a sweep's, and checked.
+
+Comparable runs have one simulation, made with the same arguments, and the same evaluation episodes
+under the same rule (greedy or sampled). A refusal names two runs and what differs between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.config import ConfigError, ExperimentConfig, from_yaml
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
+from muxrl.orchestrator.records.run_directory import NotARunDirectory
+from muxrl.orchestrator.sweeps.directory import (
+    TRIALS_FILE,
+    NotASweepDirectory,
+    SweepDirectory,
+    TrialRecord,
+)
+from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.servers.config import ServerConfig
+
+_MAX_LISTED = 5
+
+
+class CannotCompare(Exception):
+    """The runs cannot be compared with these arguments; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)  # one folder is one run: no two are alike
+class ComparedRun:
+    """One run, as its files tell it.
+
+    Attributes:
+        path: its directory.
+        recorded: its plan and its metrics.
+        config: the experiment it was started with.
+        versions: of the software that made it.
+    """
+
+    path: Path
+    recorded: RecordedRun
+    config: ExperimentConfig
+    versions: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.recorded.name
+
+    @property
+    def seed(self) -> int:
+        """The seed of its training."""
+        return self.config.seed
+
+    @property
+    def learns(self) -> bool:
+        """Whether any of its servers learns."""
+        return any(server.learns for server in self.recorded.servers.values())
+
+    @property
+    def points(self) -> tuple[EvaluationPoint, ...]:
+        """Its evaluations with all agents as learned, by env steps."""
+        return tuple(point for point in self.recorded.points if None in point.returns)
+
+    @property
+    def server_of(self) -> dict[str, str]:
+        """Agent to the server that served it."""
+        return {a: s for s, server in self.recorded.servers.items() for a in server.agents}
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """The runs, and what their sweeps say of roles.
+
+    Attributes:
+        runs: all of one simulation, evaluated in the same way.
+        roles: role to agent patterns; {} where no sweep names any.
+        scripts: role to the scripted policies that a sweep's trials have in it, finished or not.
+        notes: which trials were left out, and which versions differ.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    roles: Mapping[str, Sequence[str]]
+    scripts: Mapping[str, Sequence[ServerConfig]]
+    notes: tuple[str, ...]
+
+
+def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
+    """Reads runs, or the runs of sweeps.
+
+    Args:
+        paths: run directories, and sweep directories (they hold a ``trials.jsonl``).
+
+    Raises:
+        CannotCompare: a path is neither, or two runs are not comparable.
+        MalformedMetrics: a metrics file is broken elsewhere than in its last line.
+    """
+    runs: list[ComparedRun] = []
+    roles: dict[str, Sequence[str]] = {}
+    scripts: dict[str, list[ServerConfig]] = {}
+    notes: list[str] = []
+    for path in paths:
+        if (path / TRIALS_FILE).is_file():
+            sweep, trials = _read_sweep(path)
+            runs += [_read_run(path / t.run_dir) for t in trials if _is_done(t) and t.run_dir]
+            notes += _left_out(sweep, trials)
+            _add_sweep(sweep, trials, roles, scripts)
+        else:
+            runs.append(_read_run(path))
+    if not runs:
+        raise CannotCompare(
+            f"there is no finished run in {listed(map(str, paths))}"
+            + (f": {'; '.join(notes)}" if notes else "")
+        )
+    for run in runs[1:]:
+        _check_comparable(runs[0], run)
+    _check_evaluated(runs)
+    notes += _version_notes(runs)
+    return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
+
+
+def _read_run(path: Path) -> ComparedRun:
+    try:
+        recorded = RecordedRun.read(path)
+        config = from_yaml((path / "config.yaml").read_text(encoding="utf-8"), str(path))
+    except NotARunDirectory as error:
+        raise CannotCompare(f"{error}; a sweep's directory would hold a {TRIALS_FILE}") from error
+    except FileNotFoundError as error:
+        raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
+    except ConfigError as error:
+        raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
+    try:
+        versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        versions = {}
+    return ComparedRun(path.resolve(), recorded, config, versions)
+
+
+def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
+    try:
+        sweep = SweepDirectory.open(path)
+        return sweep, sweep.trials()
+    except NotASweepDirectory as error:
+        raise CannotCompare(str(error)) from error
+
+
+def _left_out(sweep: SweepDirectory, trials: Sequence[TrialRecord]) -> list[str]:
+    """Says which trials did not finish, and so are not compared."""
+    ids: dict[str, list[str]] = {}
+    for trial in trials:
+        if not _is_done(trial):
+            ids.setdefault(trial.status, []).append(trial.id)
+    return [
+        f"left out of sweep {sweep.name!r}: {len(those)} of {len(trials)} trials, "
+        f"{status.replace('_', ' ')} ({listed(those, _MAX_LISTED)})"
+        for status, those in ids.items()
+    ]
+
+
+def _is_done(trial: TrialRecord) -> bool:
+    # A scheduler ends a trial for its bad start, so that trial's seed is no fair sample.
+    return trial.status == "done" and trial.run_dir is not None
+
+
+def _add_sweep(
+    sweep: SweepDirectory,
+    trials: Sequence[TrialRecord],
+    roles: dict[str, Sequence[str]],
+    scripts: dict[str, list[ServerConfig]],
+) -> None:
+    """Adds a sweep's roles, and the scripted policies that its trials have in them."""
+    try:
+        config = load_written(sweep.config_file)
+    except ConfigError as error:
+        raise CannotCompare(
+            f"the config of sweep {sweep.name!r} cannot be read: {error}"
+        ) from error
+    for role, patterns in config.roles.items():
+        roles.setdefault(role, patterns)
+        for label, template in config.algorithms.items():
+            algorithm = template.algorithm or label
+            if algorithm.upper() == "SCRIPTED" and any(t.roles.get(role) == label for t in trials):
+                values = {
+                    field.name: getattr(template, field.name) for field in fields(ServerConfig)
+                }
+                values |= {"algorithm": algorithm, "label": label}
+                scripts.setdefault(role, []).append(ServerConfig(**values))
+
+
+def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
+    def refuse(what: str) -> None:
+        raise CannotCompare(
+            f"runs {first.name!r} and {other.name!r} cannot be compared: {what}; expected runs of "
+            "one simulation, evaluated in the same way"
+        )
+
+    ours, theirs = first.config.simulation, other.config.simulation
+    if ours.env != theirs.env:
+        refuse(f"simulation {ours.env!r} against {theirs.env!r}")
+    for key in sorted({*ours.kwargs, *theirs.kwargs}):
+        values = [dict(s.kwargs).get(key, "its default") for s in (ours, theirs)]
+        if values[0] != values[1]:
+            refuse(f"the simulation's argument {key!r} is {values[0]} against {values[1]}")
+    if set(first.server_of) != set(other.server_of):
+        differing = sorted(set(first.server_of) ^ set(other.server_of))
+        refuse(f"the agents differ in {listed(differing)}")
+    if first.config.evaluation.seed != other.config.evaluation.seed:
+        refuse(
+            f"evaluation episodes begin with seed {first.config.evaluation.seed} against "
+            f"{other.config.evaluation.seed}"
+        )
+    rules = [run.recorded.should_explore for run in (first, other)]
+    if None not in rules and rules[0] != rules[1]:
+        names = ["sampled" if rule else "greedy" for rule in rules]
+        refuse(f"evaluated actions are {names[0]} against {names[1]}")
+
+
+def _check_evaluated(runs: Sequence[ComparedRun]) -> None:
+    missing = [run.name for run in runs if not run.points]
+    if missing:
+        raise CannotCompare(
+            f"{listed(map(repr, missing), _MAX_LISTED)} {'were' if len(missing) > 1 else 'was'} "
+            "never evaluated, and training returns are no measure, since they hold exploration; "
+            "set evaluation.final_num_episodes, or leave the run out"
+        )
+
+
+def _version_notes(runs: Sequence[ComparedRun]) -> list[str]:
+    notes = []
+    for package in ("muxrl", "ray", "torch"):
+        found = {str(run.versions[package]) for run in runs if run.versions.get(package)}
+        if len(found) > 1:
+            notes.append(
+                f"the runs were made with different versions of {package}: {listed(sorted(found))}"
+            )
+    return notes

@@ -1,0 +1,188 @@
+"""Runs grouped into contestants: those of one contestant differ in nothing but the seed.
+
+Contestants differ in which label plays which role. A label is the algorithm's name, or what a sweep
+calls it; settings are added only where two servers of one label differ in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.fixed_policies import find_fixed
+
+# None of these changes how a server plays and learns for the role's agents.
+_NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")
+_OF_THE_RUN = ("num_processes", "num_envs_per_process")
+_MAX_SHOWN = 40  # characters of a setting's value
+_Settings = tuple[
+    tuple[str, str], ...
+]  # name and value; whole values, since runs are grouped by them
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One assignment with its settings, trained once for each seed.
+
+    Attributes:
+        name: for tables: ``qmix predator | ppo prey``.
+        assignment: its runs' assignment, as one string.
+        played: role to the label that played it.
+        settings: of the simulation processes, " [num_processes=4]", where runs differ in them.
+        learns: whether any of its policies was trained.
+        runs: by seed, one for each.
+    """
+
+    name: str
+    assignment: str
+    played: Mapping[str, str]
+    settings: str
+    learns: bool
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs."""
+        return tuple(run.seed for run in self.runs)
+
+    def others(self, role: str) -> str:
+        """Who played the other roles; equal for contestants that differ in this role alone."""
+        return _joined({r: label for r, label in self.played.items() if r != role}) + self.settings
+
+
+def find_contestants(
+    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
+) -> tuple[Contestant, ...]:
+    """Groups runs into contestants, in the order of their first runs.
+
+    Raises:
+        CannotCompare: two runs of one contestant have the same seed and so are not independent.
+    """
+    labels = _labels(runs, roles)
+    settings = [_run_settings(run) for run in runs]
+    differing = [key for key in _OF_THE_RUN if len({str(s[key]) for s in settings}) > 1]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for index in range(len(runs)):
+        suffix = ", ".join(f"{key}={settings[index][key]}" for key in differing)
+        groups.setdefault((tuple(labels[index].items()), suffix), []).append(index)
+    contestants = []
+    for (played, suffix), indices in groups.items():
+        ours = sorted((runs[i] for i in indices), key=lambda run: run.seed)
+        for one, other in pairwise(ours):
+            if one.seed == other.seed:
+                raise CannotCompare(
+                    f"runs {one.name!r} and {other.name!r} are the same assignment with the same "
+                    f"settings and the same seed {one.seed}; they are no two independent runs, so "
+                    "leave one out"
+                )
+        shown = f" [{suffix}]" if suffix else ""
+        contestants.append(
+            Contestant(
+                name=_joined(dict(played)) + shown,
+                assignment=ours[0].recorded.assignment,
+                played=dict(played),
+                settings=shown,
+                learns=any(s.learns for s in ours[0].recorded.servers.values()),
+                runs=tuple(ours),
+            )
+        )
+    return tuple(contestants)
+
+
+def _joined(played: Mapping[str, str]) -> str:
+    return " | ".join(f"{label} {role}" for role, label in played.items())
+
+
+def server_of_role(run: ComparedRun, agents: Sequence[str]) -> tuple[str, ServerConfig]:
+    """Returns the id and config of the server that played a role in a run."""
+    server_id = run.server_of[agents[0]]
+    return server_id, run.config.servers[server_id]
+
+
+def _labels(
+    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
+) -> list[dict[str, str]]:
+    """For each run, role to label."""
+    labels: list[dict[str, str]] = [{} for _ in runs]
+    for role, agents in roles.items():
+        servers = [server_of_role(run, agents) for run in runs]
+        plain = []
+        for run, (server_id, server) in zip(runs, servers, strict=True):
+            label = server.label or server.algorithm.lower()
+            also = [
+                other
+                for other, members in roles.items()
+                if other != role and run.server_of[members[0]] == server_id
+            ]
+            plain.append(label + (f" shared with {', '.join(also)}" if also else ""))
+        told: list[tuple[str, _Settings]] = [(label, ()) for label in plain]
+        for label in dict.fromkeys(plain):
+            ours = [i for i, other in enumerate(plain) if other == label]
+            differences = _differences([servers[i][1] for i in ours])
+            for index, difference in zip(ours, differences, strict=True):
+                told[index] = (label, difference)
+        names = _names(told)
+        for index, one in enumerate(told):
+            labels[index][role] = names[one]
+    return labels
+
+
+def _names(told: Iterable[tuple[str, _Settings]]) -> dict[tuple[str, _Settings], str]:
+    """A name for each label with its settings; names that look the same are numbered.
+
+    The number comes before the settings, where a narrow figure does not cut it off.
+    """
+    names: dict[tuple[str, _Settings], str] = {}
+    for label, settings in dict.fromkeys(told):
+        shown = ", ".join(f"{key}={_shortened(value)}" for key, value in settings)
+        after = f" [{shown}]" if shown else ""
+        name, number = label + after, 1
+        while name in names.values():
+            number += 1
+            name = f"{label} #{number}{after}"
+        names[label, settings] = name
+    return names
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN].rstrip() + "…"
+
+
+def _differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
+    """For each server, the settings in which it differs from any of the others."""
+    flat = [dict(_flattened(_behaviour(server))) for server in servers]
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    differing = [k for k in keys if len({str(one.get(k, "default")) for one in flat}) > 1]
+    return [tuple((k, str(one.get(k, "default"))) for k in differing) for one in flat]
+
+
+def _behaviour(server: ServerConfig) -> dict[str, Any]:
+    fields = {k: v for k, v in dataclasses.asdict(server).items() if k not in _NOT_WHAT_IT_DOES}
+    fields["algorithm"] = server.algorithm.upper()
+    return fields
+
+
+def _flattened(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Leaves by dotted key, without ``settings.``, which most of them would begin with."""
+    leaves: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            leaves += _flattened(value, "" if path == "settings" else f"{path}.")
+        else:
+            leaves.append((path, value))
+    return leaves
+
+
+def _run_settings(run: ComparedRun) -> dict[str, Any]:
+    return {key: getattr(run.config.simulation, key) for key in _OF_THE_RUN}
+
+
+def is_fixed(server: ServerConfig) -> bool:
+    """Whether a server's policies were never trained in its run."""
+    return find_fixed(server.algorithm) is not None

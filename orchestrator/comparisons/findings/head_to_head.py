@@ -1,0 +1,198 @@
+"""Head to head, as values: what was played, and what each player is worth among the same others.
+
+No return of one role is compared with a return of another, and all players of a role meet the same
+others. So neither the position nor the opponents are taken for merit. Matches of different pairs of
+seeds share no run, so the pair is what the bootstrap draws again, and intervals speak of training
+with any seed. The matches are played in `muxrl.orchestrator.comparisons.matches`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from muxrl.orchestrator.reports.rliable import interquartile_mean_interval
+from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate, mean_interval
+
+
+@dataclass(frozen=True)
+class Match:
+    """Episodes of one policy in one role among others, with one pair of seeds.
+
+    Attributes:
+        role: of the player whose return is measured.
+        player: its label.
+        player_lineup: the contestant it belongs to, or "random".
+        others: labels of the players of the other roles.
+        others_lineup: the contestant they belong to, or "random".
+        run, other_run: directories of their runs, None for fixed policies.
+        pair: index of the pair of seeds.
+        score: mean return of the role's agents over the episodes (and seats).
+        num_episodes: over all seats.
+        are_partners: whether player and others were trained together.
+    """
+
+    role: str
+    player: str
+    player_lineup: str
+    others: str
+    others_lineup: str
+    run: Path | None
+    other_run: Path | None
+    pair: int
+    score: float
+    num_episodes: int
+    are_partners: bool
+
+
+@dataclass(frozen=True)
+class CrossPlayScore:
+    """One player against some others, over pairs of seeds.
+
+    Attributes:
+        score: interquartile mean over pairs of seeds; no interval of one pair.
+        num_pairs: of seeds.
+        num_matches: several per pair if one label is in several contestants.
+        num_partners: matches of policies that were trained together.
+    """
+
+    score: Estimate
+    num_pairs: int
+    num_matches: int
+    num_partners: int
+
+
+@dataclass(frozen=True)
+class CrossPlay:
+    """The cross-play of one role, as a table.
+
+    Attributes:
+        role: whose return is measured.
+        players: rows, those that play the role.
+        others: columns, those that play the other roles.
+        cells: by row and column; a pair that never met has none.
+        merits: by row, its mean over the columns less the mean of all rows: what a player is worth
+            in this role when all meet the same others; widened for small samples.
+    """
+
+    role: str
+    players: tuple[str, ...]
+    others: tuple[str, ...]
+    cells: Mapping[tuple[str, str], CrossPlayScore]
+    merits: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class HeadToHead:
+    """All matches, and each role's table of them.
+
+    Attributes:
+        by_label: for each role, players and others under the labels of their roles.
+        by_contestant: the same under their contestants; () if that shows nothing new.
+        matches: all matches that were played.
+        pairs: the seeds that met: contestant to seed, for each pair.
+        num_episodes: of each match and seat.
+        first_seed: of the first episode.
+        interchangeable: roles whose seats were rotated.
+        should_explore: whether stochastic policies were sampled.
+    """
+
+    by_label: tuple[CrossPlay, ...]
+    by_contestant: tuple[CrossPlay, ...]
+    matches: tuple[Match, ...]
+    pairs: tuple[Mapping[str, int], ...]
+    num_episodes: int
+    first_seed: int
+    interchangeable: tuple[str, ...]
+    should_explore: bool
+
+    @property
+    def equal_seeds(self) -> tuple[int, ...]:
+        """The seed of each pair, if runs of equal seeds met; else ()."""
+        seeds = [set(pair.values()) for pair in self.pairs]
+        return tuple(seed for (seed,) in seeds) if all(len(each) == 1 for each in seeds) else ()
+
+
+def tables_of(
+    matches: Sequence[Match], roles: Sequence[str]
+) -> tuple[tuple[CrossPlay, ...], tuple[CrossPlay, ...]]:
+    """Gathers matches into a table for each role.
+
+    Returns:
+        Those by label, and those by contestant, () if these have no more rows and columns.
+    """
+    by_label = tuple(_cross_play(matches, role, "label") for role in roles)
+    by_contestant = tuple(_cross_play(matches, role, "lineup") for role in roles)
+    is_same = all(
+        len(a.players) == len(b.players) and len(a.others) == len(b.others)
+        for a, b in zip(by_label, by_contestant, strict=True)
+    )
+    return by_label, () if is_same else by_contestant
+
+
+def _cross_play(matches: Sequence[Match], role: str, by: str) -> CrossPlay:
+    """Gathers the matches of a role by label, or by lineup."""
+    groups: dict[tuple[str, str], list[Match]] = {}
+    for match in matches:
+        if match.role == role:
+            names = (
+                (match.player, match.others)
+                if by == "label"
+                else (match.player_lineup, match.others_lineup)
+            )
+            groups.setdefault(names, []).append(match)
+    players = tuple(dict.fromkeys(row for row, _ in groups))
+    others = tuple(dict.fromkeys(column for _, column in groups))
+    tables = {names: _by_pair(ours) for names, ours in groups.items()}
+    cells = {
+        names: CrossPlayScore(
+            score=_over_pairs(list(table.values()), groups[names]),
+            num_pairs=len(table),
+            num_matches=len(groups[names]),
+            num_partners=sum(match.are_partners for match in groups[names]),
+        )
+        for names, table in tables.items()
+    }
+    # Only columns that all rows have met: easier others must not count as merit.
+    field = [column for column in others if all((row, column) in tables for row in players)]
+    by_row = {row: _row(tables, row, field) for row in players} if field else {}
+    pairs = sorted(set.intersection(*map(set, by_row.values()))) if by_row else []
+    merits = {}
+    for row in players if pairs else ():
+        above = [
+            by_row[row][pair] - float(np.mean([by_row[each][pair] for each in players]))
+            for pair in pairs
+        ]
+        merits[row] = mean_interval([above])
+    return CrossPlay(role, players, others, cells, merits)
+
+
+def _by_pair(matches: Sequence[Match]) -> dict[int, float]:
+    """For each pair of seeds, the mean over the matches that were played with it."""
+    scores: dict[int, list[float]] = {}
+    for match in matches:
+        if math.isfinite(match.score):
+            scores.setdefault(match.pair, []).append(match.score)
+    return {pair: float(np.mean(found)) for pair, found in scores.items()}
+
+
+def _row(
+    tables: Mapping[tuple[str, str], Mapping[int, float]], row: str, field: Sequence[str]
+) -> dict[int, float]:
+    """For each pair of seeds that all cells have, the mean over a row, columns weighted alike."""
+    ours = [tables[row, column] for column in field]
+    common = set.intersection(*map(set, ours))
+    return {pair: float(np.mean([cell[pair] for cell in ours])) for pair in common}
+
+
+def _over_pairs(scores: Sequence[float], matches: Sequence[Match]) -> Estimate:
+    if not scores:
+        return UNKNOWN
+    if all(match.run is None and match.other_run is None for match in matches):
+        # Fixed policies alone: other seeds are not other runs.
+        return Estimate(float(np.mean(scores)), math.nan, math.nan)
+    return interquartile_mean_interval([scores])

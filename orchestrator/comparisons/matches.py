@@ -1,0 +1,246 @@
+"""Plays the matches of the head to head: the policies of one run among those of another.
+
+For each role, the policies that one run trained for it play among the others of another run, for
+all pairs of contestants. Roles that the user calls interchangeable are rotated: the same policies
+play in every cyclic shift of the seats, and a policy's return is its mean over its seats.
+
+Runs are paired by seed: the k-th run of A meets the k-th of B.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from muxrl.orchestrator.comparisons.arena import (
+    RANDOM,
+    Arena,
+    EpisodeReturns,
+    Player,
+    episode_seeds,
+    player_of,
+    random_player,
+    rotations,
+)
+from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant
+from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
+from muxrl.orchestrator.comparisons.findings.roles import Subject
+from muxrl.orchestrator.records.agent_returns import Floats
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """Who plays each role: a contestant's policies, or a baseline's.
+
+    Attributes:
+        label: the contestant's name, "random", or the label of a scripted policy.
+        players: for each pair of seeds, role to player.
+    """
+
+    label: str
+    players: tuple[Mapping[str, Player], ...]
+
+
+def play_head_to_head(
+    arena: Arena,
+    contestants: Sequence[Contestant],
+    roles: Mapping[str, tuple[str, ...]],
+    scripts: Mapping[str, Sequence[Player]],
+    *,
+    num_episodes: int,
+    first_seed: int,
+    should_explore: bool,
+    interchangeable: Sequence[str] = (),
+    on_match: Callable[[int, int], None] = lambda done, of: None,
+) -> tuple[HeadToHead, list[str]]:
+    """Plays all matches.
+
+    Args:
+        arena: of the runs' simulation.
+        contestants: who meet.
+        roles: role to its agents.
+        scripts: role to scripted policies, which meet them too.
+        num_episodes: of each match.
+        first_seed: of the first episode; all matches play the same episodes.
+        should_explore: whether stochastic policies are sampled.
+        interchangeable: roles whose seats are rotated.
+        on_match: called after each match with the number of matches done and of all matches.
+
+    Returns:
+        The results, and notes for their reader.
+
+    Raises:
+        CannotCompare: there is only one role, or a checkpoint is missing or does not fit.
+    """
+    if len(roles) < 2:
+        raise CannotCompare(
+            "head to head needs at least two roles, and every run gives all agents to one server; "
+            "compare side by side, or name roles"
+        )
+    arena.check_interchangeable(interchangeable or [next(iter(roles))])
+    pairs, notes = _pairs(contestants)
+    lineups = [_lineup(c, roles, pairs, should_explore) for c in contestants]
+    lineups += _baselines(lineups, roles, scripts, len(pairs))
+    schedule = [
+        (role, ours, theirs, pair)
+        for pair in range(len(pairs))
+        for ours in lineups
+        for theirs in lineups
+        for role in roles
+        if role in ours.players[pair] and set(roles) <= {role, *theirs.players[pair]}
+    ]
+    games = _Games(arena, episode_seeds(first_seed, num_episodes), tuple(interchangeable))
+    matches: dict[tuple[object, ...], Match] = {}
+    for number, (role, ours, theirs, pair) in enumerate(schedule):
+        match = _match(games, roles, role, ours, theirs, pair)
+        # Random players are the same in every lineup, so they meet each opponent once.
+        key = (role, ours.players[pair][role], tuple(_rest(theirs.players[pair], role)), pair)
+        matches.setdefault(key, match)
+        on_match(number + 1, len(schedule))
+    played = tuple(matches.values())
+    by_label, by_contestant = tables_of(played, list(roles))
+    return (
+        HeadToHead(
+            by_label=by_label,
+            by_contestant=by_contestant,
+            matches=played,
+            pairs=pairs,
+            num_episodes=num_episodes,
+            first_seed=first_seed,
+            interchangeable=tuple(interchangeable),
+            should_explore=should_explore,
+        ),
+        notes,
+    )
+
+
+def _pairs(contestants: Sequence[Contestant]) -> tuple[tuple[Mapping[str, int], ...], list[str]]:
+    """Returns which seeds meet: equal ones; the k-th of each if no seed is common to all."""
+    common = sorted(set.intersection(*(set(c.seeds) for c in contestants)))
+    if common:
+        unpaired = sorted({s for c in contestants for s in c.seeds} - set(common))
+        note = (
+            [f"head to head leaves out seeds that not every contestant has: {unpaired}"]
+            if unpaired
+            else []
+        )
+        return tuple({c.name: seed for c in contestants} for seed in common), note
+    num = min(len(c.seeds) for c in contestants)
+    return (
+        tuple({c.name: c.seeds[i] for c in contestants} for i in range(num)),
+        ["no seed is common to all contestants, so that their runs meet in the order of seeds"],
+    )
+
+
+def _lineup(
+    contestant: Contestant,
+    roles: Mapping[str, tuple[str, ...]],
+    pairs: Sequence[Mapping[str, int]],
+    should_explore: bool,
+) -> Lineup:
+    runs: dict[int, ComparedRun] = {run.seed: run for run in contestant.runs}
+    return Lineup(
+        contestant.name,
+        tuple(
+            {
+                role: player_of(
+                    runs[pair[contestant.name]],
+                    role,
+                    agents,
+                    contestant.played[role],
+                    should_explore=should_explore,
+                )
+                for role, agents in roles.items()
+            }
+            for pair in pairs
+        ),
+    )
+
+
+def _baselines(
+    lineups: Sequence[Lineup],
+    roles: Mapping[str, tuple[str, ...]],
+    scripts: Mapping[str, Sequence[Player]],
+    num_pairs: int,
+) -> list[Lineup]:
+    """Random players in every role, and in their roles the scripted ones that no run has."""
+    random = {role: random_player(role, agents) for role, agents in roles.items()}
+    found = [Lineup(RANDOM, (random,) * num_pairs)]
+    known = {
+        (player.home, player.label)
+        for lineup in lineups
+        for players in lineup.players
+        for player in players.values()
+        if player.run is None
+    }
+    by_label: dict[str, dict[str, Player]] = {}
+    for role, players in scripts.items():
+        for player in players:
+            if (role, player.label) not in known:
+                by_label.setdefault(player.label, {})[role] = player
+    return found + [Lineup(label, (alone,) * num_pairs) for label, alone in by_label.items()]
+
+
+@dataclass
+class _Games:
+    """Plays each seating once: both roles' matches of a pair share its episodes."""
+
+    arena: Arena
+    seeds: tuple[int, ...]
+    interchangeable: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self._played: dict[tuple[tuple[str, Player], ...], EpisodeReturns] = {}
+
+    def returns(self, seating: Mapping[str, Player]) -> EpisodeReturns:
+        """Returns each agent's returns, by episode."""
+        key = tuple(sorted(seating.items(), key=lambda item: item[0]))
+        if key not in self._played:
+            self._played[key] = self.arena.play(seating, self.seeds)
+        return self._played[key]
+
+
+def _match(
+    games: _Games,
+    roles: Mapping[str, tuple[str, ...]],
+    role: str,
+    ours: Lineup,
+    theirs: Lineup,
+    pair: int,
+) -> Match:
+    player, others = ours.players[pair][role], theirs.players[pair]
+    seating = {r: player if r == role else others[r] for r in roles}
+    classes = games.interchangeable if role in games.interchangeable else (role,)
+    scores: list[Floats] = []
+    for shift in rotations(classes):
+        seated = {shift.get(home, home): who for home, who in seating.items()}
+        seat = shift[role]
+        subject = Subject("role", seat, roles[seat])
+        scores.append(subject.returns(games.returns(seated)))
+    rest = _rest(others, role)
+    returns = np.concatenate(scores)
+    returns = returns[np.isfinite(returns)]
+    return Match(
+        role=role,
+        player=player.label,
+        player_lineup=RANDOM if player.label == RANDOM else ours.label,
+        others=" | ".join(
+            who.label if len(rest) == 1 else f"{who.label} {who.home}" for who in rest
+        ),
+        others_lineup=RANDOM if all(who.label == RANDOM for who in rest) else theirs.label,
+        run=player.run_path,
+        other_run=next((who.run_path for who in rest if who.run_path is not None), None),
+        pair=pair,
+        score=float(returns.mean()) if len(returns) else math.nan,
+        num_episodes=len(returns),
+        are_partners=player.run is not None
+        and any(who.run_path == player.run_path for who in rest),
+    )
+
+
+def _rest(players: Mapping[str, Player], role: str) -> list[Player]:
+    return [player for home, player in players.items() if home != role]

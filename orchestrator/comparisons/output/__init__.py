@@ -1,0 +1,1 @@
+"""How a comparison is shown: tables declared once, then page, files and terminal."""

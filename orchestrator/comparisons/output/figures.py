@@ -1,0 +1,201 @@
+"""The figures of a comparison: one panel each, as SVG, small enough for a phone.
+
+Text stays text, so that figures are sharp at any size and a page with twenty of them is small.
+Contestants differ by colour and dashes, which the page's key explains. Only matplotlib's object
+interface is used: no global state, no display.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from muxrl.orchestrator.comparisons.findings.curves import Axis, band
+from muxrl.orchestrator.comparisons.findings.findings import Findings
+from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
+from muxrl.orchestrator.comparisons.findings.roles import Subject
+from muxrl.orchestrator.reports.figure_style import COLOURS, RANDOM_COLOUR, finish_axes
+
+_DASHES: tuple[tuple[str, Any], ...] = (
+    ("solid", "-"),
+    ("dashed", (0, (5, 2))),
+    ("dotted", (0, (1.2, 1.2))),
+    ("double", (0, (6, 1.5, 1.2, 1.5))),
+)
+"""By CSS's name for the key, and matplotlib's for the line."""
+_SIZE = (4.4, 2.9)  # inches; 317 points wide, so that text is near its size on a phone
+_TEXT = 8.5  # points
+_ROW_INCHES = 0.36
+_LABEL_WIDTH = 26  # characters
+_SVG = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "muxrl",  # the same comparison makes the same file
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a contestant or label is drawn; `css` is the border style of the page's key."""
+
+    colour: str
+    css: str
+    dashes: Any
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure: its data URI, its description and its caption."""
+
+    uri: str
+    alt: str
+    caption: str
+
+
+def styles_of(names: Sequence[str]) -> dict[str, Style]:
+    """Gives each name a colour, and dashes once the colours are used up."""
+    return {
+        name: Style(COLOURS[i % len(COLOURS)], *_DASHES[i // len(COLOURS) % len(_DASHES)])
+        for i, name in enumerate(names)
+    }
+
+
+def learning_curves(
+    found: Findings, subject: Subject, axis: Axis, styles: Mapping[str, Style]
+) -> Picture | None:
+    """Interquartile means over runs with their bands; None if no contestant has a curve."""
+    figure, axes = _panel()
+    drawn = 0
+    for contestant in found.contestants:
+        standing = found.standing(contestant.name, subject.key)
+        line = band([run.curve for run in standing.runs], axis) if contestant.learns else None
+        if line is None:
+            continue
+        drawn += 1
+        style = styles[contestant.name]
+        axes.plot(
+            line.places,
+            [estimate.mean for estimate in line.estimates],
+            color=style.colour,
+            linestyle=style.dashes,
+            linewidth=1.6,
+            zorder=3,
+        )
+        lows = np.array([estimate.low for estimate in line.estimates])
+        if np.isfinite(lows).all():
+            highs = [estimate.high for estimate in line.estimates]
+            axes.fill_between(line.places, lows, highs, color=style.colour, alpha=0.13, linewidth=0)
+    if not drawn:
+        return None
+    _draw_random(axes, found, subject)
+    axes.set_title(subject.title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
+    axes.set_xlabel("env steps" if axis == "env_steps" else "seconds of training", fontsize=_TEXT)
+    axes.set_ylabel("return per episode", fontsize=_TEXT)
+    by = "env steps" if axis == "env_steps" else "wall time"
+    return _picture(
+        figure,
+        f"Learning curves of {subject.name} by {by}",
+        f"{subject.title}, by {by}",
+    )
+
+
+def final_returns(found: Findings, subject: Subject, styles: Mapping[str, Style]) -> Picture:
+    """Each contestant's interquartile mean with its interval, and each of its runs."""
+    rows = [found.standing(c.name, subject.key) for c in found.contestants]
+    figure, axes = _panel(height=0.95 + _ROW_INCHES * len(rows))
+    for place, standing in enumerate(reversed(rows)):
+        colour = styles[standing.contestant].colour
+        runs = [run.score for run in standing.runs]
+        axes.plot(runs, [place] * len(runs), "o", ms=3, color=colour, alpha=0.5, zorder=2)
+        estimate = standing.score
+        if np.isfinite(estimate.low):
+            axes.plot([estimate.low, estimate.high], [place, place], color=colour, lw=5, alpha=0.3)
+        axes.plot([estimate.mean], [place], "|", ms=13, mew=2, color=colour, zorder=3)
+    names = [textwrap.shorten(s.contestant, 60, placeholder=" …") for s in reversed(rows)]
+    axes.set_yticks(
+        range(len(rows)),
+        [textwrap.fill(name.replace(" | ", "\n"), _LABEL_WIDTH) for name in names],
+    )
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    _draw_random(axes, found, subject, is_vertical=True)
+    axes.set_title(subject.title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
+    axes.set_xlabel("return per episode", fontsize=_TEXT)
+    return _picture(
+        figure,
+        f"Returns of {subject.name} by contestant, with intervals",
+        f"{subject.title}, after training",
+    )
+
+
+def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Picture:
+    """For each label of a role, the part of its runs above each return."""
+    figure, axes = _panel()
+    for standing in result.standings:
+        style, profile = styles[standing.label], standing.profile
+        axes.plot(
+            profile.thresholds,
+            profile.fractions,
+            color=style.colour,
+            linestyle=style.dashes,
+            linewidth=1.6,
+            drawstyle="steps-post",
+        )
+        if np.isfinite(profile.low).all():
+            axes.fill_between(
+                profile.thresholds,
+                profile.low,
+                profile.high,
+                step="post",
+                color=style.colour,
+                alpha=0.13,
+                linewidth=0,
+            )
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_title(result.subject.title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
+    axes.set_xlabel("return τ", fontsize=_TEXT)
+    axes.set_ylabel("part of runs above τ", fontsize=_TEXT)
+    name = result.subject.name
+    return _picture(figure, f"Performance profiles of role {name}", f"{name}: performance profiles")
+
+
+def _draw_random(
+    axes: Any, found: Findings, subject: Subject, *, is_vertical: bool = False
+) -> None:
+    for baseline in found.baselines[:1]:
+        if subject.key in baseline.returns:
+            draw = axes.axvline if is_vertical else axes.axhline
+            draw(
+                baseline.returns[subject.key].mean,
+                color=RANDOM_COLOUR,
+                ls=(0, (3, 1.5)),
+                lw=1,
+                zorder=1,
+            )
+
+
+def _panel(height: float = _SIZE[1]) -> tuple[Any, Any]:
+    with matplotlib.rc_context(_SVG):
+        figure = Figure(figsize=(_SIZE[0], height), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+    finish_axes(axes, label_size=_TEXT - 1)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    return figure, axes
+
+
+def _picture(figure: Any, alt: str, caption: str) -> Picture:
+    written = io.BytesIO()
+    with matplotlib.rc_context(_SVG):
+        # No date: the same comparison makes the same file.
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    encoded = base64.b64encode(written.getvalue()).decode()
+    return Picture(f"data:image/svg+xml;base64,{encoded}", alt, caption)

@@ -1,0 +1,245 @@
+"""A table declared once: its columns say where a value comes from and how it is shown.
+
+From one declaration come plain records (for CSV, JSON and pandas) and grids of cells (for the page
+and the terminal), either as they are or with one column spread sideways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from muxrl.orchestrator.reports.number_text import MISSING, interval, number
+from muxrl.orchestrator.reports.statistics import Estimate
+
+Row = TypeVar("Row")
+_AS_DECLARED: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a grid.
+
+    Attributes:
+        text: what is read.
+        value: what a number is sorted by; None for text and for unknown numbers.
+        tooltip: where the number comes from.
+        link: anchor on the page, or the path of a folder.
+        css: class of the cell.
+        background: CSS colour.
+        mark: put after the text on the page, whose caption explains it.
+    """
+
+    text: str
+    value: float | None = None
+    tooltip: str = ""
+    link: str | Path = ""
+    css: str = ""
+    background: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Of a column; text is aligned left, numbers right."""
+
+    text: str
+    is_text: bool = False
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """Cells, and the id that links lead to."""
+
+    cells: tuple[Cell, ...]
+    id: str = ""
+    is_baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table laid out, for the page and the terminal."""
+
+    headings: tuple[Heading, ...]
+    rows: tuple[GridRow, ...]
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One fact of each row.
+
+    Attributes:
+        name: in files and frames, where an estimate takes ``NAME``, ``NAME_low`` and
+            ``NAME_high``.
+        value: the fact.
+        heading: on the page and the terminal; by default the name.
+        text: how it is shown, where that does not follow from the value's type.
+        tooltip, link, background, mark: of its cells, see `Cell`.
+        css: "text" for what is aligned left, "wrap" for long text.
+        is_estimate: whether values are of type `Estimate` (or None).
+        is_in_files: whether files and frames have it.
+    """
+
+    name: str
+    value: Callable[[Row], Any]
+    heading: str = ""
+    text: Callable[[Row], str] | None = None
+    tooltip: Callable[[Row], str] | None = None
+    link: Callable[[Row], str | Path] | None = None
+    background: Callable[[Row], str] | None = None
+    mark: Callable[[Row], str] | None = None
+    css: str = ""
+    is_estimate: bool = False
+    is_in_files: bool = True
+
+    @property
+    def names_in_files(self) -> tuple[str, ...]:
+        """One name, or three for an estimate."""
+        return (self.name, *(f"{self.name}_{end}" for end in ("low", "high") if self.is_estimate))
+
+    def values_in_files(self, row: Row) -> tuple[Any, ...]:
+        """The values under `names_in_files`."""
+        value = self.value(row)
+        if not self.is_estimate:
+            return (value,)
+        return (None,) * 3 if value is None else (value.mean, value.low, value.high)
+
+    def cell(self, row: Row) -> Cell:
+        """What is shown of a row."""
+        value = self.value(row)
+        text = self.text(row) if self.text else _shown(value)
+        return Cell(
+            text=text,
+            value=None if text == MISSING else _sorted_by(value),
+            tooltip=self.tooltip(row) if self.tooltip else "",
+            link=self.link(row) if self.link else "",
+            css=self.css,
+            background=self.background(row) if self.background else "",
+            mark=self.mark(row) if self.mark else "",
+        )
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """Rows of one kind, with their columns.
+
+    Attributes:
+        columns: in the order of files and frames.
+        rows: what the columns take their values from.
+        row_id: gives a row's id on the page.
+        is_of_baselines: whether rows are of fixed policies, which the page sets apart.
+    """
+
+    columns: tuple[Column[Row], ...]
+    rows: tuple[Row, ...]
+    row_id: Callable[[Row], str] | None = None
+    is_of_baselines: bool = False
+    _by_name: Mapping[str, Column[Row]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
+
+    def of(self, rows: Iterable[Row]) -> Table[Row]:
+        """Returns the same table with these rows."""
+        return Table(self.columns, tuple(rows), self.row_id, self.is_of_baselines)
+
+    @property
+    def names_in_files(self) -> tuple[str, ...]:
+        """Headings in files and frames."""
+        return tuple(chain.from_iterable(c.names_in_files for c in self._in_files()))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yields each row's plain values by name; runs as paths."""
+        for row in self.rows:
+            values = chain.from_iterable(c.values_in_files(row) for c in self._in_files())
+            yield dict(zip(self.names_in_files, values, strict=True))
+
+    def grid(
+        self, names: Sequence[str], headings: Mapping[str, str] = MappingProxyType({})
+    ) -> Grid:
+        """Returns some columns, laid out.
+
+        Args:
+            names: of the columns.
+            headings: by a column's name, instead of its own.
+        """
+        columns = [self._by_name[name] for name in names]
+        rows = tuple(
+            GridRow(tuple(c.cell(row) for c in columns), self._id(row), self.is_of_baselines)
+            for row in self.rows
+        )
+        return Grid(tuple(self._heading(name, headings) for name in names), rows)
+
+    def spread(
+        self,
+        first: Sequence[str],
+        across: str,
+        places: Mapping[str, str],
+        shown: str,
+        last: Sequence[str] = (),
+        headings: Mapping[str, str] = _AS_DECLARED,
+    ) -> Grid:
+        """Returns a grid in which one column's values stand side by side.
+
+        Args:
+            first: columns at the left; rows that are alike in all of them become one.
+            across: the column whose values stand side by side.
+            places: these values, in order, to their headings.
+            shown: the column that is shown under each of them; what is absent is `MISSING`.
+            last: columns at the right, taken from the first of the rows that become one.
+            headings: by a column's name, instead of its own.
+        """
+        groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+        for row in self.rows:
+            key = tuple(self._by_name[name].value(row) for name in first)
+            groups.setdefault(key, {})[self._by_name[across].value(row)] = row
+        rows = []
+        for group in groups.values():
+            one = next(iter(group.values()))
+            cells = [self._by_name[name].cell(one) for name in first]
+            cells += [
+                self._by_name[shown].cell(group[place]) if place in group else Cell(MISSING)
+                for place in places
+            ]
+            cells += [self._by_name[name].cell(one) for name in last]
+            rows.append(GridRow(tuple(cells), self._id(one), self.is_of_baselines))
+        return Grid(
+            (
+                *(self._heading(name, headings) for name in first),
+                *(Heading(text) for text in places.values()),
+                *(self._heading(name, headings) for name in last),
+            ),
+            tuple(rows),
+        )
+
+    def _in_files(self) -> Iterator[Column[Row]]:
+        return (column for column in self.columns if column.is_in_files)
+
+    def _heading(self, name: str, instead: Mapping[str, str]) -> Heading:
+        column = self._by_name[name]
+        return Heading(instead.get(name, column.heading or name), bool(column.css))
+
+    def _id(self, row: Row) -> str:
+        return self.row_id(row) if self.row_id else ""
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return MISSING
+    if isinstance(value, Estimate):
+        return interval(value)
+    if isinstance(value, float):
+        return number(value)
+    return value.name if isinstance(value, Path) else str(value)
+
+
+def _sorted_by(value: Any) -> float | None:
+    if isinstance(value, Estimate):
+        value = value.mean
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return value if is_number else None

@@ -1,0 +1,380 @@
+"""The tables of a comparison, each declared once: for files, frames, the page and the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from muxrl.orchestrator.comparisons.findings.findings import Baseline, Findings
+from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, CrossPlayScore, Match
+from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
+from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
+from muxrl.orchestrator.comparisons.output.table import Column, Table
+from muxrl.orchestrator.reports.number_text import MISSING, number, signed_interval
+from muxrl.orchestrator.reports.statistics import Estimate
+
+if TYPE_CHECKING:
+    import pandas
+
+TableName = Literal["runs", "curves", "standings", "roles", "pairings", "matches"]
+_MAX_TOLD = 6  # runs in a tooltip
+
+
+def file_table(found: Findings, name: TableName) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Returns a table's names of columns, and its rows by them; runs as paths."""
+    first, *more = _FILE_TABLES[name](found)
+    columns = first.names_in_files
+    rows = [
+        {**dict.fromkeys(columns), **row} for table in (first, *more) for row in table.records()
+    ]
+    return columns, rows
+
+
+def table_frame(found: Findings, name: TableName) -> pandas.DataFrame:
+    """Returns a table for pandas; paths are text, which every way to write a frame can write.
+
+    Raises:
+        ValueError: there is no such table.
+    """
+    import pandas
+
+    if name not in TABLE_NAMES:
+        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLE_NAMES)}")
+    columns, rows = file_table(found, name)
+    plain = [
+        {key: str(value) if isinstance(value, Path) else value for key, value in row.items()}
+        for row in rows
+    ]
+    return pandas.DataFrame(plain, columns=list(columns))
+
+
+def runs(found: Findings) -> Table[RunScore]:
+    """One row for each run and subject."""
+    number_of = {c.name: i for i, c in enumerate(found.contestants)}
+    return Table(
+        (
+            Column(
+                "contestant", lambda r: r.contestant, tooltip=lambda r: r.assignment, css="text"
+            ),
+            Column("assignment", lambda r: r.assignment, css="wrap"),
+            Column("seed", lambda r: r.seed),
+            Column("subject", lambda r: r.subject),
+            Column("return", lambda r: r.score),
+            Column("num_episodes", lambda r: r.num_episodes, "episodes"),
+            Column("env_steps", lambda r: r.env_steps, "env steps", lambda r: _whole(r.env_steps)),
+            Column("time_s", lambda r: r.time_s, "seconds", lambda r: _whole(r.time_s)),
+            Column("area_under_curve", lambda r: r.area),
+            Column("env_steps_to_threshold", lambda r: r.env_steps_to_threshold),
+            Column("time_s_to_threshold", lambda r: r.time_s_to_threshold),
+            Column("random_in_place", lambda r: r.random_in_place),
+            Column("run", lambda r: r.run, tooltip=lambda r: "", link=lambda r: r.run, css="text"),
+        ),
+        tuple(run for standing in found.standings for run in standing.runs),
+        row_id=lambda r: f"c{number_of[r.contestant]}-{r.seed}",
+    )
+
+
+@dataclass(frozen=True)
+class _CurvePoint:
+    run: RunScore
+    env_steps: int
+    time_s: float
+    value: float
+
+
+def curves(found: Findings) -> Table[_CurvePoint]:
+    """One row for each evaluation of each run and subject."""
+
+    def points() -> Iterator[_CurvePoint]:
+        for run in runs(found).rows:
+            places = run.curve.env_steps.tolist(), run.curve.time_s.tolist()
+            for env_steps, time_s, value in zip(*places, run.curve.returns.tolist(), strict=True):
+                yield _CurvePoint(run, int(env_steps), time_s, value)
+
+    return Table(
+        (
+            Column("contestant", lambda p: p.run.contestant),
+            Column("seed", lambda p: p.run.seed),
+            Column("subject", lambda p: p.run.subject),
+            Column("env_steps", lambda p: p.env_steps),
+            Column("time_s", lambda p: p.time_s),
+            Column("return", lambda p: p.value),
+        ),
+        tuple(points()),
+    )
+
+
+def standings(found: Findings) -> Table[Standing]:
+    """One row for each contestant and subject; numbers lead to the contestant's runs."""
+    assignments = {c.name: c.assignment for c in found.contestants}
+    run_id = runs(found).row_id
+    assert run_id is not None
+
+    def link(standing: Standing) -> str:
+        return f"#{run_id(standing.runs[0])}"
+
+    def time_s(standing: Standing) -> float:
+        return sum(run.time_s for run in standing.runs) / len(standing.runs)
+
+    return Table(
+        (
+            Column(
+                "contestant",
+                lambda s: s.contestant,
+                tooltip=lambda s: assignments[s.contestant],
+                link=link,
+                css="text",
+            ),
+            Column("subject", lambda s: s.subject),
+            Column("num_runs", lambda s: len(s.runs), "seeds"),
+            Column("iqm", lambda s: s.score, tooltip=_told, link=link, is_estimate=True),
+            Column("mean", lambda s: s.mean, is_estimate=True),
+            Column(
+                "area",
+                lambda s: s.area,
+                "area under the curve",
+                tooltip=_told,
+                link=link,
+                is_estimate=True,
+            ),
+            Column("threshold", lambda s: found.thresholds.get(s.subject)),
+            Column(
+                "num_reached",
+                lambda s: s.num_reached,
+                "reached it",
+                lambda s: f"{s.num_reached} of {len(s.runs)}",
+                _told,
+                link,
+            ),
+            Column(
+                "env_steps_to_threshold",
+                lambda s: s.env_steps_to_threshold,
+                "env steps to threshold",
+                lambda s: _whole(s.env_steps_to_threshold),
+                _told,
+                link,
+            ),
+            Column(
+                "time_s_to_threshold",
+                lambda s: s.time_s_to_threshold,
+                "seconds to threshold",
+                lambda s: _whole(s.time_s_to_threshold),
+                link=link,
+            ),
+            Column(
+                "time_s",
+                time_s,
+                "seconds of training",
+                lambda s: _whole(time_s(s)),
+                is_in_files=False,
+            ),
+        ),
+        found.standings,
+    )
+
+
+def baselines(found: Findings) -> Table[tuple[Baseline, str]]:
+    """One row for each baseline and subject; in files they follow the standings."""
+    return Table(
+        (
+            Column(
+                "contestant",
+                lambda b: f"baseline: {b[0].name}",
+                text=lambda b: b[0].name,
+                css="text",
+            ),
+            Column("subject", lambda b: b[1]),
+            Column("num_runs", lambda b: 0, "seeds", lambda b: MISSING),
+            Column(
+                "mean",
+                lambda b: b[0].returns[b[1]],
+                tooltip=lambda b: f"{b[0].num_episodes} episodes, nothing trained",
+                is_estimate=True,
+            ),
+        ),
+        tuple((baseline, key) for baseline in found.baselines for key in baseline.returns),
+        is_of_baselines=True,
+    )
+
+
+def roles(found: Findings) -> Table[RoleStanding]:
+    """One row for each label of each role."""
+    return Table(
+        (
+            Column("role", lambda s: s.role),
+            Column("label", lambda s: s.label, css="text"),
+            Column("num_runs", lambda s: s.num_runs, "runs"),
+            Column("num_contexts", lambda s: s.num_contexts),
+            Column(
+                "iqm",
+                lambda s: s.score,
+                "return",
+                tooltip=lambda s: f"{s.num_runs} runs",
+                link=lambda s: "#runs",
+                is_estimate=True,
+            ),
+            Column("random_in_place", lambda s: s.random_in_place, "random in its place"),
+        ),
+        tuple(standing for result in found.roles_compared for standing in result.standings),
+    )
+
+
+def pairings(found: Findings) -> Table[Pairing]:
+    """One row for each ordered pair of labels of each role."""
+    return Table(
+        (
+            Column("role", lambda p: p.role),
+            Column("first", lambda p: p.first, css="text"),
+            Column("second", lambda p: p.second, css="text"),
+            Column(
+                "improvement",
+                lambda p: p.improvement,
+                text=lambda p: _probability(p.improvement),
+                tooltip=lambda p: f"P({p.first} > {p.second})",
+                link=lambda p: "#runs",
+                background=lambda p: _shade(2 * p.improvement.mean - 1),
+                is_estimate=True,
+            ),
+            Column(
+                "difference",
+                lambda p: p.difference,
+                text=lambda p: signed_interval(p.difference) if p.difference else MISSING,
+                tooltip=lambda p: f"{p.num_pairs} pairs of runs",
+                link=lambda p: "#runs",
+                is_estimate=True,
+            ),
+            Column("num_pairs", lambda p: p.num_pairs, "pairs"),
+        ),
+        tuple(pairing for result in found.roles_compared for pairing in result.pairings),
+    )
+
+
+def matches(found: Findings) -> Table[Match]:
+    """One row for each match of the head to head."""
+    return Table(
+        (
+            Column("role", lambda m: m.role, css="text"),
+            Column(
+                "player",
+                lambda m: m.player,
+                "played by",
+                lambda m: f"{m.player} of {m.player_lineup}",
+                css="text",
+            ),
+            Column("player_contestant", lambda m: m.player_lineup),
+            Column(
+                "others",
+                lambda m: m.others,
+                text=lambda m: f"{m.others} of {m.others_lineup}",
+                css="text",
+            ),
+            Column("others_contestant", lambda m: m.others_lineup),
+            Column("pair", lambda m: m.pair),
+            Column("return", lambda m: m.score),
+            Column("num_episodes", lambda m: m.num_episodes, "episodes"),
+            Column("trained_together", lambda m: m.are_partners),
+            Column("run", lambda m: m.run, "its run", link=lambda m: m.run or "", css="text"),
+            Column(
+                "other_run",
+                lambda m: m.other_run,
+                "the others' run",
+                link=lambda m: m.other_run or "",
+                css="text",
+            ),
+        ),
+        found.head_to_head.matches if found.head_to_head else (),
+    )
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    player: str
+    others: str
+    merit: Estimate | None
+    cell: CrossPlayScore
+
+
+def cross_play(table: CrossPlay) -> Table[_Meeting]:
+    """One row for each player and others that met; for the page and the terminal only."""
+    means = [c.score.mean for c in table.cells.values() if math.isfinite(c.score.mean)]
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
+
+    def told_matches(meeting: _Meeting) -> str:
+        cell = meeting.cell
+        partners = f", {cell.num_partners} of them trained together" if cell.num_partners else ""
+        return f"{cell.num_pairs} pairs of seeds, {cell.num_matches} matches{partners}"
+
+    return Table(
+        (
+            Column("player", lambda m: m.player, "played by", css="text"),
+            Column(
+                "merit",
+                lambda m: m.merit,
+                text=lambda m: signed_interval(m.merit) if m.merit else MISSING,
+                link=lambda m: "#matches" if m.merit else "",
+                is_estimate=True,
+            ),
+            Column("others", lambda m: m.others),
+            Column(
+                "score",
+                lambda m: m.cell.score,
+                tooltip=told_matches,
+                link=lambda m: "#matches",
+                background=lambda m: _shade((m.cell.score.mean - middle) / reach),
+                mark=lambda m: "*" if m.cell.num_partners else "",
+                is_estimate=True,
+            ),
+        ),
+        tuple(
+            _Meeting(player, others, table.merits.get(player), cell)
+            for player in table.players
+            for others in table.others
+            if (cell := table.cells.get((player, others))) is not None
+        ),
+    )
+
+
+_FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {
+    "runs": lambda found: (runs(found),),
+    "curves": lambda found: (curves(found),),
+    "standings": lambda found: (standings(found), baselines(found)),
+    "roles": lambda found: (roles(found),),
+    "pairings": lambda found: (pairings(found),),
+    "matches": lambda found: (matches(found),),
+}
+TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
+"""What files and frames there are, in their order."""
+
+
+def _told(standing: Standing) -> str:
+    """A tooltip that names a standing's runs."""
+    lines = [
+        f"{run.run.name}: seed {run.seed}, {run.num_episodes} episodes, {number(run.score)}"
+        for run in standing.runs[:_MAX_TOLD]
+    ]
+    more = len(standing.runs) - len(lines)
+    return "\n".join([*lines, *([f"and {more} more runs"] if more else [])])
+
+
+def _whole(value: float | None) -> str:
+    """A number without decimals."""
+    return MISSING if value is None or not math.isfinite(value) else f"{value:,.0f}"
+
+
+def _probability(estimate: Estimate) -> str:
+    if not math.isfinite(estimate.low):
+        return f"{estimate.mean:.2f} [{MISSING}]"
+    return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _shade(part: float) -> str:
+    """A background from orange (-1) over white (0) to blue (1), pale enough for black text."""
+    if not math.isfinite(part):
+        return ""
+    part = max(-1.0, min(1.0, part))
+    red, green, blue = (0, 114, 178) if part > 0 else (213, 94, 0)
+    return f"rgba({red}, {green}, {blue}, {abs(part) * 0.35:.2f})"

@@ -1,0 +1,19 @@
+"""The comparison of `made_up_runs`, and the files that are written of it."""
+
+from pathlib import Path
+
+import pytest
+from tests.orchestrator.comparisons.compared_runs import made_up_runs
+
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.comparison import Comparison
+
+
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compare_runs(made_up_runs(tmp_path_factory.mktemp("runs")), num_episodes=3)
+
+
+@pytest.fixture(scope="session")
+def written(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return comparison.write(tmp_path_factory.mktemp("report") / "out").parent

@@ -1,0 +1,85 @@
+"""At how much training runs are compared, and which of their evaluations count."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
+
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.findings.budget import find_budget
+from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, read_compared_runs
+from muxrl.orchestrator.comparisons.output.marl_eval import marl_eval
+
+QMIX_PPO = "qmix hunters | ppo prey"
+
+
+def test_equal_budgets_are_taken_as_they_are(tmp_path: Path) -> None:
+    runs = read_compared_runs(made_up_runs(tmp_path)[:2]).runs
+    budget = find_budget(runs)
+    assert (budget.env_steps, budget.longest, budget.is_cut) == (1_000, 1_000, False)
+    assert find_budget(runs, 500).is_cut
+
+
+def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=1_000),
+        made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=2_000, num_episodes=8),
+    ]
+    cut = compare_runs(paths, num_episodes=2)
+    assert (cut.budget.env_steps, cut.budget.is_cut, cut.budget.num_episodes) == (1_000, True, 4)
+    assert any(note.startswith("cut to a common budget") for note in cut.notes)
+    scores = {s.contestant: s.score.mean for s in cut.standings if s.subject == "role:hunters"}
+    # The second was halfway up its curve then.
+    assert scores == pytest.approx({QMIX_PPO: 5.0, "ppo hunters | ppo prey": 2.5})
+    with pytest.raises(CannotCompare, match="head to head needs equal budgets"):
+        compare_runs(paths, num_episodes=2, should_meet=True)
+
+
+def test_budgets_without_a_common_point_are_refused_by_name(tmp_path: Path) -> None:
+    short = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=1_000)
+    long = made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=5_000, points=(0.0, 1.0))
+    runs = read_compared_runs([short, long]).runs
+    with pytest.raises(CannotCompare) as refused:
+        find_budget(runs)
+    for named in (short.name, long.name, "1,000", "5,000", "evaluation.interval_env_steps"):
+        assert named in str(refused.value)
+    with pytest.raises(CannotCompare, match=f"3,000 env steps is more than run '{short.name}'"):
+        find_budget(runs, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        ((100_000, 105_200), None),
+        ((96_000, 100_000, 104_000), None),
+        ((95_500, 104_500), 100_000),
+    ],
+)
+def test_runs_near_one_budget_are_scored_at_their_ends(
+    tmp_path: Path, ends: tuple[int, ...], wanted: int | None
+) -> None:
+    """Evaluated before and after training alone: no run has an earlier point to fall back on."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, budget=end, points=(0.0, 1.0))
+        for seed, end in enumerate(ends)
+    ]
+    found = compare_runs(paths, num_episodes=2, budget=wanted)
+    runs = found.standing(QMIX_PPO, "role:hunters").runs
+    assert [run.env_steps for run in runs] == list(ends)
+    assert [run.score for run in runs] == pytest.approx([5.0] * len(ends))
+    assert (found.budget.env_steps, found.budget.is_cut) == (min(ends), False)
+    data = marl_eval(found)["muxrl.experiments.simulations.zero_cost"]["ZeroCost"][QMIX_PPO]
+    for run in data.values():  # what is handed on is what was scored
+        assert np.mean(run["absolute_metrics"]["return_role_hunters"]) == pytest.approx(5.0)
+
+
+def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> None:
+    """A second look, around the shorter run's end, would find the longer one a point earlier."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=100_000),
+        made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=105_200, points=(0.0, 0.92, 1.0)),
+    ]
+    runs = compare_runs(paths, num_episodes=2).standing(QMIX_PPO, "role:hunters").runs
+    assert [run.env_steps for run in runs] == [100_000, 105_200]
+    assert [run.score for run in runs] == pytest.approx([5.0, 5.0])

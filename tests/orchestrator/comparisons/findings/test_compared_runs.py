@@ -1,0 +1,227 @@
+"""Which runs are compared: what is refused, by name, and what a sweep says."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.orchestrator.comparisons.compared_runs import (
+    HUNTERS,
+    KWARGS,
+    PREY,
+    made_up_run,
+    made_up_runs,
+)
+
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, read_compared_runs
+from muxrl.orchestrator.comparisons.findings.contestants import find_contestants
+from muxrl.orchestrator.comparisons.findings.roles import find_roles, find_subjects
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+
+
+def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:
+    sources = read_compared_runs(made_up_runs(tmp_path))
+    roles = find_roles(sources.runs, {})
+    assert roles == {"hunters": tuple(HUNTERS), "prey": tuple(PREY)}
+    contestants = find_contestants(sources.runs, roles)
+    assert [c.name for c in contestants] == [
+        "qmix hunters | ppo prey",
+        "qmix hunters | a2c prey",
+        "ppo hunters | ppo prey",
+        "ppo hunters | a2c prey",
+    ]
+    assert all(contestant.seeds == (1, 2, 3) for contestant in contestants)
+    assert contestants[1].others("prey") == contestants[0].others("prey") == "qmix hunters"
+    assert contestants[0].assignment == "qmix:agent_0,agent_1|ppo:agent_2"
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"env": "muxrl.experiments.simulations.cue_game:CueGame"}, "cue_game:CueGame'"),
+        ({"kwargs": {**KWARGS, "num_steps": 6}}, "argument 'num_steps' is 5 against 6"),
+        ({"kwargs": {"num_agents": 3}}, "argument 'num_steps' is 5 against its default"),
+        ({"evaluation_seed": 7}, "begin with seed 10000 against 7"),
+        ({"should_explore": True}, "actions are greedy against sampled"),
+    ],
+)
+def test_what_differs_in_more_than_the_assignment_is_refused_by_name(
+    tmp_path: Path, changed: dict[str, Any], named: str
+) -> None:
+    first = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    other = made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, **changed)
+    with pytest.raises(CannotCompare) as refused:
+        read_compared_runs([first, other])
+    assert first.name in str(refused.value)
+    assert other.name in str(refused.value)
+    assert named in str(refused.value)
+
+
+def test_what_is_no_run_or_was_never_evaluated_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotCompare, match="there is no such folder"):
+        read_compared_runs([tmp_path / "nothing"])
+    run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    (run / "metrics" / "evaluation.jsonl").write_text("")
+    with pytest.raises(CannotCompare, match=f"{run.name}' was never evaluated"):
+        read_compared_runs([run])
+
+
+def test_a_run_counts_once(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    twin = made_up_run(tmp_path / "again", "QMIX", "PPO", 1, 4.0)
+    runs = read_compared_runs([run, twin]).runs
+    with pytest.raises(CannotCompare, match="the same seed 1; they are no two independent runs"):
+        find_contestants(runs, find_roles(runs, {}))
+
+
+def test_settings_are_named_where_they_tell_two_contestants_apart(tmp_path: Path) -> None:
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, settings={"lr": lr, "gamma": 0.9})
+        for lr in (0.1, 0.2)
+        for seed in (1, 2)
+    ]
+    runs = read_compared_runs(paths).runs
+    contestants = find_contestants(runs, find_roles(runs, {}))
+    assert [c.played["hunters"] for c in contestants] == ["qmix [lr=0.1]", "qmix [lr=0.2]"]
+    assert [c.seeds for c in contestants] == [(1, 2), (1, 2)]
+
+
+_SCHEDULE = "[[0, 1.0], [10000, 0.5], [20000, 0.25], [40000, {}]]"
+
+
+def test_settings_that_differ_late_in_their_text_are_two_contestants(tmp_path: Path) -> None:
+    """Values are shortened to be shown; what is grouped is the whole of them."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0, settings={"epsilon": _SCHEDULE.format(end)})
+        for end, seeds in ((0.1, (1, 2)), (0.02, (2, 3)), (0.05, (1,)))
+        for seed in seeds
+    ]
+    runs = read_compared_runs(paths).runs
+    contestants = find_contestants(runs, find_roles(runs, {}))
+    assert [c.seeds for c in contestants] == [(1, 2), (2, 3), (1,)]
+    shown = "[epsilon=[[0, 1.0], [10000, 0.5], [20000, 0.25],…]"
+    assert [c.played["hunters"] for c in contestants] == [
+        f"qmix {shown}",
+        f"qmix #2 {shown}",
+        f"qmix #3 {shown}",
+    ]
+
+
+def test_roles_may_be_named_and_are_checked(tmp_path: Path) -> None:
+    runs = read_compared_runs([made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)]).runs
+    assert find_roles(runs, {"wolves": ["agent_0"]}) == {
+        "wolves": ("agent_0",),
+        "agent_1": ("agent_1",),
+        "prey": ("agent_2",),
+    }
+    with pytest.raises(CannotCompare, match="'wolf_\\*' matches no agent"):
+        find_roles(runs, {"wolves": ["wolf_*"]})
+    with pytest.raises(CannotCompare, match="on the servers hunters, prey"):
+        find_roles(runs, {"all": ["agent_*"]})
+    with pytest.raises(CannotCompare, match="in the roles 'a' and 'b'"):
+        find_roles(runs, {"a": ["agent_0"], "b": ["agent_0"]})
+
+
+def test_everybody_is_measured_once(tmp_path: Path) -> None:
+    runs = read_compared_runs([made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)]).runs
+    subjects = find_subjects(runs, find_roles(runs, {}))
+    assert [s.key for s in subjects] == [
+        "role:hunters",
+        "role:prey",
+        "total",
+        "agent:agent_0",
+        "agent:agent_1",
+    ]  # the prey is one agent: its role says it all
+
+
+def test_returns_of_absent_agents_do_not_count(tmp_path: Path) -> None:
+    runs = read_compared_runs([made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)]).runs
+    role, _, total, *_ = find_subjects(runs, find_roles(runs, {}))
+    episodes = {"agent_0": [1.0, None], "agent_1": [3.0, 5.0], "agent_2": [-1.0, None]}
+    assert role.returns(episodes).tolist() == [2.0, 5.0]
+    assert total.returns(episodes).tolist() == [3.0, 5.0]
+
+
+def sweep(root: Path, *changed: Mapping[str, Any]) -> Path:
+    """Two finished trials, one that failed, one that waits; the prey of one is scripted."""
+    runs = [made_up_run(root / "runs", hunters, "PPO", 1, 5.0) for hunters in ("QMIX", "PPO")]
+    trials = [
+        {"status": "done", "run_dir": f"runs/{runs[0].name}"},
+        {"status": "failed", "roles": {"prey": "flee"}, "cause": "it raised"},
+        {"status": "done", "run_dir": f"runs/{runs[1].name}"},
+        {"status": "waiting"},
+    ]
+    records = [
+        TrialRecord(
+            **{"id": str(i), "assignment": "", "roles": {}, "parameters": {}, "seed": 1, **trial}
+        )
+        for i, trial in enumerate(changed or trials)
+    ]
+    SweepDirectory(root).write_trials(records)
+    (root / "sweep.yaml").write_text(
+        "roles: {hunters: ['agent_[01]'], prey: [agent_2]}\n"
+        "algorithms:\n"
+        "  flee: {algorithm: SCRIPTED, settings: {policy: 'a:b'}}\n"
+        "  stay: {algorithm: SCRIPTED, settings: {policy: 'a:c'}}\n"
+        "  ppo: {}\n"
+    )
+    return root
+
+
+def test_a_sweep_gives_its_finished_runs_its_roles_and_its_scripts(tmp_path: Path) -> None:
+    sources = read_compared_runs([sweep(tmp_path)])
+    assert [run.name.split("-")[0] for run in sources.runs] == ["qmix", "ppo"]
+    assert find_roles(sources.runs, sources.roles) == {
+        "hunters": tuple(HUNTERS),
+        "prey": tuple(PREY),
+    }
+    assert {role: [s.label for s in found] for role, found in sources.scripts.items()} == {
+        "prey": ["flee"]
+    }
+    assert [note.partition(": ")[2] for note in sources.notes] == [
+        "1 of 4 trials, failed (1)",
+        "1 of 4 trials, waiting (3)",
+    ]
+
+
+def test_a_sweep_s_masked_tokens_are_not_asked_for(tmp_path: Path) -> None:
+    config = sweep(tmp_path) / "sweep.yaml"
+    config.write_text(config.read_text().replace("ppo: {}", "ppo: {token: '???'}"))
+    assert len(read_compared_runs([tmp_path]).runs) == 2
+
+
+def test_a_sweep_without_a_finished_run_is_refused(tmp_path: Path) -> None:
+    sweep(tmp_path, {"status": "failed"})
+    with pytest.raises(CannotCompare, match=r"no finished run .* 1 of 1 trials, failed"):
+        read_compared_runs([tmp_path])
+    (tmp_path / "trials.jsonl").write_text("no trial\n")
+    with pytest.raises(CannotCompare, match=r"trials.jsonl cannot be read"):
+        read_compared_runs([tmp_path])
+
+
+def test_the_command_says_why_and_ends_with_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compare", str(tmp_path / "nothing")]) == 2
+    assert "nothing is not the directory of a run: there is no such folder" in (
+        capsys.readouterr().err
+    )
+    for wrong in (["--threshold", "prey"], ["--role", "prey"]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["compare", "run", *wrong])
+        assert "must look like" in capsys.readouterr().err
+
+
+def test_different_versions_are_noted(tmp_path: Path) -> None:
+    paths = made_up_runs(tmp_path)[:2]
+    for path, version in zip(paths, ("2.60.0", "2.61.0"), strict=True):
+        (path / "versions.json").write_text(json.dumps({"ray": version}))
+    assert read_compared_runs(paths).notes == (
+        "the runs were made with different versions of ray: 2.60.0, 2.61.0",
+    )
+    shutil.rmtree(paths[0] / "metrics")
+    with pytest.raises(CannotCompare, match=paths[0].name):
+        read_compared_runs(paths)

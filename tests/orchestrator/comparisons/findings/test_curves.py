@@ -1,0 +1,64 @@
+"""Areas, first reachings and bands of learning curves, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muxrl.orchestrator.comparisons.findings.curves import Curve, band
+
+
+def curve(*points: tuple[float, float]) -> Curve:
+    steps, returns = np.array(points, dtype=np.float64).T
+    return Curve(steps, steps / 10, returns)
+
+
+def test_the_area_is_the_mean_height() -> None:
+    """Up from 0 to 4 in 10 steps, flat for 10 more: (2 * 10 + 4 * 10) / 20."""
+    assert curve((0, 0), (10, 4), (20, 4)).area(0, 20) == pytest.approx(3.0)
+
+
+def test_an_area_may_begin_and_end_between_evaluations() -> None:
+    assert curve((0, 0), (10, 10)).area(2, 6) == pytest.approx(4.0)
+
+
+def test_a_curve_that_does_not_reach_has_no_area() -> None:
+    assert math.isnan(curve((0, 0), (10, 4)).area(0, 11))
+    assert math.isnan(curve((5, 0), (10, 4)).area(0, 10))
+    assert math.isnan(curve((10, 4)).area(10, 10))
+
+
+@given(st.floats(-100, 100), st.lists(st.floats(-10, 10), min_size=2, max_size=6))
+def test_lifting_a_curve_lifts_its_area(shift: float, heights: list[float]) -> None:
+    points = list(enumerate(heights))
+    last = len(heights) - 1
+    here = curve(*points).area(0, last)
+    there = curve(*[(x, y + shift) for x, y in points]).area(0, last)
+    assert there == pytest.approx(here + shift, abs=1e-9)
+
+
+def test_a_threshold_is_reached_where_an_evaluation_saw_it() -> None:
+    found = curve((0, 0), (10, 4), (20, 2), (30, 5))
+    assert found.first_at(3.0) == 1  # not at 7.5 env steps, where the line crosses
+    assert found.first_at(4.0) == 1
+    assert found.first_at(4.5) == 3
+    assert found.first_at(6.0) is None
+
+
+def test_a_band_is_where_all_runs_have_been() -> None:
+    drawn = band(
+        [curve((0, 0), (10, 10), (20, 20)), curve((4, 4), (10, 12), (18, 20))], "env_steps"
+    )
+    assert drawn is not None
+    assert drawn.places.tolist() == [4.0, 10.0, 18.0]
+    assert [estimate.mean for estimate in drawn.estimates] == pytest.approx([4.0, 11.0, 19.0])
+
+
+def test_there_is_no_band_of_one_evaluation_or_of_unknown_times() -> None:
+    assert band([], "env_steps") is None
+    assert band([curve((0, 0), (10, 1)), curve((10, 1))], "env_steps") is None
+    unknown = Curve(np.array([0.0, 1.0]), np.full(2, math.nan), np.array([0.0, 1.0]))
+    assert band([unknown], "time_s") is None
+    assert band([unknown], "env_steps") is not None

@@ -1,0 +1,115 @@
+"""The page, the CSV files, the JSON files and the frames of one comparison."""
+
+import csv
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.orchestrator.comparisons.compared_runs import made_up_run
+
+from muxrl.orchestrator.comparisons.compare import compare_runs
+from muxrl.orchestrator.comparisons.comparison import Comparison
+
+QMIX_PPO = "qmix hunters | ppo prey"
+
+
+class Page(HTMLParser):
+    """Collects what a page refers to, and whether its tags close."""
+
+    VOID = ("meta", "img", "br", "link")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.images: list[str] = []
+        self.open: list[str] = []
+        self.num_tables = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids.add(found.get("id") or "")
+        self.num_tables += tag == "table"
+        if tag == "a":
+            self.links.append(found.get("href") or "")
+        if tag == "img":
+            self.images.append(found.get("src") or "")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_stands_alone_and_its_links_lead_somewhere(written: Path) -> None:
+    page = Page((written / "report.html").read_text())
+    assert page.open == []
+    assert page.num_tables >= 8
+    assert page.images
+    assert all(image.startswith("data:image/svg+xml;base64,") for image in page.images)
+    inside = [link[1:] for link in page.links if link.startswith("#")]
+    assert set(inside) <= page.ids
+    runs = [link for link in page.links if not link.startswith("#")]
+    assert len(runs) == 12
+    assert all((written / link / "plan.json").is_file() for link in runs)
+
+
+def test_names_are_text_and_not_html(tmp_path: Path) -> None:
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, settings={"note": f"<script>{s}</script>"})
+        for s in (1, 2)
+    ]
+    page = compare_runs(paths, num_episodes=2).write(tmp_path / "out").read_text()
+    assert "<script>1" not in page
+    assert "&lt;script&gt;1" in page
+
+
+def test_the_same_comparison_writes_the_same_files(comparison: Comparison, written: Path) -> None:
+    again = comparison.write(written.parent / "again").parent
+    assert {path.name for path in again.iterdir()} == {path.name for path in written.iterdir()}
+    for path in written.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+
+
+def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) -> None:
+    with (written / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    frame = comparison.frame()
+    assert len(rows) == len(frame) == 12 * 5
+    assert list(frame.columns) == list(rows[0])
+    assert float(rows[0]["return"]) == pytest.approx(frame["return"][0])
+    assert set(frame["seed"]) == {1, 2, 3}
+    # Files name a run by where it lies from them: a report says nothing of the machine.
+    assert not any(Path(row["run"]).is_absolute() for row in rows)
+    assert [(written / row["run"]).resolve() for row in rows] == [Path(p) for p in frame["run"]]
+    curves = comparison.frame("curves")
+    assert len(curves) == 12 * 5 * 3
+    standings = comparison.frame("standings")
+    assert "baseline: random" in set(standings["contestant"])
+    with pytest.raises(ValueError, match="there is no table 'run'"):
+        comparison.frame("run")  # type: ignore[arg-type]
+
+
+def test_json_has_marl_eval_s_shape(comparison: Comparison, written: Path) -> None:
+    """Environment, task, algorithm, run, step; each metric one number for each episode."""
+    data = json.loads((written / "marl_eval.json").read_text())
+    algorithms = data["muxrl.experiments.simulations.zero_cost"]["ZeroCost"]
+    assert set(algorithms) == {contestant.name for contestant in comparison.contestants}
+    run = algorithms[QMIX_PPO]["seed_1"]
+    assert list(run) == ["step_0", "step_1", "step_2", "absolute_metrics"]
+    assert (run["step_1"]["step_count"], run["step_1"]["elapsed_time"]) == (500, 5.0)
+    assert set(run["absolute_metrics"]) == {
+        "return",
+        "return_role_hunters",
+        "return_role_prey",
+        "return_agent_agent_0",
+        "return_agent_agent_1",
+    }
+    values = run["absolute_metrics"]["return_role_hunters"]
+    assert len(values) == 4
+    assert np.mean(values) == pytest.approx(5.1)
+    assert not any(math.isnan(value) for value in values)

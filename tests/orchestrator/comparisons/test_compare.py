@@ -1,0 +1,112 @@
+"""`muxrl.compare`: scores, thresholds, roles among the same others, and what notes say."""
+
+import math
+from pathlib import Path
+
+import pytest
+from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
+
+import muxrl
+from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
+from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare
+
+QMIX_PPO = "qmix hunters | ppo prey"
+
+
+def test_a_score_is_a_run_s_mean_return(comparison: Comparison) -> None:
+    standing = comparison.standing(QMIX_PPO, "role:hunters")
+    assert [run.score for run in standing.runs] == pytest.approx([5.1, 5.2, 5.3])
+    assert (standing.score.mean, standing.score.low) == pytest.approx((5.2, 5.1))
+    assert standing.area is not None
+    assert standing.area.mean == pytest.approx(2.6)  # a line from 0 to 5.2
+    assert comparison.standing(QMIX_PPO, "total").score.mean == pytest.approx(5.2)
+    assert all(run.random_in_place == pytest.approx(0.0) for run in standing.runs)
+
+
+def test_a_role_s_labels_are_compared_among_the_same_others(comparison: Comparison) -> None:
+    hunters, prey = comparison.roles_compared
+    assert hunters.contexts == ("ppo prey", "a2c prey")
+    assert {s.label: s.num_runs for s in hunters.standings} == {"qmix": 6, "ppo": 6}
+    pairing = next(p for p in hunters.pairings if p.first == "qmix")
+    assert pairing.improvement.mean == 1.0
+    assert pairing.difference is not None
+    assert (pairing.difference.mean, pairing.difference.low) == pytest.approx((2.0, 2.0))
+    assert pairing.num_pairs == 6
+    first = prey.pairings[0]
+    assert (first.first, first.second) == ("ppo", "a2c")
+    assert first.difference is not None
+    assert first.difference.mean == pytest.approx(1.0)
+
+
+def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None:
+    """QMIX against PPO's prey, PPO against A2C's: nobody can tell hunters from prey."""
+    paths = [
+        made_up_run(tmp_path, hunters, prey, seed, 5.0)
+        for hunters, prey in (("QMIX", "PPO"), ("PPO", "A2C"))
+        for seed in (1, 2)
+    ]
+    found = compare_runs(paths, num_episodes=2)
+    assert found.roles_compared == ()
+    assert any("no labels met the same others" in note for note in found.notes)
+
+
+def test_thresholds_lie_halfway_from_random_to_the_best(comparison: Comparison) -> None:
+    random = comparison.baselines[0].returns["role:hunters"].mean
+    assert comparison.thresholds["role:hunters"] == pytest.approx((random + 6.2) / 2)
+    assert "role:prey" not in comparison.thresholds  # nobody flees better than random
+
+
+def test_thresholds_may_be_given(tmp_path: Path) -> None:
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0 + 0.1 * s) for s in (1, 2, 3)]
+    thresholds = {"role:hunters": 5.25, "total": 2.0}
+    given = compare_runs(paths, num_episodes=2, thresholds=thresholds)
+    late, early = (given.standing(QMIX_PPO, key) for key in thresholds)
+    assert late.num_reached == 1
+    assert late.env_steps_to_threshold is None  # the median run never got there
+    assert (early.env_steps_to_threshold, early.time_s_to_threshold) == (500, 5.0)
+    with pytest.raises(CannotCompare, match=r"'role:prize'.*did you mean 'role:prey'"):
+        compare_runs(paths, thresholds={"role:prize": 1.0})
+
+
+def test_few_seeds_are_said_aloud(tmp_path: Path) -> None:
+    notes = compare_runs(made_up_runs(tmp_path)[:1], num_episodes=2).notes
+    assert any("has one seed" in note for note in notes)
+
+
+def test_a_difference_without_an_interval_is_said_aloud(tmp_path: Path) -> None:
+    """Among A2C's prey both have seed 1 alone in common: how pairs differ there nobody knows."""
+    seeds = {("QMIX", "PPO"): (1, 2, 3), ("PPO", "PPO"): (1, 2, 3)}
+    seeds |= {("QMIX", "A2C"): (1, 2), ("PPO", "A2C"): (1, 3)}
+    paths = [made_up_run(tmp_path, *who, s, 5.0 + s) for who, each in seeds.items() for s in each]
+    found = compare_runs(paths, num_episodes=2)
+    difference = found.roles_compared[0].pairings[0].difference
+    assert difference is not None
+    assert difference.mean == pytest.approx(0.0)
+    assert math.isnan(difference.low)
+    told = [note for note in found.notes if "of one seed alone" in note]
+    assert len(told) == 1
+    assert "in role hunters the difference of qmix and ppo" in told[0]
+
+
+def test_external_simulations_are_compared_without_playing(tmp_path: Path) -> None:
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, env="external") for s in (1, 2)]
+    found = compare_runs(paths)
+    assert found.baselines == ()
+    assert any("no baseline was played" in note for note in found.notes)
+    with pytest.raises(CannotCompare, match="is external, so muxrl cannot start it"):
+        compare_runs(paths, should_meet=True)
+
+
+def test_a_notebook_compares_with_paths_as_text(tmp_path: Path) -> None:
+    assert muxrl.compare is compare_runs
+    path = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    frame = muxrl.compare([str(path)], num_episodes=1).frame("roles")
+    assert list(frame.columns)[:2] == ["role", "label"]
+    assert frame.empty  # one label in each role: there is nothing to compare
+
+
+def test_a_report_goes_into_its_sweep_or_beside_the_first_run(tmp_path: Path) -> None:
+    assert default_folder([tmp_path / "a", tmp_path / "b"]) == tmp_path / "comparison"
+    (tmp_path / "trials.jsonl").touch()
+    assert default_folder([tmp_path]) == tmp_path / "comparison"

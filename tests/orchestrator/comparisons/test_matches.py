@@ -1,0 +1,266 @@
+"""Cross-play: who meets whom, and that neither position nor opponents are taken for merit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.orchestrator.comparisons.compared_runs import made_up_run
+
+from muxrl.orchestrator.comparisons import matches
+from muxrl.orchestrator.comparisons.arena import Arena, EpisodeReturns, Player, rotations
+from muxrl.orchestrator.comparisons.findings.compared_runs import (
+    CannotCompare,
+    ComparedRun,
+    read_compared_runs,
+)
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant, find_contestants
+from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.findings.roles import find_roles
+from muxrl.orchestrator.comparisons.matches import play_head_to_head
+from muxrl.orchestrator.config import SimulationConfig
+from muxrl.servers.config import ServerConfig
+
+STRENGTH = {"qmix": 4.0, "ppo": 1.0, "a2c": 2.0, "random": 0.0, "flee": 3.0}
+SEAT = {"hunters": 10.0, "prey": -20.0}
+ROLES = {"hunters": ("agent_0", "agent_1"), "prey": ("agent_2",)}
+
+
+class Ledger:
+    """An arena in which a return is strength less the others' strength, plus what the seat gives.
+
+    Runs of higher seeds are a little stronger, so that pairs of seeds can be told.
+    """
+
+    def __init__(self) -> None:
+        self.seatings: list[Mapping[str, Player]] = []
+
+    def check_interchangeable(self, roles: Sequence[str]) -> None:
+        assert set(roles) <= set(ROLES)
+
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
+        self.seatings.append(dict(seating))
+        strengths = {
+            role: STRENGTH[p.label] + (0.1 * p.run.seed if p.run else 0.0)
+            for role, p in seating.items()
+        }
+        return {
+            agent: tuple(
+                strengths[role] - sum(s for r, s in strengths.items() if r != role) + SEAT[role]
+                for _ in seeds
+            )
+            for role, agents in ROLES.items()
+            for agent in agents
+        }
+
+
+def player(run: ComparedRun, role: str, agents: Sequence[str], label: str, **_: Any) -> Player:
+    return Player(label, role, ServerConfig(agents=list(agents)), run, run.path)
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setattr(matches, "player_of", player)
+    return Ledger()
+
+
+def contestants(
+    root: Path, seeds: Mapping[tuple[str, str], Sequence[int]]
+) -> tuple[Contestant, ...]:
+    paths = [made_up_run(root, *who, seed, 5.0) for who, each in seeds.items() for seed in each]
+    runs = read_compared_runs(paths).runs
+    return find_contestants(runs, find_roles(runs, {}))
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Contestant, ...]:
+    """Both hunters with both prey, two seeds each."""
+    every = itertools.product(("QMIX", "PPO"), ("PPO", "A2C"))
+    return contestants(tmp_path_factory.mktemp("runs"), dict.fromkeys(every, (1, 2)))
+
+
+def meet(
+    ledger: Ledger, who: Sequence[Contestant], **settings: Any
+) -> tuple[HeadToHead, list[str]]:
+    arena: Any = ledger
+    return play_head_to_head(
+        arena,
+        who,
+        settings.pop("roles", ROLES),
+        settings.pop("scripts", {}),
+        num_episodes=3,
+        first_seed=7,
+        should_explore=False,
+        **settings,
+    )
+
+
+def test_merit_is_strength_whatever_the_seat_gives(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    """Hunters: 4.15, 1.15, 0 on the mean over seeds; all meet the same prey."""
+    played, notes = meet(ledger, four)
+    assert notes == []
+    hunters, prey = played.by_label
+    assert hunters.role == "hunters"
+    found = {label: merit.mean for label, merit in hunters.merits.items()}
+    mean = (4.15 + 1.15 + 0) / 3
+    assert found == pytest.approx({"qmix": 4.15 - mean, "ppo": 1.15 - mean, "random": -mean})
+    assert sum(merit.mean for merit in prey.merits.values()) == pytest.approx(0.0)
+
+
+def test_a_cell_is_the_mean_over_pairs_of_seeds(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    played, _ = meet(ledger, four)
+    cell = played.by_label[0].cells["qmix", "a2c"]
+    # Both are 0.1 stronger with each seed, which cancels: 4 - 2 + 10.
+    assert (cell.score.mean, cell.score.low, cell.score.high) == pytest.approx((12, 12, 12))
+    assert (cell.num_pairs, cell.num_matches) == (2, 2 * 2 * 2)
+    assert cell.num_partners == 2  # the contestant that has both, once for each seed
+    against_random = played.by_label[0].cells["qmix", "random"].score
+    assert (against_random.low, against_random.high) == pytest.approx((14.1, 14.2))
+
+
+def test_runs_of_equal_seeds_meet_and_no_others(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    meet(ledger, four)
+    for seating in ledger.seatings:
+        seeds = {p.run.seed for p in seating.values() if p.run is not None}
+        assert len(seeds) <= 1
+    # 4 hunters and 4 prey of each seed, random with each, and random alone.
+    assert len(ledger.seatings) == 2 * (4 * 4 + 4 + 4) + 1
+
+
+def test_seeds_that_not_all_have_are_left_out_and_said(ledger: Ledger, tmp_path: Path) -> None:
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1, 2, 3), ("PPO", "PPO"): (2, 3)})
+    played, notes = meet(ledger, who)
+    assert [set(pair.values()) for pair in played.pairs] == [{2}, {3}]
+    assert notes == ["head to head leaves out seeds that not every contestant has: [1]"]
+
+
+def test_without_a_common_seed_runs_meet_in_their_order(ledger: Ledger, tmp_path: Path) -> None:
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1, 2), ("PPO", "PPO"): (8,)})
+    played, notes = meet(ledger, who)
+    assert [sorted(pair.values()) for pair in played.pairs] == [[1, 8]]
+    assert "no seed is common" in notes[0]
+
+
+def test_rotated_seats_take_the_position_out_of_a_return(ledger: Ledger, tmp_path: Path) -> None:
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
+    played, _ = meet(ledger, who, interchangeable=("hunters", "prey"))
+    hunters, prey = played.by_label
+    # 4 - 2, and the mean of what both seats give.
+    assert hunters.cells["qmix", "a2c"].score.mean == pytest.approx(2 + (10 - 20) / 2)
+    assert prey.cells["a2c", "qmix"].score.mean == pytest.approx(-2 + (10 - 20) / 2)
+    assert all(match.num_episodes == 6 for match in played.matches)
+
+
+def test_rotations_are_every_cyclic_shift() -> None:
+    assert list(rotations(["a", "b", "c"])) == [
+        {"a": "a", "b": "b", "c": "c"},
+        {"a": "b", "b": "c", "c": "a"},
+        {"a": "c", "b": "a", "c": "b"},
+    ]
+    assert list(rotations(["a"])) == [{"a": "a"}]
+
+
+def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> None:
+    flee = Player("flee", "prey", ServerConfig("SCRIPTED", ["agent_2"]))
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
+    played, _ = meet(ledger, who, scripts={"prey": [flee]})
+    hunters, prey = played.by_label
+    assert set(prey.players) == {"a2c", "ppo", "random", "flee"}
+    assert hunters.cells["ppo", "flee"].score.mean == pytest.approx(1.1 - 3 + 10)
+    assert "flee" not in hunters.players
+
+
+def frozen(path: str) -> ServerConfig:
+    return ServerConfig("FROZEN", ["agent_2"], settings={"checkpoint": path})
+
+
+def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    one, other = Player("flee", "prey", frozen("a")), Player("flee", "prey", frozen("b"))
+    assert one == Player("flee", "prey", frozen("a"))
+    assert one != other
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
+    meet(ledger, who, scripts={"prey": [one]})
+    num_alone = len(ledger.seatings)
+    arena: Any = ledger
+    games = matches._Games(arena, (7,), ())
+    hunters = Player("random", "hunters", ServerConfig("RANDOM", ["agent_0", "agent_1"]))
+    for prey in (one, other, one):
+        games.returns({"hunters": hunters, "prey": prey})
+    assert [seating["prey"] for seating in ledger.seatings[num_alone:]] == [one, other]
+
+
+class Checkpoints:
+    """An arena in which a return is the last letter of the hunters' checkpoint."""
+
+    def check_interchangeable(self, roles: Sequence[str]) -> None:
+        pass
+
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
+        path = seating["hunters"].server.settings.get("checkpoint", chr(0))
+        value = float(ord(path[-1]))
+        return {agent: (value,) * len(seeds) for agents in ROLES.values() for agent in agents}
+
+
+def test_frozen_contestants_that_differ_late_in_their_checkpoint_s_path_both_play(
+    tmp_path: Path,
+) -> None:
+    folder = "/somewhere/far/down/in/the/tree/of/runs/" * 2
+    runs = read_compared_runs(
+        [
+            made_up_run(tmp_path, "FROZEN", "RANDOM", 1, 5.0, settings={"checkpoint": folder + end})
+            for end in ("a", "b")
+        ]
+    ).runs
+    arena: Any = Checkpoints()
+    played, _ = meet(arena, find_contestants(runs, find_roles(runs, {})))
+    scores = {m.player: m.score for m in played.matches if m.role == "hunters"}
+    assert len(scores) == 3  # with random
+    assert sorted(scores.values()) == [0.0, float(ord("a")), float(ord("b"))]
+
+
+def test_what_nobody_trained_has_no_interval_over_seeds(
+    ledger: Ledger, four: tuple[Contestant, ...]
+) -> None:
+    played, _ = meet(ledger, four)
+    cell = played.by_label[0].cells["random", "random"]
+    assert cell.score.mean == pytest.approx(10)
+    assert cell.score.low != cell.score.low
+
+
+def test_one_role_alone_meets_nobody(ledger: Ledger, tmp_path: Path) -> None:
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1,)})
+    with pytest.raises(CannotCompare, match="head to head needs at least two roles"):
+        meet(ledger, who, roles={"hunters": ROLES["hunters"]})
+
+
+def test_roles_with_unlike_agents_are_not_interchangeable() -> None:
+    simulation = SimulationConfig(
+        "muxrl.experiments.simulations.zero_cost:ZeroCost", {"num_agents": 3}
+    )
+    with Arena(simulation, ROLES, seed=0) as arena:
+        with pytest.raises(CannotCompare, match="'hunters' and 'prey' are not interchangeable"):
+            arena.check_interchangeable(["hunters", "prey"])
+        with pytest.raises(CannotCompare, match="no role 'wolves' to rotate"):
+            arena.check_interchangeable(["wolves"])
+    with Arena(simulation, {"a": ("agent_0",), "b": ("agent_1",)}, seed=0) as arena:
+        arena.check_interchangeable(["a", "b"])
+
+
+def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
+    who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
+    arena: Any = Ledger()
+    with pytest.raises(CannotCompare) as refused:
+        meet(arena, who)
+    assert who[0].runs[0].name in str(refused.value)
+    assert "checkpoints/hunters/last" in str(refused.value)
