@@ -22,7 +22,8 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Step,
 )
-from muxrl.protocol.spaces import Space, sample_action
+from muxrl.protocol.spaces import Space
+from muxrl.protocol.values import sample_action
 
 
 class RandomTransport:

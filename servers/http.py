@@ -24,7 +24,8 @@ from muxrl.protocol.messages import (
     Refused,
     StartEpisode,
 )
-from muxrl.servers.app import AnyItem, PolicyServerApp
+from muxrl.servers.app import PolicyServerApp
+from muxrl.servers.frame import AnyItem
 
 Endpoint = Callable[[PolicyServerApp, Request], Awaitable[object]]
 

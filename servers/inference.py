@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import gymnasium
@@ -18,8 +19,9 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
-from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+from muxrl.servers.seats import SeatAction, SeatRequest
 from muxrl.servers.teams import ACTING_KEYS, NO_ACTION
 
 Extras = dict[str, Any]
@@ -84,28 +86,30 @@ class Inference:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
 
-    def act(self, steps: Sequence[PendingStep]) -> int:
-        """Computes the actions of many steps, one forward pass per policy.
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        """Computes the actions of many steps, one forward pass per policy; see `Acting`.
 
-        The results are left in each request's `SeatRecord`.
-
-        Returns:
-            The version of the weights used.
+        Recurrent state is only read here: if one policy raises, none has moved on.
         """
+        requests: list[SeatRequest] = []
         # Evaluation has a pass of its own, since the size of a batch shows in the last bits.
-        by_policy: dict[tuple[str, bool, bool], list[SeatRequest]] = {}
+        passes: dict[tuple[str, bool, bool], list[int]] = {}
         for step in steps:
             for request in step.requests:
                 key = (request.seat.policy_id, step.should_explore, step.is_training)
-                by_policy.setdefault(key, []).append(request)
+                passes.setdefault(key, []).append(len(requests))
+                requests.append(request)
+        chosen: dict[int, SeatAction] = {}
         with self._swap:
-            for (policy_id, should_explore, is_training), requests in by_policy.items():
-                if should_explore and not is_training:
-                    with self._noise_of_evaluation(policy_id, requests):
-                        self._act(policy_id, requests, should_explore)
-                else:
-                    self._act(policy_id, requests, should_explore)
-            return self.weights_seq_no
+            for (policy_id, should_explore, is_training), rows in passes.items():
+                batch = [requests[row] for row in rows]
+                is_evaluation = should_explore and not is_training
+                with self._noise_of_evaluation(policy_id, batch) if is_evaluation else _NO_CONTEXT:
+                    actions = self._act(policy_id, batch, should_explore)
+                chosen.update(zip(rows, actions, strict=True))
+            weights_seq_no = self.weights_seq_no
+        in_order = (chosen[row] for row in range(len(requests)))
+        return [list(islice(in_order, len(step.requests))) for step in steps], weights_seq_no
 
     @contextlib.contextmanager
     def _noise_of_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> Iterator[None]:
@@ -128,33 +132,28 @@ class Inference:
                 if not is_numpy:
                     self._evaluation_torch_state = torch.get_rng_state()
 
-    def _act(self, policy_id: str, requests: list[SeatRequest], should_explore: bool) -> None:
+    def _act(
+        self, policy_id: str, requests: list[SeatRequest], should_explore: bool
+    ) -> list[SeatAction]:
         if self._live.acts_in_numpy[policy_id]:
-            self._act_in_numpy(self._live.modules[policy_id], requests, should_explore)
-            return
+            return self._act_in_numpy(self._live.modules[policy_id], requests, should_explore)
         forward = self._live.numpy[policy_id]
         is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
-        if forward is not None and is_discrete and len(requests) <= MAX_BATCH:
-            observations = [request.observation for request in requests]
-            keys = self._live.acting_keys[policy_id]
-            logits = forward(
-                _rows(observations)
-                if keys is None
-                else {key: _rows([o[key] for o in observations]) for key in keys}
-            )
-            actions, extras = self._categorical(logits, requests, should_explore)
-        else:
+        if forward is None or not is_discrete or len(requests) > MAX_BATCH:
             with torch.inference_mode():
-                actions, extras = self._forward(policy_id, requests, should_explore, is_discrete)
-        for i, request in enumerate(requests):
-            record = request.record
-            record.action = actions[i]
-            record.extra_outputs = {key: column[i] for key, column in extras.items()}
-            if record.next_module_state is not None:
-                record.extra_outputs[Columns.STATE_OUT] = record.next_module_state
-                record.module_state, record.next_module_state = record.next_module_state, None
+                return self._forward(policy_id, requests, should_explore, is_discrete)
+        observations = [request.observation for request in requests]
+        keys = self._live.acting_keys[policy_id]
+        logits = forward(
+            _rows(observations)
+            if keys is None
+            else {key: _rows([o[key] for o in observations]) for key in keys}
+        )
+        return _by_row(*self._categorical(logits, requests, should_explore))
 
-    def _act_in_numpy(self, module: Any, requests: list[SeatRequest], should_explore: bool) -> None:
+    def _act_in_numpy(
+        self, module: Any, requests: list[SeatRequest], should_explore: bool
+    ) -> list[SeatAction]:
         """For modules that offer it (QMIX's): see `QMIXTorchRLModule.act_in_numpy`."""
         observations = [request.observation for request in requests]
         obs = {key: _rows([o[key] for o in observations]) for key in ACTING_KEYS}
@@ -165,14 +164,12 @@ class Inference:
         t = self.num_env_steps_sampled if should_explore else None
         actions, state = module.act_in_numpy(obs, state, t)
         _put_logged(actions, requests)
-        for i, request in enumerate(requests):
-            request.record.action = actions[i]
-            if state is not None:
-                request.record.module_state = {key: column[i] for key, column in state.items()}
+        return _by_row(actions, {}, state)
 
     def _forward(
         self, policy_id: str, requests: list[SeatRequest], should_explore: bool, is_discrete: bool
-    ) -> tuple[Any, Extras]:
+    ) -> list[SeatAction]:
+        """Any other module, in torch: `forward_exploration` or `forward_inference`."""
         module = self._live.modules[policy_id]
         observations = [r.observation for r in requests]
         keys = self._live.acting_keys[policy_id]
@@ -187,23 +184,22 @@ class Inference:
             outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
         else:
             outputs = module.forward_inference(batch)
-        state_out = outputs.pop(Columns.STATE_OUT, None)
-        if state_out is not None:
-            state_out = tree.map_structure(_to_numpy, state_out)
-            for i, request in enumerate(requests):
-                request.record.next_module_state = tree.map_structure(
-                    lambda column, row=i: column[row], state_out
-                )
+        state = tree.map_structure(_to_numpy, outputs.pop(Columns.STATE_OUT, None))
         if is_stateful:
             outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
+        extras: Extras = {}
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
             _put_logged(actions, requests)
-            return actions, {}
-        inputs = outputs[Columns.ACTION_DIST_INPUTS]
-        if is_discrete:
-            return self._categorical(_to_numpy(inputs), requests, should_explore)
-        return self._from_distribution(module, inputs, requests, should_explore)
+        elif is_discrete:
+            logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
+            actions, extras = self._categorical(logits, requests, should_explore)
+        else:
+            inputs = outputs[Columns.ACTION_DIST_INPUTS]
+            actions, extras = self._from_distribution(module, inputs, requests, should_explore)
+        if state is not None:  # RLlib's learners begin sequences with it
+            extras[Columns.STATE_OUT] = state
+        return _by_row(actions, extras, state)
 
     def _from_distribution(
         self, module: Any, inputs: torch.Tensor, requests: list[SeatRequest], should_explore: bool
@@ -235,6 +231,33 @@ class Inference:
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
 
 
+_NO_CONTEXT = contextlib.nullcontext()
+
+
+def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:
+    """Takes the columns of a pass apart.
+
+    Args:
+        actions: ``[B, ...]``.
+        extras: name to ``[B, ...]`` or a tree of those.
+        state: tree of ``[B, ...]``; None where the module has no recurrent state.
+    """
+    return [
+        SeatAction(
+            actions[row],
+            {name: _row(column, row) for name, column in extras.items()},
+            _row(state, row),
+        )
+        for row in range(len(actions))
+    ]
+
+
+def _row(columns: Any, row: int) -> Any:
+    if isinstance(columns, np.ndarray):
+        return columns[row]
+    return columns if columns is None else tree.map_structure(lambda column: column[row], columns)
+
+
 def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
     """Puts what was chosen elsewhere in the place of the policy's actions."""
     for i, request in enumerate(requests):
@@ -248,7 +271,7 @@ def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
 
 
 def _state_of(request: SeatRequest, module: Any) -> Any:
-    state = request.record.module_state
+    state = request.module_state
     return tree.map_structure(np.asarray, module.get_initial_state()) if state is None else state
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
+from muxrl.servers.seats import SeatAction
 
 Record = dict[str, Any]
 """Of one training iteration; see `muxrl.orchestrator.records.metrics`."""
@@ -32,8 +33,13 @@ class Acting(Protocol):
     weights_seq_no: int
     """Version of the weights in use; 0 for ever where nothing is learnt."""
 
-    def act(self, steps: Sequence[PendingStep]) -> int:
-        """Leaves an action in each request's `SeatRecord`; returns the version used."""
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        """Chooses the actions of many steps; nothing of them is in force yet.
+
+        Returns:
+            For each step its actions, one for each of its requests; and the version of the weights
+            that chose them.
+        """
 
 
 class Policies(Protocol):

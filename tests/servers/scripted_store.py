@@ -23,7 +23,7 @@ from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, Serve
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Chunk, Feed
-from muxrl.servers.seats import make_seats
+from muxrl.servers.seats import SeatAction, make_seats
 
 SEES = Box((2,))
 ACTS = Discrete(3)
@@ -110,12 +110,13 @@ class ScriptedStore:
 
     def act(self, pending: PendingStep) -> Actions:
         """Does what inference does."""
+        chosen = []
         for request in pending.requests:
             n = len(request.seat.members)
             is_team = request.seat.seat_id in self.plan.groups
             action = pending.t % 3
-            request.record.action = np.full(n, action) if is_team else np.int64(action)
-        return pending.finish(self.weights_seq_no)
+            chosen.append(SeatAction(np.full(n, action) if is_team else np.int64(action)))
+        return pending.finish(chosen, self.weights_seq_no)
 
     def end(self, t: int, episode_id: str = "e", **kwargs: Any) -> Ended:
         reply = self.store.accept(EndEpisode(episode_id, t, **kwargs), self.now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gymnasium
@@ -19,7 +19,7 @@ from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.seats import Observations, Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.seats import Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.spaces import (
     STATE_KEY,
     module_observation_reader,
@@ -166,8 +166,8 @@ class CentralSeat:
         mine = {m: rewards[m] for m in self.members if m in rewards}
         return team_reward(mine, self._how, len(self.members))
 
-    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
-        return self._alone.act(action, acting, record) if self.seat_id in acting else {}
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
+        return self._alone.act(action, acting) if self.seat_id in acting else {}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return self._alone.read_logged(logged)
