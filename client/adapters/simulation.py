@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -74,21 +73,3 @@ class Simulation(Protocol):
     def close(self) -> None:
         """Frees what the environment holds; a second call does nothing."""
         ...
-
-
-def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
-    """Returns the error for actions that are not those of the agents to act."""
-    expected, got = sorted(expected), sorted(got)
-    if not expected:
-        return SimulationError(
-            f"step() got actions of {got}, but nobody is to act: the episode is over or was "
-            "never started; call reset() first"
-        )
-    missing = [agent for agent in expected if agent not in got]
-    extra = [agent for agent in got if agent not in expected]
-    story = [f"missing {missing}"] if missing else []
-    story += [f"not to act now {extra}"] if extra else []
-    return SimulationError(
-        f"step() takes the actions of {expected}, the agents observed last, and got those of "
-        f"{got}: {', '.join(story)}"
-    )
