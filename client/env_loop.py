@@ -104,9 +104,8 @@ class EnvLoop:
             for slot in self._slots:
                 self._begin(slot, outbox)
             while outbox.items:
-                failures = self._client.exchange(outbox)
-                if failures:
-                    raise next(iter(failures.values()))
+                for failure in self._client.exchange(outbox).values():
+                    raise failure
                 if should_stop():
                     return
                 outbox = Outbox()

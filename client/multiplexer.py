@@ -131,9 +131,7 @@ class MultiplexingClient:
         """
         mode: Mode = "train" if training_enabled else "eval"
         episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
-        outbox = Outbox()
-        outbox.add(episode, episode.start())
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.start())
         return episode.episode_id
 
     def get_action(
@@ -159,9 +157,7 @@ class MultiplexingClient:
         if not isinstance(episode_id, str):
             return self._get_actions(episode_id, observations, state or {})
         episode = self._find(episode_id)
-        outbox = Outbox()
-        outbox.add(episode, episode.step(observations, state))
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.step(observations, state))
         return episode.take_actions(observations)
 
     def _get_actions(
@@ -173,9 +169,8 @@ class MultiplexingClient:
         outbox = Outbox()
         for e in episodes:
             outbox.add(e, e.step(observations[e.episode_id], states.get(e.episode_id)))
-        failures = self.exchange(outbox)
-        if failures:
-            raise next(iter(failures.values()))
+        for failure in self.exchange(outbox).values():
+            raise failure
         return {e.episode_id: e.take_actions(observations[e.episode_id]) for e in episodes}
 
     def log_action(
@@ -198,9 +193,7 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        outbox = Outbox()
-        outbox.add(episode, episode.step(observations, state, actions))
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.step(observations, state, actions))
 
     def log_returns(
         self,
@@ -251,9 +244,7 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        outbox = Outbox()
-        outbox.add(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
 
     def abort_episode(self, episode_id: str, reason: str = "") -> None:
         """Closes an episode early everywhere; servers keep it as truncated at its last step."""
@@ -393,10 +384,12 @@ class MultiplexingClient:
                 logger.error("counts differ: %s", story)
             episode.mismatches = []
 
-    def _exchange_one(self, outbox: Outbox, episode: JointEpisode) -> None:
-        failures = self.exchange(outbox)
-        if failures:
-            raise next(iter(failures.values()))
+    def _tell(self, episode: JointEpisode, items: Items) -> None:
+        """Exchanges what one episode has to say; raises what it was refused for."""
+        outbox = Outbox()
+        outbox.add(episode, items)
+        for failure in self.exchange(outbox).values():
+            raise failure
 
     def _abort(self, episode: JointEpisode, reason: str, without: str | None) -> None:
         """Closes an episode wherever it can be, and swallows what cannot be told any more."""

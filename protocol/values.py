@@ -94,21 +94,21 @@ def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
         array = _from_plain(value, dtype, space, where)
     if array.shape != space.shape:
         raise Mismatch(str(space), f"shape {array.shape}", where)
-    # One pass over the data: a sum of squares is finite only if every element is (or large
-    # numbers have overflowed, which the exact check then sorts out).
-    if array.dtype.kind == "f" and not math.isfinite(_sum_of_squares(array)):
-        if np.isnan(array).any():
-            at = np.unravel_index(int(np.isnan(array).argmax()), array.shape)
-            raise Mismatch("finite numbers", f"NaN at index {list(map(int, at))}", where)
-        if np.isinf(array).any():
-            at = np.unravel_index(int(np.isinf(array).argmax()), array.shape)
-            raise Mismatch("finite numbers", f"infinity at index {list(map(int, at))}", where)
+    if array.dtype.kind == "f":
+        # One pass over the data: a sum of squares is finite only if every element is. Where large
+        # numbers overflow it, the exact check below finds nothing.
+        flat = array if array.ndim == 1 else array.reshape(-1)
+        if not math.isfinite(flat.dot(flat)):
+            _check_finite(array, where)
     return array if array.dtype == dtype else array.astype(dtype)
 
 
-def _sum_of_squares(array: NDArray[Any]) -> float:
-    flat = array if array.ndim == 1 else array.reshape(-1)
-    return float(flat.dot(flat))
+def _check_finite(array: NDArray[Any], where: str) -> None:
+    for is_bad, name in ((np.isnan, "NaN"), (np.isinf, "infinity")):
+        bad = is_bad(array)
+        if bad.any():
+            at = np.unravel_index(int(bad.argmax()), array.shape)
+            raise Mismatch("finite numbers", f"{name} at index {list(map(int, at))}", where)
 
 
 def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> NDArray[Any]:
@@ -122,7 +122,7 @@ def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> N
         raise Mismatch(f"dtype {dtype}", "fractional numbers", where)
     if dtype.kind in "iu" and array.size:
         info = np.iinfo(dtype)
-        # As Python's integers: numpy's own do not compare with all of them.
+        # Compared as Python's integers: numpy's do not compare with all of them.
         if int(array.min()) < info.min or int(array.max()) > info.max:
             raise Mismatch(f"dtype {dtype}", f"numbers beyond {info.min}..{info.max}", where)
     return array.astype(dtype)
@@ -190,10 +190,10 @@ def sample(space: Space, rng: np.random.Generator) -> Any:
 
 
 def available_actions(space: Space, observation: Any) -> NDArray[np.int64] | None:
-    """Returns the actions that an observation's action mask allows, None if it has no mask.
+    """Returns the actions that an observation's action mask allows; None without a mask.
 
     Args:
-        space: of the actions; only those of a Discrete can be masked.
+        space: of the actions; only Discrete actions can be masked.
         observation: a conforming one.
 
     Raises:
