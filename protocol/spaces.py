@@ -18,7 +18,7 @@ ACTION_MASK_KEY = "action_mask"
 """Key of a Dict observation that says which Discrete actions are available, as in PettingZoo."""
 
 Bound = float | list[Any] | None
-"""A number for every element, nested lists for one each, None (or null inside) for no bound."""
+"""One number for all elements, or nested lists of one each; None for no bound."""
 
 
 class Box(msgspec.Struct, frozen=True, tag="box", tag_field="type", omit_defaults=True):
@@ -97,7 +97,7 @@ def bounds(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def from_gymnasium(space: Any) -> Space:
-    """Returns the plain form of a Gymnasium space, told by its class name.
+    """Returns the plain form of a Gymnasium space, recognised by its class name.
 
     Raises:
         TypeError: a kind of space that the protocol does not carry (Text, Graph, Sequence).

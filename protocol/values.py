@@ -1,4 +1,4 @@
-"""Values of a space: checked on their way in, and drawn at random.
+"""Values of a space: checked when they come from outside, and drawn at random.
 
 `conform` is the only place where a value from outside becomes an array.
 """
@@ -29,7 +29,7 @@ class Mismatch(ValueError):
 
     Args:
         expected: the (sub-)space.
-        got: what the value is instead.
+        got: what came instead.
         where: path of the sub-space inside a Dict or Tuple, "" at the top.
         hint: the likely cause, "" if none is known.
     """
