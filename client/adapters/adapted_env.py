@@ -1,7 +1,7 @@
 """What all adapters share: agents as strings, spaces and values as plain data, the global state.
 
-All that can be known of an agent before the first step is worked out here once: the step
-path looks it up in dicts by the environment's own agent id.
+What is known of an agent before the first step is worked out here once; a step looks it up by
+the environment's own agent id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from muxrl.protocol.spaces import Space, from_gymnasium
 
 
 class Names(dict[Hashable, str]):
-    """The string name of each of the environment's agent ids; refuses an unknown one."""
+    """The name of each of the environment's agent ids; refuses an unknown one."""
 
     def __missing__(self, agent: Hashable) -> str:
         raise SimulationError(
@@ -40,8 +40,8 @@ class AdaptedEnv:
         has_state: whether its method `state()`, if there is one, gives a global state.
 
     Raises:
-        SimulationError: no agents, two ids of one name, or no space, or a space that cannot
-            travel.
+        SimulationError: there are no agents, two ids have the same name, or a space is missing
+            or of a kind that the protocol does not have.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ def _ask(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> Any:
     cause: Exception | None = None
     try:
         space = space_of(agent)
-    # By these an environment without such a space tells so, each framework by another.
+    # What an environment without such a space raises depends on its framework.
     except (AttributeError, KeyError, TypeError, NotImplementedError) as error:
         space, cause = None, error
     if space is None:
@@ -178,7 +178,7 @@ def _state_size_of(env: Any) -> int | None:
     env.reset()
     try:
         return int(np.size(state()))
-    except NotImplementedError:  # a stub that `_is_inherited_stub` does not know, or a wrapper's
+    except NotImplementedError:  # another stub, or a wrapper's
         return None
 
 

@@ -13,11 +13,10 @@ from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 
 class PettingZooAEC(AdaptedEnv):
-    """A step is one agent's action, up to where the next live agent is to act.
+    """A step is one agent's action, and goes on until another live agent is to act.
 
-    Done agents, which PettingZoo wants stepped with None, are stepped here. An agent's
-    reward is what `env.last()` says: all that it has got since it last acted, given when
-    its turn comes or when it is done.
+    Done agents, which PettingZoo wants stepped with None, are stepped here. An agent's reward is
+    that of `env.last()`: the sum since it last acted, given at its turn or when it is done.
 
     Args:
         env: a `pettingzoo.AECEnv`, or whatever behaves like one.

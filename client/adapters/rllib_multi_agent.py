@@ -1,4 +1,4 @@
-"""An RLlib MultiAgentEnv as a `Simulation`: whoever is observed acts next.
+"""An RLlib MultiAgentEnv as a `Simulation`: agents that are observed act next.
 
 https://docs.ray.io/en/latest/rllib/multi-agent-envs.html
 """
@@ -13,8 +13,8 @@ from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 ALL = "__all__"
 MAX_IDLE_STEPS = 10_000
-"""Steps in a row in which nobody acts. RLlib allows them; a simulation that needs more than
-this to observe somebody is taken to be stuck, so that it ends as an error, not as a hang."""
+"""Maximum number of steps in a row in which no agent is observed. RLlib allows such steps; a
+simulation with more of them is taken to be stuck, and ends with an error instead of hanging."""
 
 
 class RLlibMultiAgent(AdaptedEnv):
@@ -121,7 +121,7 @@ def _joined(first: StepResult, second: StepResult) -> StepResult:
 
 
 def _agent_ids(env: Any) -> list[Hashable]:
-    """Returns all agents; an env of RLlib's older style names them in other places only."""
+    """Returns all agents; older RLlib environments name them in other attributes."""
     for name in ("possible_agents", "agents", "_agent_ids", "observation_spaces"):
         ids = getattr(env, name, None)
         if ids:

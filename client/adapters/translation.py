@@ -20,9 +20,9 @@ def _same(value: Any) -> Any:
 def reader(space: Any) -> Reader:
     """Returns the function that makes an observation in Gymnasium's `space` plain.
 
-    Arrays are copied, for many environments write each step into the same buffer, and a
-    float array gets the declared width. Whatever else is wrong is left as it is, for the
-    server to refuse with the agent's name.
+    Arrays are copied, since many environments write each step into the same buffer, and float
+    arrays get the declared width. Anything else that is wrong stays as it is: the server refuses
+    it and names the agent.
     """
     kind = type(space).__name__
     if kind == "Box" and np.dtype(space.dtype).kind == "f":
@@ -43,7 +43,7 @@ def reader(space: Any) -> Reader:
             if not isinstance(value, Mapping):
                 return value
             return {
-                str(key): readers.get(str(key), _same)(item)  # a wrong key is for the server
+                str(key): readers.get(str(key), _same)(item)  # the server refuses a wrong key
                 for key, item in value.items()
             }
 
@@ -75,8 +75,8 @@ def _read_array(value: Any) -> Any:
 def writer(space: Any) -> Writer:
     """Returns the function that makes a plain action one of Gymnasium's `space`.
 
-    An array is copied in the space's dtype: Gymnasium's `contains` refuses a wider one, and
-    arrays that came over the wire are read-only, which an environment may not expect.
+    An array is copied in the space's dtype: Gymnasium's `contains` refuses a wider dtype, and
+    arrays from the network are read-only, which an environment may not expect.
     """
     kind = type(space).__name__
     if kind == "Discrete":
