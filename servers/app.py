@@ -1,8 +1,9 @@
 """The app of a policy server: items in, answers out, over any transport.
 
-Exceptions become answers here and nowhere else. A refused item is answered as such; the other
-items of its frame, the other episodes and the connection go on. `muxrl.servers.websocket` and
-`muxrl.servers.http` are the transports.
+The way of a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
+`Feed` may hold it, the `Batcher` computes its actions, and `Frame.finish` sends its answers.
+An exception becomes the answer to its item; the other items, the other episodes and the connection
+go on. `muxrl.servers.websocket` and `muxrl.servers.http` are the transports.
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ class PolicyServerApp:
     """What all transports share.
 
     Args:
+        spec: what clients are told of the server.
         address: "host:port", for messages.
+        token: bearer token that clients must present, "" for none.
+        store: the episodes.
+        batcher: computes actions.
+        feed: its gate holds training frames while simulations have to wait for the learner.
+        status: returns the server's status.
+        shutdown: stops the server.
     """
 
     spec: ServerSpec
@@ -55,15 +63,15 @@ class PolicyServerApp:
     shutdown: Callable[[], None]
     num_refused: int = 0
     num_connections: int = 0
-    """WebSockets that are open."""
+    """Number of open WebSockets."""
 
     # --- items --------------------------------------------------------------------------
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
-        """Answers the items of a frame, in order; nothing is raised.
+        """Answers the items of a frame, in order; raises nothing.
 
-        The answers have gone when this returns, unless the frame waits at the gate or for others
-        to share its forward pass.
+        The answers have been sent when this returns, unless the frame waits at the gate or for
+        other frames to share its forward pass.
 
         Args:
             items, reply, is_alone: see `Frame`.
@@ -81,7 +89,7 @@ class PolicyServerApp:
             self.batcher.submit(frame)
 
     async def answered(self, items: list[AnyItem]) -> list[AnyReply]:
-        """Returns what `answer` replies, for one of many who ask."""
+        """Returns the answers to the items of a frame."""
         answers: asyncio.Future[list[AnyReply]] = asyncio.get_running_loop().create_future()
 
         def reply(replies: list[AnyReply]) -> None:
@@ -119,7 +127,7 @@ class PolicyServerApp:
     # --- access -------------------------------------------------------------------------
 
     def authorize(self, header: str | None) -> None:
-        """Raises `Unauthorized` unless the header bears the token, or none is asked for."""
+        """Raises `Unauthorized` unless the header has the token, or the server needs none."""
         if not self.token:
             return
         given = (header or "").removeprefix("Bearer ").encode(errors="surrogateescape")

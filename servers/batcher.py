@@ -1,7 +1,6 @@
-"""Natural batching: whatever waits when the event loop comes round is one forward pass.
+"""Natural batching: the frames of one iteration of the event loop share a forward pass.
 
-There is no artificial wait. Frames that arrived on several connections in one turn of the
-event loop share a pass; a frame of the only connection goes through at once.
+There is no artificial wait, and with only one connection a frame is computed at once.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ class Batcher:
         self._frames: list[Frame] = []
 
     def submit(self, frame: Frame) -> None:
-        """Has a frame's actions computed and its answers sent.
+        """Computes the actions of a frame and sends its answers: at once if it is alone, else soon.
 
-        If the frame is alone, that has been done when this returns. If it fails, its steps may be
-        submitted again, in another frame.
+        Steps whose actions could not be computed may be submitted again in another frame.
         """
         self._frames.append(frame)
         if frame.is_alone:
@@ -43,7 +41,7 @@ class Batcher:
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
-        # A step is here twice if its client came back on another connection.
+        # A step is in two frames if its client repeated it on a new connection.
         waiting = {id(s): s for frame in frames for s in frame.pending if s.answer is None}
         steps = list(waiting.values())
         problem: NotServing | None = None

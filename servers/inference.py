@@ -1,7 +1,7 @@
-"""Actions from RLModules: the live copy that serves, and one forward pass per policy and flush.
+"""Actions from RLModules, one forward pass for each policy.
 
-There are two copies of the modules. New weights are loaded into the idle one and the two change
-places, so that a forward pass never sees half-loaded weights and never waits for a load.
+There are two copies of the modules. New weights are loaded into the idle copy, then the copies are
+swapped, so that a forward pass never sees half-loaded weights and never waits for a load.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Extras = dict[str, Any]
 
 
 class _Copy:
-    """One copy of the modules, with what is known of them beforehand."""
+    """One copy of the modules, and facts about them."""
 
     def __init__(self, modules: MultiRLModule) -> None:
         self.modules = modules
@@ -45,7 +45,7 @@ class _Copy:
 
 
 class Inference:
-    """Serves actions from the newest weights.
+    """Chooses actions with the newest weights; see `muxrl.servers.policies.Acting`.
 
     Args:
         build: makes one inference-only copy of the modules.
@@ -68,7 +68,7 @@ class Inference:
 
     @property
     def modules(self) -> MultiRLModule:
-        """The modules in use; not to be kept, since they change places."""
+        """The modules in use now; do not keep them, since the copies are swapped."""
         return self._live.modules
 
     @property
@@ -87,9 +87,9 @@ class Inference:
             self.weights_seq_no = weights_seq_no
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        """Computes the actions of many steps, one forward pass per policy; see `Acting`.
+        """Computes the actions of many steps.
 
-        Recurrent state is only read here: if one policy raises, none has moved on.
+        Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
         requests: list[SeatRequest] = []
         # Evaluation has a pass of its own, since the size of a batch shows in the last bits.
@@ -113,10 +113,10 @@ class Inference:
 
     @contextlib.contextmanager
     def _noise_of_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> Iterator[None]:
-        """Random numbers of their own: training draws the same ones with or without evaluation.
+        """Gives evaluation random numbers of its own, so that training draws the same without it.
 
-        Modules and distributions of torch know one generator, the learning thread's, too. Where
-        they draw, an update under way meanwhile may get some of evaluation's numbers.
+        Torch modules and distributions draw from the global generator, as the learning thread does.
+        An update that runs at the same time may get some of evaluation's numbers.
         """
         is_numpy = self._live.numpy[policy_id] is not None and isinstance(
             requests[0].seat.action_space, gymnasium.spaces.Discrete
@@ -197,9 +197,13 @@ class Inference:
         else:
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
             actions, extras = self._from_distribution(module, inputs, requests, should_explore)
-        if state is not None:  # RLlib's learners begin sequences with it
-            extras[Columns.STATE_OUT] = state
-        return _by_row(actions, extras, state)
+        chosen = _by_row(actions, extras, state)
+        if state is None:
+            return chosen
+        return [  # RLlib's learners begin sequences with recorded states
+            one._replace(extra_outputs={**one.extra_outputs, Columns.STATE_OUT: one.module_state})
+            for one in chosen
+        ]
 
     def _from_distribution(
         self, module: Any, inputs: torch.Tensor, requests: list[SeatRequest], should_explore: bool
@@ -235,31 +239,27 @@ _NO_CONTEXT = contextlib.nullcontext()
 
 
 def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:
-    """Takes the columns of a pass apart.
+    """Splits the columns of a forward pass by row.
 
     Args:
         actions: ``[B, ...]``.
-        extras: name to ``[B, ...]`` or a tree of those.
+        extras: name to ``[B, ...]``.
         state: tree of ``[B, ...]``; None where the module has no recurrent state.
     """
+    rows = range(len(actions))
+    states = (
+        [None for _ in rows]
+        if state is None
+        else [tree.map_structure(lambda column, row=row: column[row], state) for row in rows]
+    )
     return [
-        SeatAction(
-            actions[row],
-            {name: _row(column, row) for name, column in extras.items()},
-            _row(state, row),
-        )
-        for row in range(len(actions))
+        SeatAction(actions[row], {name: extras[name][row] for name in extras}, states[row])
+        for row in rows
     ]
 
 
-def _row(columns: Any, row: int) -> Any:
-    if isinstance(columns, np.ndarray):
-        return columns[row]
-    return columns if columns is None else tree.map_structure(lambda column: column[row], columns)
-
-
 def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
-    """Puts what was chosen elsewhere in the place of the policy's actions."""
+    """Replaces the policy's actions by those that were chosen elsewhere."""
     for i, request in enumerate(requests):
         logged = request.logged_action
         if logged is None:

@@ -1,8 +1,8 @@
-"""Seats: who takes part in a server's episodes, as RLlib records it.
+"""Seats: the agents of a server's episodes as RLlib records them.
 
-A simulation speaks of agents; RLlib's recorder speaks of agents, too, but a QMIX team is *one*
-of them there. A seat is one such recorded agent: an agent alone (`SoloSeat`) or a team
-(`TeamSeat`). Seats are made once for a server; what changes in an episode is in `SeatRecord`.
+A QMIX team is one agent to RLlib, and several to the simulation. A seat is an agent in RLlib's
+sense: an agent alone (`SoloSeat`) or a team (`TeamSeat`). Seats are made once for a server; what
+changes in an episode is in `SeatRecord`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from muxrl.servers.teams import NO_ACTION, TeamProblem, TeamSpec, team_reward
 
 
 class StepView(NamedTuple):
-    """What the simulation shows at one step, to all seats."""
+    """What the simulation shows in one step, to all seats."""
 
     observations: Mapping[str, Any]
     state: Any = None
     """The simulation's global state, if it has been asked for."""
     departed: Collection[str] = ()
-    """Agents that have left for good by now."""
+    """Agents that are done by now."""
 
 
 class SeatRequest(NamedTuple):
@@ -80,7 +80,7 @@ class SeatRecord:
 
 
 class Seat(Protocol):
-    """One agent as RLlib records it."""
+    """One agent in RLlib's sense."""
 
     seat_id: str
     policy_id: str
@@ -89,7 +89,7 @@ class Seat(Protocol):
     action_space: gymnasium.Space
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
-        """Returns the recorded observation, or None if no member observes at this step_view."""
+        """Returns the recorded observation, or None if no member observes in this step."""
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         """Returns the recorded reward."""
@@ -98,9 +98,9 @@ class Seat(Protocol):
         """Returns what goes to the simulation: an action for each acting member."""
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        """Returns the recorded form of actions that were taken elsewhere, None if none were.
+        """Returns the recorded form of actions that were chosen elsewhere, None if none were.
 
-        Of a team it has `NO_ACTION` for the members whose action is their policy's.
+        For a team, members that act by their policy have `NO_ACTION`.
         """
 
 

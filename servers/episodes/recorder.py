@@ -1,11 +1,10 @@
-"""One episode, recorded seat by seat as RLlib's learners read it.
+"""One episode, recorded seat by seat for RLlib's learners.
 
-Each seat has a track of its own, which becomes a `SingleAgentEpisode` when a chunk is handed over,
-with a `MultiAgentEpisode` around them all. RLlib's own `MultiAgentEpisode.add_env_step` and `cut`
-do not carry what happens on a server fed from outside: an episode in which every agent *seen so
-far* is done is taken for terminated (later agents are dropped, truncated ones not bootstrapped),
-and a cut loses the action of an agent that has not observed since, or the last transition of one
-that ends without a final observation.
+Each seat has a track, which becomes a `SingleAgentEpisode` when a chunk is delivered, inside a
+`MultiAgentEpisode`. RLlib's own `MultiAgentEpisode.add_env_step` and `cut` do not fit a server: an
+episode in which every agent *seen so far* is done counts as terminated (later agents are dropped,
+truncated agents not bootstrapped), and a cut loses the action of an agent that has not observed
+since, or the last transition of an agent that ends without a final observation.
 
 ::
 
@@ -27,7 +26,7 @@ from muxrl.servers.seats import Seat, SeatAction
 
 
 class _Track:
-    """What one seat has done, in plain lists: RLlib's buffers cost ten times as much a step."""
+    """The record of one seat, in lists: RLlib's buffers cost ten times as much a step."""
 
     __slots__ = ("actions", "extra_outputs", "is_terminated", "is_truncated", "num_before",
                  "num_lookback", "observations", "open_action", "reward",
@@ -86,7 +85,7 @@ class _Track:
 
 
 class Recorder:
-    """Writes transitions down, and cuts off what the learner may have.
+    """Records transitions, and cuts chunks for the learner.
 
     Args:
         episode_id: unique.
@@ -165,7 +164,7 @@ class Recorder:
         self._weights_seq_nos.append(weights_seq_no)
 
     def _observe(self, seat_id: str, observation: Any) -> None:
-        """Begins a seat's record, or completes the transition of its open action."""
+        """Starts a seat's track, or completes the transition of its open action."""
         track = self._tracks.get(seat_id)
         if track is None:
             self._tracks[seat_id] = _Track(observation)
@@ -178,7 +177,7 @@ class Recorder:
         return None if track is None else track.observations[-1]
 
     def cut(self) -> Chunk | None:
-        """Takes off what has been recorded so far, and goes on; None if there is nothing."""
+        """Returns what was recorded since the last cut, None if nothing was; recording goes on."""
         if not self._weights_seq_nos:
             return None
         chunk = self._chunk()
@@ -188,7 +187,7 @@ class Recorder:
         return chunk
 
     def finish(self, *, is_aborted: bool = False) -> Chunk | None:
-        """Takes off the rest; an aborted episode counts as truncated at its last full step."""
+        """Returns the rest; an aborted episode counts as truncated at its last full step."""
         if not self._weights_seq_nos:
             return None
         if is_aborted and not self._is_terminated and not self._is_truncated:
@@ -219,7 +218,7 @@ class Recorder:
         return chunk
 
     def _single(self, seat_id: str, track: _Track) -> SingleAgentEpisode:
-        """A seat's record as RLlib has it; the lists change hands."""
+        """Returns a track in RLlib's form; the lists are handed over, not copied."""
         seat = self._seats[seat_id]
         return SingleAgentEpisode(
             id_=f"{self._episode_id}_{seat_id}",

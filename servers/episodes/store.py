@@ -101,7 +101,7 @@ class EpisodeStore:
     def accept(
         self, item: StartEpisode | Step | EndEpisode | AbortEpisode, now: float
     ) -> AnyReply | PendingStep:
-        """Takes one item of a client.
+        """Handles one item of a client.
 
         Raises:
             ProtocolError: it is refused, and nothing of it was recorded.
@@ -115,12 +115,12 @@ class EpisodeStore:
         return self._abort(item, now)
 
     def expire(self, now: float) -> list[str]:
-        """Closes idle episodes as truncated, forgets old tombstones; returns who expired."""
+        """Closes idle episodes as truncated, and forgets old tombstones; returns the closed ids."""
         limits = self.plan.limits
         expired = [
             episode_id
             for episode_id, episode in self._open.items()
-            # One that waits for its actions is not idle: it is us who are slow.
+            # An episode that waits for its actions is not idle: the server is slow.
             if (episode.pending is None or episode.pending.has_failed)
             and now - episode.last_seen > limits.episode_timeout_s
         ]

@@ -1,4 +1,4 @@
-"""What is recorded of an episode: who observed what, was rewarded how, and ended how, by seat.
+"""What is recorded of a step or an end: observations, rewards, and which seat ended how.
 
 ::
 
@@ -7,7 +7,7 @@
                 and the observations that are acted on next
     end         the same, without observations to act on
 
-Each is looked at as a whole first. Only when nothing in it has to be refused is it recorded.
+Each is recorded only after everything in it that may be refused has been looked at.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_ENDS = _Ends(0, set(), set(), {})
 
 
 class Transitions:
-    """Writes down one episode of one server.
+    """Records one episode of one server.
 
     Args:
         seats: by seat id.
@@ -55,7 +55,7 @@ class Transitions:
         self._weights_seq_no = 0
 
     def add_step(self, step: CheckedStep, *, is_first: bool) -> list[SeatRequest]:
-        """Records a step; returns what its actions are asked for.
+        """Records a step; returns a request for each seat that acts now.
 
         Raises:
             ValueMismatch: an action mask or a team forbids it, or a truncated agent has no final
@@ -123,9 +123,9 @@ class Transitions:
         self._weights_seq_no = weights_seq_no
 
     def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
-        """Counts what other servers' agents brought about before ours acted for the first time.
+        """Counts what other servers' agents brought about before this server's first action.
 
-        No action of ours is to be credited with it, so it is in the returns and nowhere else.
+        No action of this server's is credited with such rewards: they are in the returns only.
         """
         self._sum(rewards)
         self._mark_done(done)
