@@ -1,7 +1,7 @@
-"""Drives one simulation, or many in one process, with one message a server for all of them.
+"""Drives one simulation, or many in lockstep, with one message a server for all of them.
 
-A finished episode's end, its successor's start and that one's first step share a message, so
-that an episode of `n` steps costs `n` round trips, and `k` simulations cost no more than one.
+The end of an episode, the start of the next and its first step share a message, so that an
+episode of `n` steps costs `n` round trips; `k` simulations cost no more than one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from muxrl.protocol.messages import EndEpisode, Mode
 class EpisodeResult:
     """One episode that was played to its end.
 
-    `returns` are sums of raw rewards as the simulation gave them, by agent id; `num_steps` are
-    env steps; `seed` is what the simulation was reset with, None for its own choice.
+    `returns` are sums of raw rewards, by agent id; `num_steps` counts env steps; `seed` is what
+    the simulation was reset with, None for its own choice.
     """
 
     returns: dict[str, float]
@@ -38,7 +38,7 @@ class SimulationFailed(RuntimeError):
 
 @dataclass
 class _Slot:
-    """One simulation and the episode that it is in."""
+    """One simulation and its open episode."""
 
     simulation: Simulation
     episode: JointEpisode | None = None
@@ -52,12 +52,12 @@ class EnvLoop:
     """Plays episodes until it is told to stop.
 
     Args:
-        simulations: played in lockstep, one message a server for all.
+        simulations: played in lockstep.
         client: where actions come from.
         mode: "train", or "eval": measured, never trained on.
-        should_explore: None: as the mode suggests; a dict: by server id.
-        seeds: what to reset with, one for each episode; it ends the loop when it is used up.
-            None: the simulations choose.
+        should_explore: None: in mode "train" only; a dict: by server id.
+        seeds: what to reset with, one for each episode; the loop ends with them. None: the
+            simulations choose.
 
     Raises:
         AssignmentError: an agent of a simulation belongs to no server.
@@ -87,13 +87,13 @@ class EnvLoop:
         on_episode: Callable[[EpisodeResult], None] = lambda result: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Plays until the seeds are used up or `should_stop` says so (asked once a step).
+        """Plays until the seeds are used up or `should_stop`, asked once a step, returns True.
 
         Episodes that are open then are closed early: servers keep them as truncated.
 
         Args:
             on_episode: called with each finished episode.
-            should_stop: True ends the loop after the step it is in.
+            should_stop: True ends the loop after the current step.
 
         Raises:
             SimulationFailed: a simulation raised; its episode and all others are closed.
@@ -104,9 +104,8 @@ class EnvLoop:
             for slot in self._slots:
                 self._begin(slot, outbox)
             while outbox.items:
-                failures = self._client.exchange(outbox)
-                if failures:
-                    raise next(iter(failures.values()))
+                for failure in self._client.exchange(outbox).values():
+                    raise failure
                 if should_stop():
                     return
                 outbox = Outbox()
@@ -176,7 +175,7 @@ class EnvLoop:
             ) from error
 
     def _tell_ends(self, outbox: Outbox) -> None:
-        """Sends the ends in an outbox that is not sent: what has ended is not cut short."""
+        """Sends only the ends of an unsent outbox: those episodes are over, not aborted."""
         ends = Outbox()
         for server_id, items in outbox.items.items():
             for episode, item in zip(outbox.owners[server_id], items, strict=True):

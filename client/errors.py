@@ -1,11 +1,11 @@
-"""What can go wrong, sorted by what the caller can do about it.
+"""Errors of the client, sorted by what the caller can do about them.
 
 ::
 
     ClientError
     ├── AssignmentError      fix the code: an agent has no server, or two; an unknown server
     ├── EpisodeMisuse        fix the code: a verb out of order, an unknown or finished episode
-    ├── EpisodeAborted       reset the episode: it is closed on every server, other episodes go on
+    ├── EpisodeAborted       start a new episode: this one is closed on every server
     │   └── RefusedByServer  the same, and fix the code: the server says what was wrong
     └── ServerUnavailable    give up or wait: a server cannot be reached any more
 """
@@ -16,19 +16,19 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """Base of all that the client raises; it can be pickled, as Ray does between processes."""
+    """Base of the client's errors; all can be pickled, since Ray sends them between processes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own calls the class with `args` alone, without the keywords it demands.
+        # Exception.__reduce__ calls the class with `args` alone, without its keywords.
         return _restore, (type(self), self.args, self.__dict__)
 
 
 class AssignmentError(ClientError):
-    """Agents and servers do not fit together."""
+    """An agent has no server, or two, or a server is unknown."""
 
 
 class EpisodeMisuse(ClientError):
-    """A verb was called that the episode does not allow now."""
+    """A method was called that the episode does not allow now."""
 
 
 class EpisodeAborted(ClientError):
@@ -37,7 +37,7 @@ class EpisodeAborted(ClientError):
     Args:
         message: why.
         episode_id: which.
-        server_id: whose answer was the reason.
+        server_id: the server whose answer was the reason.
     """
 
     def __init__(self, message: str, *, episode_id: str, server_id: str) -> None:
@@ -50,9 +50,9 @@ class RefusedByServer(EpisodeAborted):
     """A server refused an item of this episode.
 
     Args:
-        code: HTTP status that stands for the refusal; see `muxrl.protocol.errors`.
+        code: HTTP status code of the refusal; see `muxrl.protocol.errors`.
         agent_id: the agent at fault, if there is one.
-        expected: what the server would have taken.
+        expected: what the server would have accepted.
         got: what it was sent.
     """
 
@@ -78,8 +78,8 @@ class ServerUnavailable(ClientError):
     """A server does not answer.
 
     Args:
-        message: who, where, and what was tried.
-        server_id: which; the address if its id is not known yet.
+        message: which server, where, and what was tried.
+        server_id: its id; its address if the id is not known yet.
     """
 
     def __init__(self, message: str, *, server_id: str) -> None:

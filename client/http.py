@@ -1,4 +1,4 @@
-"""HTTP/1.1 with JSON, by `requests`: the control plane, and a transport where only HTTP passes."""
+"""HTTP/1.1 with JSON: status and specs, and a transport where only HTTP gets through."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class HttpTransport:
-    """Talks JSON over one keep-alive connection.
+    """A `Transport` over one keep-alive connection.
 
     Args:
         address: "host:port" or "http://host:port".
         token: bearer token, "" for none.
-        timeout_s: longest wait for an answer. A server may hold one while it learns.
+        timeout_s: longest wait for an answer; a server may hold it back while it learns.
     """
 
     def __init__(self, address: str, *, token: str = "", timeout_s: float = 120.0) -> None:
         self.url = base_url(address)
         self._timeout = (_CONNECT_TIMEOUT_S, timeout_s)
         self._session = requests.Session()
-        self._session.trust_env = False  # a policy server is never behind the web's proxy
+        self._session.trust_env = False  # policy servers are not behind a web proxy
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
         # `requests` cannot send without waiting for the answer, so a thread does the waiting.
@@ -48,7 +48,7 @@ class HttpTransport:
         return spec
 
     def fetch_status(self) -> Status:
-        """Returns where the server's training stands."""
+        """Returns the server's training progress."""
         return decode_json(self._get("/v1/status"), Status)
 
     def send(self, items: Sequence[AnyItem]) -> None:
@@ -73,7 +73,7 @@ class HttpTransport:
         return self._checked(lambda: self._session.get(self.url + path, timeout=self._timeout))
 
     def _post(self, path: str, body: bytes) -> bytes:
-        # Every item is idempotent by (episode, t), so a lost answer may simply be asked for again.
+        # Items are idempotent by (episode, t), so the same body may be sent again.
         headers = {"Content-Type": "application/json"}
 
         def post() -> requests.Response:
@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
 
 
 def story_of(body: bytes) -> str:
-    """Returns the sentence in a refusal's body, or the body's beginning if it is none."""
+    """Returns the message of a refusal's body; the beginning of any other body."""
     try:
         return decode_json(body, Refused).message
     except MalformedMessage:

@@ -1,7 +1,7 @@
-"""One episode across all servers, as the client keeps it: what each server is still to be told.
+"""One episode across all servers: splits observations by server, and merges the actions.
 
-It splits and merges; it sends nothing. Rewards and ends wait here, by server, until that
-server has something to decide, and then go with the same message.
+It sends nothing. Rewards and ends are kept here until the server of their agents is asked for
+actions again, and go with that message.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from muxrl.protocol.messages import (
 )
 
 Items = dict[str, list[AnyItem]]
-"""What goes to each server, by server id."""
+"""Items for each server, by server id."""
 
 
 class ServerSide:
-    """What one server knows of the episode, and what it is to be told next."""
+    """The episode on one server, and what that server is to be told next."""
 
     __slots__ = ("agents", "final_observations", "machine", "returns", "rewards", "terminations",
                  "truncations")  # fmt: skip
@@ -43,7 +43,7 @@ class ServerSide:
         self.final_observations: dict[str, Any] = {}
 
     def clear(self) -> None:
-        """Forgets what has just been told."""
+        """Forgets what has just been put into an item."""
         self.rewards, self.terminations, self.truncations = {}, {}, {}
         self.final_observations = {}
 
@@ -57,7 +57,7 @@ class JointEpisode:
         server_ids: the servers that take part.
         wanting_state: those of them that are sent the global state.
         mode: "train" or "eval".
-        should_explore: None: as the mode suggests; a dict: by server id.
+        should_explore: None: in mode "train" only; a dict: by server id.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class JointEpisode:
         self._sides = {server_id: ServerSide(episode_id) for server_id in server_ids}
         self._actions: dict[str, Any] = {}
 
-    # --- telling ------------------------------------------------------------------------
+    # --- what the servers are told ------------------------------------------------------
 
     def start(self) -> Items:
-        """Returns the starts: one for every server, all or nothing."""
+        """Returns a start for every server."""
         self.is_open = True
         for side in self._sides.values():
             side.machine.handle(EpisodeEvent.START)
@@ -146,7 +146,7 @@ class JointEpisode:
         truncations: Mapping[str, bool],
         final_observations: Mapping[str, Any],
     ) -> None:
-        """Keeps what followed from the last actions until its server is next spoken to.
+        """Keeps what followed from the last actions until its server is told.
 
         Raises:
             AssignmentError: an agent belongs to no server.
@@ -168,7 +168,7 @@ class JointEpisode:
     def end(
         self, observations: Mapping[str, Any], *, is_truncated: bool, state: Any = None
     ) -> Items:
-        """Returns the ends: one for every server, also where all agents ended long ago."""
+        """Returns an end for every server, even if all of its agents are done already."""
         self.log({}, {}, {}, observations)
         items: Items = {}
         for server_id, side in self._sides.items():
@@ -184,7 +184,7 @@ class JointEpisode:
                     state if server_id in self._wanting_state else None,
                 )
             ]
-            side.machine.check(EpisodeEvent.END)  # ended once the server has said so
+            side.machine.check(EpisodeEvent.END)  # it is ended when the server has answered
             side.clear()
         self.is_open = False
         return items
@@ -199,7 +199,7 @@ class JointEpisode:
                 items[server_id] = [AbortEpisode(self.episode_id, reason)]
         return items
 
-    # --- hearing ------------------------------------------------------------------------
+    # --- what the servers answer --------------------------------------------------------
 
     def hear(self, server_id: str, reply: AnyReply) -> None:
         """Takes in a reply that is not a refusal."""

@@ -1,4 +1,4 @@
-"""One client for many policy servers: splits each step, asks all at once, merges the answers."""
+"""One client for many policy servers: asks all of them at once and merges their answers."""
 
 from __future__ import annotations
 
@@ -30,34 +30,33 @@ _TRANSPORTS: dict[str, Callable[..., Transport]] = {
 
 
 class Outbox:
-    """Everything that goes to the servers at one time: one frame for each, many episodes in it."""
+    """What is sent in one exchange: a frame for each server, with the items of many episodes."""
 
     def __init__(self) -> None:
         self.items: dict[str, list[AnyItem]] = {}
         self.owners: dict[str, list[JointEpisode]] = {}
 
     def add(self, episode: JointEpisode, items: Items) -> None:
-        """Adds what an episode has to say."""
+        """Adds the items of one episode."""
         for server_id, mine in items.items():
             self.items.setdefault(server_id, []).extend(mine)
             self.owners.setdefault(server_id, []).extend([episode] * len(mine))
 
 
 class MultiplexingClient:
-    """The verbs of RLlib's ``PolicyClient``, for one simulation and many servers.
+    """The methods of RLlib's ``PolicyClient``, for one simulation and many servers.
 
-    Every agent belongs to the server whose spec names it. Not for use by several threads;
-    one client a thread.
+    Every agent belongs to the server whose spec names it. A client is for one thread only.
 
     Args:
-        servers: addresses ("host:port" or "http://host:port"), or ready transports; as a dict
-            they are named, and the names must be the servers' own ids.
+        servers: addresses ("host:port" or "http://host:port"), or ready transports; the keys of
+            a dict must be the servers' own ids.
         token: bearer token of all servers, "" for none.
-        timeout_s: longest wait for one answer. A server may hold one while it learns.
+        timeout_s: longest wait for one answer; a server may hold it back while it learns.
         transport: "websocket" (msgpack) or "http" (JSON).
 
     Raises:
-        AssignmentError: two servers claim one agent, or a name is not the server's own.
+        AssignmentError: two servers have the same agent, or a key is not the server's own id.
         ServerUnavailable: one cannot be reached.
     """
 
@@ -89,7 +88,7 @@ class MultiplexingClient:
         )
         self._episodes: dict[str, JointEpisode] = {}
         self.num_mismatches = 0
-        """Episodes whose steps or returns a server counted otherwise than this client."""
+        """Episodes whose steps or returns a server counted differently from this client."""
 
     def _join(self, name: str | None, transport: Transport) -> None:
         spec = transport.fetch_spec()
@@ -106,7 +105,7 @@ class MultiplexingClient:
         self._transports[server_id] = transport
         self.specs[server_id] = spec
 
-    # --- the verbs ----------------------------------------------------------------------
+    # --- RLlib's methods ----------------------------------------------------------------
 
     def start_episode(
         self,
@@ -119,21 +118,19 @@ class MultiplexingClient:
 
         Args:
             episode_id: unique; None makes one.
-            training_enabled: False: the servers act and measure, and never train on it.
+            training_enabled: False: the episode is measured, and never trained on.
             should_explore: None: explore if training is enabled.
 
         Returns:
             The episode's id.
 
         Raises:
-            RefusedByServer: a server refused; it is closed on the others again.
+            RefusedByServer: a server refused; the episode is closed on the others.
             ServerUnavailable: a server does not answer.
         """
         mode: Mode = "train" if training_enabled else "eval"
         episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
-        outbox = Outbox()
-        outbox.add(episode, episode.start())
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.start())
         return episode.episode_id
 
     def get_action(
@@ -143,7 +140,7 @@ class MultiplexingClient:
 
         Args:
             episode_id: one id, or several: then `observations` (and `state`) are dicts by
-                episode id, and so is the answer. All go in one message a server.
+                episode id, and so is the answer. A server gets all of them in one message.
             observations: by agent id; float arrays as their space says, or nested lists.
             state: the simulation's global state, float32 [state_size], if a server asks for it.
 
@@ -159,9 +156,7 @@ class MultiplexingClient:
         if not isinstance(episode_id, str):
             return self._get_actions(episode_id, observations, state or {})
         episode = self._find(episode_id)
-        outbox = Outbox()
-        outbox.add(episode, episode.step(observations, state))
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.step(observations, state))
         return episode.take_actions(observations)
 
     def _get_actions(
@@ -173,9 +168,8 @@ class MultiplexingClient:
         outbox = Outbox()
         for e in episodes:
             outbox.add(e, e.step(observations[e.episode_id], states.get(e.episode_id)))
-        failures = self.exchange(outbox)
-        if failures:
-            raise next(iter(failures.values()))
+        for failure in self.exchange(outbox).values():
+            raise failure
         return {e.episode_id: e.take_actions(observations[e.episode_id]) for e in episodes}
 
     def log_action(
@@ -198,9 +192,7 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        outbox = Outbox()
-        outbox.add(episode, episode.step(observations, state, actions))
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.step(observations, state, actions))
 
     def log_returns(
         self,
@@ -211,17 +203,17 @@ class MultiplexingClient:
         truncations: Mapping[str, bool] | None = None,
         final_observations: Mapping[str, Any] | None = None,
     ) -> None:
-        """Notes what followed from the last actions; it travels with the next message.
+        """Keeps what followed from the last actions; it is sent with the next message.
 
-        Rewards of an agent add up until its next action; none means 0.
+        Rewards of an agent add up until its next action; without any, its reward is 0.
 
         Args:
             episode_id: which.
             rewards: by agent id.
-            infos: taken for compatibility with RLlib's verb; servers have no use for them.
-            terminations: agents that have ended (``__all__`` is ignored: say `end_episode`).
-            truncations: agents that were cut short.
-            final_observations: what these agents saw last; truncated ones must have one.
+            infos: ignored; here for compatibility with RLlib's method.
+            terminations: agents that have terminated (``__all__`` is ignored: use `end_episode`).
+            truncations: agents that were truncated.
+            final_observations: last observations of these agents; a truncated agent needs one.
 
         Raises:
             EpisodeMisuse, AssignmentError: as `get_action`.
@@ -243,17 +235,15 @@ class MultiplexingClient:
         Args:
             episode_id: which.
             observations: the last ones, of agents that are not done yet.
-            truncated: whether those were cut short (a time limit: their values are
-                bootstrapped) rather than terminated.
+            truncated: whether those were truncated, by a time limit, say, so that their values
+                are bootstrapped, rather than terminated.
             state: as for `get_action`.
 
         Raises:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        outbox = Outbox()
-        outbox.add(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
-        self._exchange_one(outbox, episode)
+        self._tell(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
 
     def abort_episode(self, episode_id: str, reason: str = "") -> None:
         """Closes an episode early everywhere; servers keep it as truncated at its last step."""
@@ -274,7 +264,7 @@ class MultiplexingClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- many episodes a message ----------------------------------------------------------
+    # --- many episodes in one message -----------------------------------------------------
 
     @property
     def wants_state(self) -> bool:
@@ -297,7 +287,7 @@ class MultiplexingClient:
         episode_id: str | None = None,
         should_explore: bool | Mapping[str, bool] | None = None,
     ) -> JointEpisode:
-        """Makes an episode that no server knows yet: its `start` is to be put into a `Outbox`."""
+        """Makes an episode that no server knows yet; put its `start` into an `Outbox`."""
         episode_id = episode_id or uuid.uuid4().hex
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
@@ -313,7 +303,7 @@ class MultiplexingClient:
         return episode
 
     def exchange(self, outbox: Outbox) -> dict[str, EpisodeAborted]:
-        """Sends a frame to every server that is spoken to, then takes in every answer.
+        """Sends every server its frame, then takes in all answers.
 
         Returns:
             The episodes that a server refused, by id; they are closed on all servers.
@@ -393,13 +383,15 @@ class MultiplexingClient:
                 logger.error("counts differ: %s", story)
             episode.mismatches = []
 
-    def _exchange_one(self, outbox: Outbox, episode: JointEpisode) -> None:
-        failures = self.exchange(outbox)
-        if failures:
-            raise next(iter(failures.values()))
+    def _tell(self, episode: JointEpisode, items: Items) -> None:
+        """Exchanges the items of one episode; raises if a server refuses one."""
+        outbox = Outbox()
+        outbox.add(episode, items)
+        for failure in self.exchange(outbox).values():
+            raise failure
 
     def _abort(self, episode: JointEpisode, reason: str, without: str | None) -> None:
-        """Closes an episode wherever it can be, and swallows what cannot be told any more."""
+        """Closes an episode on all servers that can still be reached."""
         self._episodes.pop(episode.episode_id, None)
         for server_id, items in episode.abort(reason[:500]).items():
             if server_id == without:

@@ -1,4 +1,4 @@
-"""The client of one server, with the verbs of RLlib's former ``PolicyClient``."""
+"""The client of one server, with the methods of RLlib's former ``PolicyClient``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muxrl.client.transport import Transport
 
 
 class PolicyClient(MultiplexingClient):
-    """A `MultiplexingClient` with a single server; see there.
+    """A `MultiplexingClient` of a single server.
 
     Args:
         server: "host:port", "http://host:port", or a ready transport.

@@ -22,16 +22,17 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Step,
 )
-from muxrl.protocol.spaces import Space, sample_action
+from muxrl.protocol.spaces import Space
+from muxrl.protocol.values import sample_action
 
 
 class RandomTransport:
-    """Stands in for the server that `spec` describes, and acts at random in its place.
+    """Acts at random in place of the server that `spec` describes.
 
     Action masks in observations (key ``action_mask``) are respected.
 
     Args:
-        spec: whose agents to play.
+        spec: of the server whose agents it plays.
         seed: of the actions.
     """
 
@@ -43,7 +44,7 @@ class RandomTransport:
 
     @classmethod
     def for_agents(cls, agents: Mapping[str, tuple[Space, Space]], seed: int = 0) -> Self:
-        """Returns one where there is no server to stand in for.
+        """Returns one for agents that have no server.
 
         Args:
             agents: agent id to its observation and action space.

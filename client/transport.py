@@ -1,6 +1,6 @@
-"""The seam between the multiplexer and a server: send items, receive their replies.
+"""The interface between the client and a server: send items, receive their replies.
 
-Two calls instead of one, so that every server has its message before any answer is awaited.
+Two calls, not one, so that every server has its message before any answer is awaited.
 Implementations: `client.websocket` (the default), `client.http`, `client.random_policy` (no
 server at all).
 """
@@ -24,17 +24,17 @@ AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode
 
 
 class Transport(Protocol):
-    """One conversation with one server; not for use by several threads."""
+    """One conversation with one server, for one thread only."""
 
     def fetch_spec(self) -> ServerSpec:
-        """Returns what the server says of itself.
+        """Returns the server's spec.
 
         Raises:
             ServerUnavailable: it cannot be reached.
         """
 
     def send(self, items: Sequence[AnyItem]) -> None:
-        """Sends a frame; returns before it is answered.
+        """Sends a frame without waiting for the answer.
 
         Raises:
             ServerUnavailable: it cannot be reached.
@@ -48,14 +48,14 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Ends the conversation; harmless if it has ended."""
+        """Ends the conversation; may be called again."""
 
 
 def base_url(address: str) -> str:
     """Returns "http://host:port" for "host:port", "http://host:port/" and the like.
 
     Raises:
-        ValueError: there is no host or no port in it.
+        ValueError: `address` has no host or no port.
     """
     parts = urlsplit(address if "//" in address else f"//{address}")
     scheme = {"": "http", "ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)

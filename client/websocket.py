@@ -1,6 +1,6 @@
 """WebSocket, one msgpack frame a message: the transport of the step path.
 
-The protocol is `websockets`' sans-I/O half, run over a plain blocking socket. Its ready-made
+The protocol is `websockets`' sans-I/O half over a plain blocking socket. The library's own
 blocking client reads in a second thread, and handing every answer from thread to thread costs
 as much as the round trip itself.
 """
@@ -54,7 +54,7 @@ class _Connection:
         except BaseException:
             self._socket.close()
             raise
-        self._protocol.events_received()  # the response to the handshake
+        self._protocol.events_received()  # discards the response to the handshake
 
     def send(self, data: bytes) -> None:
         if self._protocol.state is not State.OPEN:
@@ -89,7 +89,7 @@ class _Connection:
             self._read()
 
     def close(self) -> None:
-        """Says goodbye, without waiting for an answer."""
+        """Sends a close frame, without waiting for its answer."""
         try:
             if self._protocol.state is State.OPEN:
                 self._protocol.send_close()
@@ -127,12 +127,12 @@ _DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 
 
 class WebSocketTransport:
-    """Keeps one WebSocket to one server, and opens it again once if it breaks.
+    """A `Transport` over one WebSocket, reopened once if it breaks.
 
     Args:
         address: "host:port" or "http://host:port".
         token: bearer token, "" for none.
-        timeout_s: longest wait for an answer. A server may hold one while it learns.
+        timeout_s: longest wait for an answer; a server may hold it back while it learns.
     """
 
     def __init__(self, address: str, *, token: str = "", timeout_s: float = 120.0) -> None:
@@ -156,7 +156,7 @@ class WebSocketTransport:
         self._frame = encode(Batch(list(items)))
         size = len(self._frame)
         if self._max_bytes and size > self._max_bytes:
-            # The server would cut the connection, and its reason could be lost with it.
+            # The server would close the connection, and its reason could be lost.
             self._refusals = [self._too_large(item, size) for item in items]
             return
         try:
@@ -171,7 +171,7 @@ class WebSocketTransport:
         try:
             answer = self._receive_frame()
         except _Broken:
-            # Every item is idempotent by (episode, t): what was answered is answered alike.
+            # Items are idempotent by (episode, t): a repeat gets the old answer.
             self._reopen()
             try:
                 answer = self._receive_frame()
@@ -204,7 +204,7 @@ class WebSocketTransport:
         try:
             return self._open().receive(self._timeout_s)
         except TimeoutError:
-            # The answer may still come, and must not be taken for the next frame's.
+            # The answer may still come, and must not be taken for that of the next frame.
             self._drop()
             raise self._unavailable(
                 f"no answer within {self._timeout_s:g} s; {self._why_silent()}"

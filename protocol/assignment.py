@@ -1,13 +1,11 @@
 """Which server serves which agents, as one string: `qmix:adversary_0,adversary_1|ppo:agent_0`.
 
-One assignment has one string, whatever the order in which it was written down, and two
-assignments never share one. So it can name results and be compared.
+An assignment has exactly one string, in whatever order it was written down, and no two
+assignments share one. So the string can name results and be compared.
 
-The parts stand in the order of their agents' names, so that two assignments of the same teams
-to different algorithms line up. In names, ``%``, ``:``, ``|`` and ``,`` are written as in
-URLs: ``%25``, ``%3A``, ``%7C``, ``%2C``.
-
-Where a file or folder is named after an assignment, `file_name` is its short form.
+Parts are sorted by their agents' names, so that two assignments of the same teams to different
+algorithms line up. In names, ``%``, ``:``, ``|`` and ``,`` are escaped as in URLs: ``%25``,
+``%3A``, ``%7C``, ``%2C``. `file_name` makes a short name for files and folders.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-# "%" first: the others bring new ones in.
+# "%" first: the other escapes contain it.
 _ESCAPES = {"%": "%25", ":": "%3A", "|": "%7C", ",": "%2C"}
 
 _MAX_READABLE = 40
-"""Of a file name's part for people: paths of runs stay below what file systems allow."""
+"""Length of a file name's readable part: paths of runs stay below what file systems allow."""
 _NUM_HEX_DIGITS = 12
-"""Of the hash: among a million assignments, the chance that two share one is 1 in 500."""
+"""Length of its hash: among a million assignments, the chance that two share one is 1 in 500."""
 
 
 def server_labels(algorithms: Mapping[str, str]) -> dict[str, str]:
@@ -43,13 +41,13 @@ def server_labels(algorithms: Mapping[str, str]) -> dict[str, str]:
 
 
 def canonical(assignment: Mapping[str, Sequence[str]]) -> str:
-    """Returns the one string that stands for an assignment; `parse` reads it back.
+    """Returns the string of an assignment; `parse` reads it back.
 
     Args:
         assignment: server label to the agents it serves, in any order.
 
     Raises:
-        ValueError: a label without agents, an empty name, an agent that is named twice.
+        ValueError: a label without agents, an empty name, or an agent named twice.
     """
     _check(assignment)
     parts = sorted((sorted(agents), label) for label, agents in assignment.items())
@@ -60,7 +58,7 @@ def canonical(assignment: Mapping[str, Sequence[str]]) -> str:
 
 
 def parse(text: str) -> dict[str, tuple[str, ...]]:
-    """Returns the assignment that a string of `canonical` stands for, agents in sorted order.
+    """Returns the assignment of a string that `canonical` made, agents sorted.
 
     Raises:
         ValueError: not such a string.
@@ -78,17 +76,17 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def file_name(text: str) -> str:
-    """Returns a short name that files and folders can have: ``qmix-ppo-a2c-4f1c0a92b7d3``.
+    """Returns a short name for files and folders: ``qmix-ppo-a2c-4f1c0a92b7d3``.
 
-    The labels in the order of the string, for people, and a hash of all of it, so that other
-    agents under the same labels get another name. Lower case letters, digits, ``_`` and ``-``
-    only: a file system that does not tell ``PPO`` from ``ppo`` keeps them apart, too.
+    The readable part is the labels, in the string's order; the hash is of the whole string, so
+    that the same labels with other agents get another name. Only lower-case letters, digits,
+    ``_`` and ``-``: names stay distinct on file systems that ignore case.
 
     Args:
         text: an assignment as `canonical` writes it.
 
     Raises:
-        ValueError: not such a string, or one with its parts in another order.
+        ValueError: `text` is not canonical.
     """
     assignment = parse(text)
     if canonical(assignment) != text:

@@ -26,7 +26,7 @@ _DTYPES = frozenset(
     + ["bool"]
 )
 _MAX_NDIM = 32
-# A value nested a thousand deep is no message either: msgspec gives up with a RecursionError.
+# msgspec raises a RecursionError for a value that is nested a thousand deep.
 _NOT_A_MESSAGE = (msgspec.DecodeError, ValueError, RecursionError)
 T = TypeVar("T")
 
@@ -41,16 +41,24 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return dtype.name.encode() + struct.pack(f"<BB{len(shape)}I", 0, len(shape), *shape)
 
 
-def _pack_array(array: NDArray[Any]) -> bytes:
-    header = _header(array.dtype, array.shape)
-    if not array.dtype.isnative or sys.byteorder == "big":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return header + array.tobytes()
+def _encode_hook(value: Any) -> Any:
+    """Packs an array as an extension value, a numpy scalar as a number."""
+    if isinstance(value, np.ndarray):
+        header = _header(value.dtype, value.shape)
+        if not value.dtype.isnative or sys.byteorder == "big":
+            value = value.astype(value.dtype.newbyteorder("<"))
+        return msgspec.msgpack.Ext(ARRAY_EXTENSION, header + value.tobytes())
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot travel")
 
 
-def _unpack_array(data: memoryview) -> NDArray[Any]:
+def _decode_extension(code: int, data: memoryview) -> NDArray[Any]:
+    """Unpacks an array; it is read-only, a view of the bytes that came."""
+    if code != ARRAY_EXTENSION:
+        raise ValueError(f"unknown extension {code}")
     raw = bytes(data)
-    # A conversation has few kinds of arrays and many of each: what a header says is kept.
+    # A conversation has few kinds of arrays and many of each, so headers are cached.
     end_of_name = raw.find(b"\0")
     end = end_of_name + 2 + 4 * raw[end_of_name + 1] if -1 < end_of_name < len(raw) - 1 else 0
     dtype, shape, num_bytes = _read_header(raw[:end] if end else raw)
@@ -76,24 +84,10 @@ def _read_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     return dtype, shape, math.prod(shape) * dtype.itemsize
 
 
-def _encode_hook(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return msgspec.msgpack.Ext(ARRAY_EXTENSION, _pack_array(value))
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"a {type(value).__name__} cannot travel")
-
-
 def _json_hook(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return _encode_hook(value)
-
-
-def _decode_extension(code: int, data: memoryview) -> Any:
-    if code != ARRAY_EXTENSION:
-        raise ValueError(f"unknown extension {code}")
-    return _unpack_array(data)
 
 
 _msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)

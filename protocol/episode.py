@@ -1,4 +1,4 @@
-"""The law of an episode on one server, run by both sides.
+"""The states of an episode on one server, and what may happen in each; both sides run this.
 
 ::
 
@@ -6,8 +6,8 @@
                           |    ^ same t again: repeat, nothing changes
                           +--end, abort--> ENDED, ABORTED
 
-The server runs one for every open episode, the client mirrors it for every server that an
-episode touches, and both find a violation in the same words. No I/O and no clock here.
+The server runs one state machine for every open episode; the client mirrors it for every server
+that takes part in the episode. Both refuse a violation in the same words.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class EpisodeState(StrEnum):
     IDLE = "idle"
     """Not started."""
     AWAITING_OBSERVATION = "awaiting observation"
-    """The simulation has the actions of step ``t - 1`` and owes the observations of `t`."""
+    """The simulation has the actions of step ``t - 1``; the observations of `t` come next."""
     AWAITING_ACTION = "awaiting action"
-    """The server has the observations of step `t` and owes the actions."""
+    """The server has the observations of step `t`; their actions come next."""
     ENDED = "ended"
     """Over, as the simulation said."""
     ABORTED = "aborted"
-    """Closed early: what was recorded counts as truncated."""
+    """Closed early; what was recorded counts as truncated."""
 
 
 class EpisodeEvent(StrEnum):
@@ -53,7 +53,7 @@ TRANSITIONS: dict[tuple[EpisodeState, EpisodeEvent], EpisodeState] = {
     (_S.IDLE, _E.ABORT): _S.ABORTED,
     (_S.AWAITING_OBSERVATION, _E.ABORT): _S.ABORTED,
     (_S.AWAITING_ACTION, _E.ABORT): _S.ABORTED,
-    # Both ends are final, and saying them again is harmless.
+    # Both ends are final; repeating them is harmless.
     (_S.ENDED, _E.END): _S.ENDED,
     (_S.ENDED, _E.ABORT): _S.ENDED,
     (_S.ABORTED, _E.ABORT): _S.ABORTED,
@@ -65,7 +65,7 @@ class EpisodeStateMachine:
     """One episode's state and the index of its next step.
 
     Args:
-        episode_id: only for messages.
+        episode_id: for error messages.
     """
 
     __slots__ = ("episode_id", "state", "t")
@@ -77,10 +77,10 @@ class EpisodeStateMachine:
         """The step awaited next; equally, how many steps have been observed."""
 
     def handle(self, event: EpisodeEvent) -> None:
-        """Moves on.
+        """Moves to the next state.
 
         Raises:
-            OutOfOrder: this cannot happen in this state.
+            OutOfOrder: `event` cannot happen in this state.
         """
         target = TRANSITIONS.get((self.state, event))
         if target is None:
@@ -99,7 +99,7 @@ class EpisodeStateMachine:
             )
 
     def is_repeat(self, t: int) -> bool:
-        """Says whether step `t` is the one seen last (True) or the next one (False).
+        """Whether step `t` is the one seen last (True) or the next one (False).
 
         Raises:
             OutOfOrder: it is neither.

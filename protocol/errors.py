@@ -1,4 +1,4 @@
-"""The refusals that both sides of the wire know.
+"""Refusals: what a server answers to a message that it does not accept, with HTTP status codes.
 
 ::
 
@@ -12,8 +12,7 @@
     ├── TooManyEpisodes         429  wait for one to end, then retry
     └── NotServing              503  the server is stopping, or has failed
 
-Every class carries the HTTP status that stands for it, so that one table maps errors to
-answers and back (`error_for_code`).
+Every class has the HTTP status code that stands for it; `error_for_code` maps back.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class ProtocolError(Exception):
     """A message was refused.
 
     Args:
-        message: who refused what, expected and got, and the likely cause, as one sentence.
-        agent_id: the agent at fault, where there is one.
+        message: one sentence: what was refused, what was expected, what came, the likely cause.
+        agent_id: the agent at fault, if there is one.
         expected: what would have been accepted.
         got: what came instead.
     """

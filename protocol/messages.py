@@ -1,7 +1,7 @@
 """Every message, defined once.
 
 A frame is a `Batch`: a list of items for any number of episodes, answered by a `BatchReply`
-with one reply for each item, in order. HTTP carries the same items one endpoint each.
+with one reply for each item, in order. Over HTTP every item has an endpoint as well.
 
 `t` counts the steps of one episode *on one server*, from 0. What belongs to the actions of
 step ``t - 1`` (rewards, terminations, truncations, final observations) travels with the
@@ -20,7 +20,7 @@ Mode = Literal["train", "eval"]
 
 
 class Item(msgspec.Struct, tag_field="type", omit_defaults=True):
-    """Base of all that a client sends about one episode."""
+    """Base of what a client sends about one episode."""
 
     episode_id: str
 
@@ -28,8 +28,8 @@ class Item(msgspec.Struct, tag_field="type", omit_defaults=True):
 class StartEpisode(Item, tag="start"):
     """Opens an episode.
 
-    `mode` "eval": measured, never trained on. `should_explore`: None means as the mode
-    suggests (train explores, eval does not).
+    `mode` "eval": measured, never trained on. `should_explore` None: explore in mode "train"
+    only.
     """
 
     mode: Mode = "train"
@@ -62,7 +62,7 @@ class EndEpisode(Item, tag="end"):
 
 
 class AbortEpisode(Item, tag="abort"):
-    """Closes an episode early; what was recorded is kept, as truncated at its last full step."""
+    """Closes an episode early; it is kept as truncated at its last full step."""
 
     reason: str = ""
 
@@ -74,7 +74,7 @@ class Batch(msgspec.Struct):
 
 
 class Reply(msgspec.Struct, tag_field="type", omit_defaults=True):
-    """Base of all that a server answers about one episode."""
+    """Base of what a server answers about one episode."""
 
     episode_id: str
 
@@ -84,7 +84,7 @@ class Started(Reply, tag="started"):
 
 
 class Actions(Reply, tag="actions"):
-    """The actions for step `t`: exactly the agents whose observations were sent."""
+    """The actions of step `t`, for exactly the agents whose observations were sent."""
 
     t: int
     actions: dict[str, Any]
@@ -92,18 +92,18 @@ class Actions(Reply, tag="actions"):
 
 
 class Ended(Reply, tag="ended"):
-    """The episode is closed; the server's own counts, to compare with the client's."""
+    """The episode is closed; the server's counts, to be compared with the client's."""
 
     num_steps: int
     returns: dict[str, float] = {}
 
 
 class Aborted(Reply, tag="aborted"):
-    """The episode is closed, or was never open here."""
+    """The episode is closed, or was never open on this server."""
 
 
 class Refused(Reply, tag="refused"):
-    """This item was refused and nothing of it recorded; `code` is an HTTP status."""
+    """The item was refused and nothing of it was recorded; `code` is an HTTP status."""
 
     code: int
     message: str
@@ -164,4 +164,4 @@ class Status(msgspec.Struct, omit_defaults=True):
 
 
 ERROR_STORY_CHARS = 2_000
-"""Longest message of a refusal: enough for a sentence, never a traceback."""
+"""Maximum length of a refusal's message: enough for a sentence, not for a traceback."""

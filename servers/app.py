@@ -1,28 +1,28 @@
 """The app of a policy server: items in, answers out, over any transport.
 
-Exceptions become answers here and nowhere else. A refused item is answered as such; the other
-items of its frame, the other episodes and the connection go on. `muxrl.servers.websocket` and
-`muxrl.servers.http` are the transports.
+The way of a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
+`Feed` may hold it, the `Batcher` computes its actions, and `Frame.finish` sends its answers.
+An exception becomes the answer to its item; the other items, the other episodes and the connection
+go on. `muxrl.servers.websocket` and `muxrl.servers.http` are the transports.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from muxrl.protocol.errors import NotServing, ProtocolError, Unauthorized
+from muxrl.protocol.errors import ProtocolError, Unauthorized
 from muxrl.protocol.messages import (
     ERROR_STORY_CHARS,
-    AbortEpisode,
     AnyReply,
     EndEpisode,
     Refused,
     ServerSpec,
-    StartEpisode,
     Status,
     Step,
 )
@@ -30,11 +30,10 @@ from muxrl.servers.batcher import Batcher
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
+from muxrl.servers.frame import Answered, AnyItem, Frame
 
 logger = logging.getLogger(__name__)
 
-AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode
-Answered = Callable[[list[AnyReply]], None]
 _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
@@ -44,7 +43,14 @@ class PolicyServerApp:
     """What all transports share.
 
     Args:
+        spec: what clients are told of the server.
         address: "host:port", for messages.
+        token: bearer token that clients must present, "" for none.
+        store: the episodes.
+        batcher: computes actions.
+        feed: its gate holds training frames while simulations have to wait for the learner.
+        status: returns the server's status.
+        shutdown: stops the server.
     """
 
     spec: ServerSpec
@@ -57,48 +63,33 @@ class PolicyServerApp:
     shutdown: Callable[[], None]
     num_refused: int = 0
     num_connections: int = 0
-    """WebSockets that are open."""
+    """Number of open WebSockets."""
 
     # --- items --------------------------------------------------------------------------
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
-        """Answers the items of a frame, in order; nothing is raised.
+        """Answers the items of a frame, in order; raises nothing.
+
+        The answers have been sent when this returns, unless the frame waits at the gate or for
+        other frames to share its forward pass.
 
         Args:
-            items: of one frame.
-            reply: called with the answers, one for each item: before this returns, unless the
-                frame waits at the gate or for others to share its forward pass. It raises
-                nothing, since others are answered after it.
-            is_alone: whether nobody else can ask meanwhile.
+            items, reply, is_alone: see `Frame`.
         """
         now = time.monotonic()
-        outcomes: list[AnyReply | PendingStep] = []
-        for item in items:
-            try:
-                outcomes.append(self.store.accept(item, now))
-            except ProtocolError as error:
-                outcomes.append(self._refuse(item, error))
-            except Exception as error:
-                logger.exception("an item of episode %s failed", item.episode_id)
-                outcomes.append(self._refuse(item, _internal(error)))
+        outcomes = [self._accept(item, now) for item in items]
         self.store.finish_frame()
-        pending = [outcome for outcome in outcomes if isinstance(outcome, PendingStep)]
-
-        def finish(problem: NotServing | None = None) -> None:
-            reply([self._reply(*pair, problem) for pair in zip(items, outcomes, strict=True)])
-
-        def act() -> None:
-            self.batcher.submit(pending, finish, is_alone=is_alone)
-
+        frame = Frame(items, outcomes, reply, self._refuse, is_alone)
+        pending = frame.pending
         if not pending:
-            finish()
+            frame.finish()
         elif any(step.is_training for step in pending):
-            self.feed.when_open(act)
+            self.feed.when_open(functools.partial(self.batcher.submit, frame))
         else:
-            act()
+            self.batcher.submit(frame)
 
     async def answered(self, items: list[AnyItem]) -> list[AnyReply]:
-        """Returns what `answer` replies, for one of many who ask."""
+        """Returns the answers to the items of a frame."""
         answers: asyncio.Future[list[AnyReply]] = asyncio.get_running_loop().create_future()
 
         def reply(replies: list[AnyReply]) -> None:
@@ -108,15 +99,14 @@ class PolicyServerApp:
         self.answer(items, reply, is_alone=False)
         return await answers
 
-    def _reply(
-        self, item: AnyItem, outcome: AnyReply | PendingStep, problem: NotServing | None
-    ) -> AnyReply:
-        if not isinstance(outcome, PendingStep):
-            return outcome
-        if outcome.answer is not None:
-            return outcome.answer
-        assert problem is not None
-        return self._refuse(item, problem)
+    def _accept(self, item: AnyItem, now: float) -> AnyReply | PendingStep:
+        try:
+            return self.store.accept(item, now)
+        except ProtocolError as error:
+            return self._refuse(item, error)
+        except Exception as error:
+            logger.exception("an item of episode %s failed", item.episode_id)
+            return self._refuse(item, _internal(error))
 
     def _refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
         self.num_refused += 1
@@ -137,7 +127,7 @@ class PolicyServerApp:
     # --- access -------------------------------------------------------------------------
 
     def authorize(self, header: str | None) -> None:
-        """Raises `Unauthorized` unless the header bears the token, or none is asked for."""
+        """Raises `Unauthorized` unless the header has the token, or the server needs none."""
         if not self.token:
             return
         given = (header or "").removeprefix("Bearer ").encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""What one policy server is told: as the user writes it, and as it is once resolved.
+"""The config of one policy server, as the user writes it and as it is resolved.
 
 `ServerConfig` is the YAML side: patterns, defaults, free-form algorithm settings.
 `ServerPlan` is what a server process is started with: every agent, policy and group by name,

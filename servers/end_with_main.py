@@ -1,8 +1,9 @@
-"""Servers end when their process's main thread does, whoever forgot to stop them.
+"""Stops servers that are still running when the main thread of their process ends.
 
-The threads of a server are no daemons, since one inside torch can abort the interpreter at its
-exit. Python waits for them before it exits, and they work until somebody calls `stop`: without
-this a script that ends, or an actor whose Ray is gone, would serve on for ever.
+The threads of a server are not daemons, since a daemon thread inside torch can abort the
+interpreter at its exit. Python waits for such threads before it exits, and they run until `stop` is
+called: without this module, a script that ends without it, or an actor whose Ray is gone, would
+serve for ever.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ logger = logging.getLogger(__name__)
 
 
 class Stoppable(Protocol):
-    """What has threads that only `stop` ends."""
+    """Has threads that only `stop` ends."""
 
     def stop(self) -> bool:
-        """Ends them; may be called again."""
+        """Ends the threads; may be called again."""
 
 
 _running: WeakSet[Stoppable] = WeakSet()
 
 
 def end_with_main(server: Stoppable) -> None:
-    """Lets the end of the main thread stop a server, if it has not been stopped by then."""
+    """Has a server stopped at the end of the main thread, if it still runs then."""
     _running.add(server)
     _watcher()
 
 
 @functools.cache
 def _watcher() -> threading.Thread:
-    # No daemon either: what it waits for comes before Python waits for it.
+    # Not a daemon either: the main thread ends before Python waits for this one.
     thread = threading.Thread(target=_watch, name="end-with-main", daemon=False)
     thread.start()
     return thread
@@ -45,5 +46,5 @@ def _watch() -> None:
     for server in list(_running):
         try:
             server.stop()
-        except Exception:  # the others have to end, too
+        except Exception:  # the other servers must be stopped, too
             logger.exception("stopping a server at the process's end")

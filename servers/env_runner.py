@@ -1,8 +1,8 @@
-"""RLlib's seam: an `EnvRunner` without an environment, fed by the network.
+"""An RLlib `EnvRunner` without an environment: its episodes come over the network.
 
-RLlib's algorithms ask it for episodes with `sample()` as they would ask any env runner, and
-hand it new weights with `set_state()`. It owns the serving modules (`Inference`) and reads
-batches from the `Feed`; episodes are recorded elsewhere (`episodes.py`).
+RLlib's algorithms ask it for episodes with `sample()`, as any env runner, and hand it new weights
+with `set_state()`. It owns the modules that act (`Inference`) and reads batches from the `Feed`;
+`muxrl.servers.episodes` records them.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def _spaces_of(policy: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
 
 @dataclass
 class PolicyLag:
-    """How old the actions of the last batch were, in weight versions."""
+    """How many versions of the weights the actions of the last batch were behind."""
 
     mean: float = 0.0
     max: int = 0
 
 
 class ExternalEnvRunner(EnvRunner, Checkpointable):
-    """Gives RLlib the episodes that simulations elsewhere have played on this server.
+    """Gives RLlib the episodes that remote simulations have played on this server.
 
     Args:
         config: RLlib's.
@@ -80,7 +80,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         fills_replay: bool = False,
         reads_lists: bool = False,
     ) -> None:
-        """Joins the runner, which RLlib has built, to the server that feeds it.
+        """Connects the runner, which RLlib has built, to the server that feeds it.
 
         Not an argument of the constructor, because RLlib copies and pickles its config.
 
@@ -88,8 +88,8 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             feed: where batches come from.
             needs_log_probabilities: whether the learner reads them.
             fills_replay: whether RLlib's replay buffer for several agents takes the episodes.
-            reads_lists: whether the learner stacks what was recorded itself, as `EpisodesToBatch`
-                does, so that it need not be done twice.
+            reads_lists: whether the learner stacks the recorded lists itself, as `EpisodesToBatch`
+                does, so that `sample` need not.
         """
         self._feed = feed
         self._reads_lists = reads_lists
@@ -98,7 +98,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
 
     @property
     def module(self) -> Any:
-        """RLlib's: the modules in use; DQN asks whether they are recurrent."""
+        """For RLlib: the modules in use; DQN asks whether they are recurrent."""
         return self.inference.modules
 
     def _build_module(self) -> Any:
@@ -109,7 +109,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         return module
 
     def get_spaces(self) -> dict[str, tuple[gymnasium.Space, gymnasium.Space]]:
-        """Returns each module's spaces, and RLlib's obligatory ones of the whole environment."""
+        """Returns each module's spaces, and those of the whole environment that RLlib demands."""
         spaces = {
             module_id: _spaces_of(policy) for module_id, policy in self.config.policies.items()
         }
@@ -127,8 +127,8 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         """Blocks until a batch is complete and returns its chunks.
 
         Raises:
-            FeedClosed: the server is stopping. Returning nothing instead would make RLlib's
-                ``synchronous_parallel_sample`` ask again for ever.
+            FeedClosed: the server is stopping. If this returned nothing instead, RLlib's
+                ``synchronous_parallel_sample`` would ask again for ever.
         """
         assert self._feed is not None, "attach() comes before sample()"
         chunks = self._feed.take()
@@ -152,7 +152,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self.policy_lag = PolicyLag(float(lags.mean()), int(lags.max()))
 
     def _log(self, chunks: list[Chunk]) -> None:
-        """Adds up before it logs: each of RLlib's log entries costs some 20 µs."""
+        """Logs sums: each of RLlib's log entries costs some 20 µs."""
         log = self.metrics.log_value
         steps = sum(chunk.num_env_steps for chunk in chunks)
         log(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")
@@ -205,12 +205,12 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Takes new weights into use, and opens the gate if they were waited for."""
+        """Puts new weights into use, which may open the gate."""
         if COMPONENT_RL_MODULE in state:
             weights = state[COMPONENT_RL_MODULE]
             if isinstance(weights, ray.ObjectRef):
                 weights = ray.get(weights)
-            # The learner counts its updates from 0: the weights it begins with are version 0.
+            # The learner counts updates from 0: its initial weights are version 0.
             version = state.get(WEIGHTS_SEQ_NO, self.inference.weights_seq_no + 1)
             self.inference.load(weights, version)
             if self._feed is not None:
@@ -220,19 +220,19 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             self.inference.num_env_steps_sampled = self.num_env_steps_sampled_lifetime
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
-        """RLlib's, for restoring from a checkpoint."""
+        """For RLlib, which restores from a checkpoint with these."""
         return (), {"config": self.config}
 
     def get_metadata(self) -> dict[str, Any]:
-        """RLlib's, stamped with the time of writing."""
+        """For RLlib, with the time of writing."""
         return {**Checkpointable.get_metadata(self), "written_at_s": time.time()}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """RLlib's: the modules."""
+        """For RLlib: the modules."""
         return [(COMPONENT_RL_MODULE, self.inference.modules)]
 
     def assert_healthy(self) -> None:
-        """RLlib's: there is no environment that could be ill."""
+        """For RLlib: there is no environment that could fail."""
 
     def stop(self) -> None:
         """Nothing to close: the server owns the network."""

@@ -1,10 +1,10 @@
-"""The feed: finished data from the thread that serves to the thread that learns.
+"""The feed: batches of episodes from the serving thread to the learning thread, and the gate.
 
-It is also the gate. A batch is *ahead* from the moment it is complete until the learner has
-answered it with new weights (or asks for the next one). Acting goes on while at most
-`max_ahead` batches are ahead: 0 means that the simulations wait for every update, so no
-action is older than the weights; 1 means that one batch is collected while one is learnt.
-That bounds policy lag by waiting, never by throwing samples away.
+A batch is *ahead* from the moment it is complete until the learner has answered it with new
+weights (or asks for the next batch). The gate is open, and agents may act, while at most
+`max_ahead` batches are ahead: with 0, simulations wait for every update, so no action is older
+than the weights; with 1, a batch is collected while another is learned. So policy lag is bounded
+by waiting, never by throwing samples away.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 
 class FeedClosed(Exception):
-    """The server is stopping: there will be no more data. It ends RLlib's sampling loop."""
+    """The server is stopping: there will be no more data. This ends RLlib's sampling loop."""
 
 
 @dataclass
 class Chunk:
-    """A piece of one episode, with the weights version that chose each of its actions."""
+    """A piece of one episode, and the version of the weights at each of its steps."""
 
     episode: MultiAgentEpisode
     weights_seq_nos: list[int] = field(default_factory=list)
@@ -35,10 +35,10 @@ class Chunk:
 
 
 class Feed:
-    """Hands batches of chunks over, one way, and keeps the gate.
+    """Hands batches of chunks to the learner, and keeps the gate.
 
     Args:
-        max_ahead: batches that may be complete or in learning while acting goes on.
+        max_ahead: batches that may be complete or being learned while agents act.
     """
 
     def __init__(self, max_ahead: int) -> None:
@@ -54,11 +54,11 @@ class Feed:
     # --- the serving thread -------------------------------------------------------------
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tells whose event loop waits at the gate."""
+        """Sets the event loop whose frames wait at the gate."""
         self._loop = loop
 
     def put(self, batch: list[Chunk]) -> None:
-        """Adds a complete batch and closes the gate if that is one too many."""
+        """Adds a complete batch; the gate is closed if too many are ahead."""
         with self._changed:
             if self._is_discarding or self._is_closed:
                 return
@@ -67,11 +67,11 @@ class Feed:
 
     @property
     def is_open(self) -> bool:
-        """Whether acting may go on."""
+        """Whether agents may act."""
         return self._num_ahead() <= self.max_ahead
 
     def when_open(self, go: Callable[[], None]) -> None:
-        """Calls `go` as soon as acting may go on, which may be now; first come, first served."""
+        """Calls `go` as soon as the gate is open, perhaps at once; first come, first served."""
         self._waiting.append(go)
         self._let_through()
 
@@ -99,13 +99,13 @@ class Feed:
             return self._batches.popleft()
 
     def finish_learning(self) -> None:
-        """Says that the batch taken last has been learnt: its weights are in use."""
+        """Notes that the last batch has been learned and the new weights are in use."""
         with self._changed:
             self._is_learning = False
         self._notify_gate()
 
     def discard(self) -> None:
-        """Throws away all data from now on: the trainer has finished, the server acts on."""
+        """Drops all data from now on: training has finished, and the server goes on acting."""
         with self._changed:
             self._is_discarding = True
             self._is_learning = False
@@ -113,7 +113,7 @@ class Feed:
         self._notify_gate()
 
     def close(self) -> None:
-        """Ends `take` in the learning thread; opens the gate for good."""
+        """Makes `take` raise in the learning thread, and opens the gate for good."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""HTTP, one JSON message a request: for everyone who is not in a hurry, and for status.
+"""HTTP with one JSON message a request: for status, and for clients without WebSocket.
 
-Errors are answered with the refusal's own HTTP status.
+A refusal is answered with its own HTTP status code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from muxrl.protocol.messages import (
     Refused,
     StartEpisode,
 )
-from muxrl.servers.app import AnyItem, PolicyServerApp
+from muxrl.servers.app import PolicyServerApp
+from muxrl.servers.frame import AnyItem
 
 Endpoint = Callable[[PolicyServerApp, Request], Awaitable[object]]
 
@@ -33,7 +34,7 @@ async def _body(app: PolicyServerApp, request: Request) -> bytes:
     """Reads a request's body.
 
     Raises:
-        MessageTooLarge: over the limit, which is noticed while it comes in.
+        MessageTooLarge: it is over the limit; the rest of it is not read.
     """
     limit = app.spec.max_message_bytes
     parts: list[bytes] = []
@@ -102,7 +103,7 @@ def _json(value: object, code: int = 200) -> Response:
 
 
 def make_asgi_app(app: PolicyServerApp) -> Starlette:
-    """Returns the ASGI application of one server: HTTP, JSON in and out."""
+    """Returns the ASGI application of one server."""
 
     def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:

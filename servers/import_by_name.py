@@ -9,18 +9,18 @@ from muxrl.protocol.suggestions import did_you_mean
 
 
 class CannotImport(ValueError):
-    """There is nothing by that name. The sentence says why."""
+    """Nothing can be imported by that name; the message says why."""
 
 
 def import_by_name(path: str, example: str) -> Any:
-    """Returns what "package.module:name" leads to; the name may have dots in it.
+    """Returns the object at "package.module:name"; the name may have dots in it.
 
     Args:
         path: as the user wrote it.
-        example: one that is right, for the message.
+        example: a valid path, for the message.
 
     Raises:
-        CannotImport: it is not of that form, its module cannot be imported, or has no such name.
+        CannotImport: `path` is malformed, its module cannot be imported, or has no such name.
     """
     module_name, _, name = path.partition(":")
     if not module_name or not all(part.isidentifier() for part in name.split(".")):

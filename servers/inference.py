@@ -1,7 +1,7 @@
-"""Actions from RLModules: the live copy that serves, and one forward pass per policy and flush.
+"""Actions from RLModules, one forward pass for each policy.
 
-There are two copies of the modules. New weights are loaded into the idle one and the two change
-places, so that a forward pass never sees half-loaded weights and never waits for a load.
+There are two copies of the modules. New weights are loaded into the idle copy, then the copies are
+swapped, so that a forward pass never sees half-loaded weights and never waits for a load.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import gymnasium
@@ -18,15 +19,16 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
-from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+from muxrl.servers.seats import SeatAction, SeatRequest
 from muxrl.servers.teams import NO_ACTION
 
 Extras = dict[str, Any]
 
 
 class _Copy:
-    """One copy of the modules, with what is known of them beforehand."""
+    """One copy of the modules, and facts about them."""
 
     def __init__(self, modules: MultiRLModule) -> None:
         self.modules = modules
@@ -43,7 +45,7 @@ class _Copy:
 
 
 class Inference:
-    """Serves actions from the newest weights.
+    """Chooses actions with the newest weights; see `muxrl.servers.policies.Acting`.
 
     Args:
         build: makes one inference-only copy of the modules.
@@ -66,7 +68,7 @@ class Inference:
 
     @property
     def modules(self) -> MultiRLModule:
-        """The modules in use; not to be kept, since they change places."""
+        """The modules in use now; do not keep them, since the copies are swapped."""
         return self._live.modules
 
     @property
@@ -84,35 +86,37 @@ class Inference:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
 
-    def act(self, steps: Sequence[PendingStep]) -> int:
-        """Computes the actions of many steps, one forward pass per policy.
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        """Computes the actions of many steps.
 
-        The results are left in each request's `SeatRecord`.
-
-        Returns:
-            The version of the weights used.
+        Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
+        requests: list[SeatRequest] = []
         # Evaluation has a pass of its own, since the size of a batch shows in the last bits.
-        by_policy: dict[tuple[str, bool, bool], list[SeatRequest]] = {}
+        passes: dict[tuple[str, bool, bool], list[int]] = {}
         for step in steps:
             for request in step.requests:
                 key = (request.seat.policy_id, step.should_explore, step.is_training)
-                by_policy.setdefault(key, []).append(request)
+                passes.setdefault(key, []).append(len(requests))
+                requests.append(request)
+        chosen: dict[int, SeatAction] = {}
         with self._swap:
-            for (policy_id, should_explore, is_training), requests in by_policy.items():
-                if should_explore and not is_training:
-                    with self._noise_of_evaluation(policy_id, requests):
-                        self._act(policy_id, requests, should_explore)
-                else:
-                    self._act(policy_id, requests, should_explore)
-            return self.weights_seq_no
+            for (policy_id, should_explore, is_training), rows in passes.items():
+                batch = [requests[row] for row in rows]
+                is_evaluation = should_explore and not is_training
+                with self._noise_of_evaluation(policy_id, batch) if is_evaluation else _NO_CONTEXT:
+                    actions = self._act(policy_id, batch, should_explore)
+                chosen.update(zip(rows, actions, strict=True))
+            weights_seq_no = self.weights_seq_no
+        in_order = (chosen[row] for row in range(len(requests)))
+        return [list(islice(in_order, len(step.requests))) for step in steps], weights_seq_no
 
     @contextlib.contextmanager
     def _noise_of_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> Iterator[None]:
-        """Random numbers of their own: training draws the same ones with or without evaluation.
+        """Gives evaluation random numbers of its own, so that training draws the same without it.
 
-        Modules and distributions of torch know one generator, the learning thread's, too. Where
-        they draw, an update under way meanwhile may get some of evaluation's numbers.
+        Torch modules and distributions draw from the global generator, as the learning thread does.
+        An update that runs at the same time may get some of evaluation's numbers.
         """
         is_numpy = self._live.numpy[policy_id] is not None and isinstance(
             requests[0].seat.action_space, gymnasium.spaces.Discrete
@@ -128,35 +132,28 @@ class Inference:
                 if not is_numpy:
                     self._evaluation_torch_state = torch.get_rng_state()
 
-    def _act(self, policy_id: str, requests: list[SeatRequest], should_explore: bool) -> None:
+    def _act(
+        self, policy_id: str, requests: list[SeatRequest], should_explore: bool
+    ) -> list[SeatAction]:
         if self._live.acts_in_numpy[policy_id]:
-            self._act_in_numpy(policy_id, requests, should_explore)
-            return
+            return self._act_in_numpy(policy_id, requests, should_explore)
         forward = self._live.numpy[policy_id]
         is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
-        if forward is not None and is_discrete and len(requests) <= MAX_BATCH:
-            observations = [request.observation for request in requests]
-            keys = self._live.acting_keys[policy_id]
-            logits = forward(
-                _rows(observations)
-                if keys is None
-                else {key: _rows([o[key] for o in observations]) for key in keys}
-            )
-            actions, extras = self._categorical(logits, requests, should_explore)
-        else:
+        if forward is None or not is_discrete or len(requests) > MAX_BATCH:
             with torch.inference_mode():
-                actions, extras = self._forward(policy_id, requests, should_explore, is_discrete)
-        for i, request in enumerate(requests):
-            record = request.record
-            record.action = actions[i]
-            record.extra_outputs = {key: column[i] for key, column in extras.items()}
-            if record.next_module_state is not None:
-                record.extra_outputs[Columns.STATE_OUT] = record.next_module_state
-                record.module_state, record.next_module_state = record.next_module_state, None
+                return self._forward(policy_id, requests, should_explore, is_discrete)
+        observations = [request.observation for request in requests]
+        keys = self._live.acting_keys[policy_id]
+        logits = forward(
+            _rows(observations)
+            if keys is None
+            else {key: _rows([o[key] for o in observations]) for key in keys}
+        )
+        return _by_row(*self._categorical(logits, requests, should_explore))
 
     def _act_in_numpy(
         self, policy_id: str, requests: list[SeatRequest], should_explore: bool
-    ) -> None:
+    ) -> list[SeatAction]:
         """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
         module: Any = self._live.modules[policy_id]
         observations = [request.observation for request in requests]
@@ -169,14 +166,12 @@ class Inference:
         t = self.num_env_steps_sampled if should_explore else None
         actions, state = module.act_in_numpy(obs, state, t)
         _put_logged(actions, requests)
-        for i, request in enumerate(requests):
-            request.record.action = actions[i]
-            if state is not None:
-                request.record.module_state = {key: column[i] for key, column in state.items()}
+        return _by_row(actions, {}, state)
 
     def _forward(
         self, policy_id: str, requests: list[SeatRequest], should_explore: bool, is_discrete: bool
-    ) -> tuple[Any, Extras]:
+    ) -> list[SeatAction]:
+        """Any other module, in torch: `forward_exploration` or `forward_inference`."""
         module = self._live.modules[policy_id]
         observations = [r.observation for r in requests]
         keys = self._live.acting_keys[policy_id]
@@ -191,23 +186,26 @@ class Inference:
             outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
         else:
             outputs = module.forward_inference(batch)
-        state_out = outputs.pop(Columns.STATE_OUT, None)
-        if state_out is not None:
-            state_out = tree.map_structure(_to_numpy, state_out)
-            for i, request in enumerate(requests):
-                request.record.next_module_state = tree.map_structure(
-                    lambda column, row=i: column[row], state_out
-                )
+        state = tree.map_structure(_to_numpy, outputs.pop(Columns.STATE_OUT, None))
         if is_stateful:
             outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
+        extras: Extras = {}
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
             _put_logged(actions, requests)
-            return actions, {}
-        inputs = outputs[Columns.ACTION_DIST_INPUTS]
-        if is_discrete:
-            return self._categorical(_to_numpy(inputs), requests, should_explore)
-        return self._from_distribution(module, inputs, requests, should_explore)
+        elif is_discrete:
+            logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
+            actions, extras = self._categorical(logits, requests, should_explore)
+        else:
+            inputs = outputs[Columns.ACTION_DIST_INPUTS]
+            actions, extras = self._from_distribution(module, inputs, requests, should_explore)
+        chosen = _by_row(actions, extras, state)
+        if state is None:
+            return chosen
+        return [  # RLlib's learners begin sequences with recorded states
+            one._replace(extra_outputs={**one.extra_outputs, Columns.STATE_OUT: one.module_state})
+            for one in chosen
+        ]
 
     def _from_distribution(
         self, module: Any, inputs: torch.Tensor, requests: list[SeatRequest], should_explore: bool
@@ -239,8 +237,31 @@ class Inference:
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
 
 
+_NO_CONTEXT = contextlib.nullcontext()
+
+
+def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:
+    """Splits the columns of a forward pass by row.
+
+    Args:
+        actions: ``[B, ...]``.
+        extras: name to ``[B, ...]``.
+        state: tree of ``[B, ...]``; None where the module has no recurrent state.
+    """
+    rows = range(len(actions))
+    states = (
+        [None for _ in rows]
+        if state is None
+        else [tree.map_structure(lambda column, row=row: column[row], state) for row in rows]
+    )
+    return [
+        SeatAction(actions[row], {name: extras[name][row] for name in extras}, states[row])
+        for row in rows
+    ]
+
+
 def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
-    """Puts what was chosen elsewhere in the place of the policy's actions."""
+    """Replaces the policy's actions by those that were chosen elsewhere."""
     for i, request in enumerate(requests):
         logged = request.logged_action
         if logged is None:
@@ -252,7 +273,7 @@ def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
 
 
 def _state_of(request: SeatRequest, module: Any) -> Any:
-    state = request.record.module_state
+    state = request.module_state
     return tree.map_structure(np.asarray, module.get_initial_state()) if state is None else state
 
 

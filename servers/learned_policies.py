@@ -1,4 +1,4 @@
-"""Policies that RLlib trains: its algorithm, the feed that it reads, and the thread it runs in."""
+"""Policies that RLlib trains: the algorithm, its feed, and its learning thread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The forward pass of RLlib's default small networks in numpy, for the step path.
 
-Acting for a few agents is a handful of products of tiny matrices, and torch takes about 10 µs
-to begin each of them. Numpy computes the same numbers at a fraction of that. It is used where a
-module is RLlib's default MLP policy on the CPU; all others go through their own ``forward``.
+Acting for a few agents takes a handful of products of tiny matrices, and torch takes about 10 µs
+to start each of them. For RLlib's default MLP policy on the CPU, numpy computes the same numbers
+at a fraction of that; every other module goes through its own ``forward``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muxrl.servers.algorithms.action_masks import (
 )
 
 MAX_BATCH = 64
-"""Rows up to which numpy wins; torch's kernels are faster beyond."""
+"""Rows up to which numpy is faster than torch."""
 
 Forward = Callable[[Any], np.ndarray]
 """Stacked observations, an array or a dict of them, to distribution inputs."""
@@ -53,15 +53,15 @@ def numpy_policy(module: Any) -> Forward | None:
     Where the module's observations are Dicts (action masks, MAPPO), the function takes a dict of
     the stacked parts that the module acts on, its ``acting_keys``.
 
-    The arrays inside are views of the module's parameters, so weights that are loaded in place
-    need no notice.
+    The function reads the module's parameters through views, so it follows weights that are loaded
+    in place.
 
     Args:
         module: any RLModule.
 
     Returns:
-        None where the module is not one whose forward pass is known exactly: another class, an
-        override of its forward pass, a recurrent or convolutional encoder, a GPU.
+        None for a module whose forward pass is not known exactly: another class, an overridden
+        forward pass, a recurrent or convolutional encoder, or parameters on a GPU.
     """
     forward_of_class = getattr(type(module), "_forward", None)
     is_known = (

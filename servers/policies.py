@@ -1,7 +1,6 @@
-"""What acts on a server: the part behind the network, which may learn or not.
+"""The policies of a server, as `PolicyServer` sees them, whether they learn or not.
 
-`servers.learned_policies` has the one that RLlib trains, `servers.fixed_policies` those that stay
-as they are. `PolicyServer` is the same around both.
+`servers.learned_policies` has those that RLlib trains, `servers.fixed_policies` the others.
 """
 
 from __future__ import annotations
@@ -13,35 +12,41 @@ from typing import Any, Protocol
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
+from muxrl.servers.seats import SeatAction
 
 Record = dict[str, Any]
-"""Of one training iteration; see `muxrl.orchestrator.records.metrics`."""
+"""Metrics of one training iteration; see `muxrl.orchestrator.records.metrics`."""
 
 
 class ServerProblem(RuntimeError):
-    """The server cannot start; the sentence says why."""
+    """The server cannot start; the message says why."""
 
 
 class StillLearning(RuntimeError):
-    """An update is going on that was to be over; the sentence says whose."""
+    """An update has not ended in time; the message says of which server."""
 
 
 class Acting(Protocol):
-    """Whoever chooses the actions."""
+    """What chooses the actions."""
 
     weights_seq_no: int
-    """Version of the weights in use; 0 for ever where nothing is learnt."""
+    """Version of the weights in use; always 0 where nothing is learned."""
 
-    def act(self, steps: Sequence[PendingStep]) -> int:
-        """Leaves an action in each request's `SeatRecord`; returns the version used."""
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        """Chooses the actions of many steps; `PendingStep.finish` takes them into force.
+
+        Returns:
+            For each step its actions, one for each of its requests; and the version of the weights
+            that chose them.
+        """
 
 
 class Policies(Protocol):
-    """The policies of one server, with the episodes that they play."""
+    """The policies of one server, and the episodes that they play."""
 
     store: EpisodeStore
     feed: Feed
-    """The gate in front of the acting."""
+    """Its gate holds training steps."""
 
     @property
     def acting(self) -> Acting:
@@ -52,24 +57,24 @@ class Policies(Protocol):
         """Training iterations so far."""
 
     def start(self) -> None:
-        """Begins to learn."""
+        """Starts to learn."""
 
     def finish(self, timeout_s: float) -> bool:
-        """Ends learning and acts on; says whether that was done in time."""
+        """Ends learning, not acting; returns whether it ended in time."""
 
     def close(self) -> None:
-        """Gives back what is held; nothing acts any more."""
+        """Frees resources; nothing acts any more."""
 
     def drain_records(self) -> list[Record]:
         """Returns the training records since the last call."""
 
     def save(self, path: Path) -> Path | None:
-        """Writes a checkpoint of what has finished learning; None: there is nothing to save.
+        """Writes a checkpoint of policies that have finished learning; None: nothing to save.
 
         Raises:
-            StillLearning: it has not finished.
+            StillLearning: they have not finished.
             OSError: it cannot be written.
         """
 
     def save_soon(self, path: Path) -> None:
-        """Asks for a checkpoint after the training iteration under way."""
+        """Has a checkpoint written after the current training iteration."""

@@ -1,9 +1,9 @@
-"""Chunks as RLlib's replay buffers for several agents can keep them.
+"""Splits episodes by agent for RLlib's multi-agent replay buffers.
 
-Those buffers glue the chunks of an episode together again and draw single steps of single agents
-from it. Their book-keeping mixes two counts, though: capacity is in env steps, and the trees of
-priorities are sized by it, but what they index is agent steps, so that a policy of three agents
-runs out of room. So every agent has an episode of its own here, in which both are the same.
+Those buffers join the chunks of an episode again and sample single steps of single agents. But
+they mix two counts: their capacity, and so the size of their priority trees, is in env steps, and
+what they index is agent steps, so that a policy shared by three agents overflows. In an episode of
+one agent both counts are the same.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 
 class _EveryStep:
-    """An agent's step `t` is its episode's env step `t`; RLlib looks that up for a metric.
+    """Maps agent steps to env steps, here the same; RLlib looks them up for a metric.
 
-    RLlib's own list would have to be searched for every step drawn, and loses count where the
-    beginning of an episode has left the buffer before its end has come.
+    RLlib's own list is searched for every sampled step, and is wrong once the beginning of an
+    episode has left the buffer before its end was added.
     """
 
     @property
@@ -35,7 +35,7 @@ def by_agent(episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
     """Returns one episode for each agent of a chunk; the single episodes are not copied.
 
     Args:
-        episode: as the `Recorder` makes it, agents without a step removed.
+        episode: made by a `Recorder`, without agents that have no step.
     """
     episodes = []
     for agent_id, single in episode.agent_episodes.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -28,40 +29,54 @@ from muxrl.servers.spaces import (
     without_mask,
 )
 
-Observations = Mapping[str, Any]
-
 
 class StepView(NamedTuple):
-    """What the simulation shows at one step, to all seats."""
+    """What the simulation shows in one step, to all seats."""
 
-    observations: Observations
+    observations: Mapping[str, Any]
     state: Any = None
     """The simulation's global state, if it has been asked for."""
     departed: Collection[str] = ()
-    """Agents that have left for good by now."""
+    """Agents that are done by now."""
+
+
+class SeatRequest(NamedTuple):
+    """What a policy is asked: one seat's action in one step."""
+
+    seat: Seat
+    observation: Any
+    module_state: Any = None
+    """Recurrent state after the seat's last action; None: the module's initial one."""
+    logged_action: Any = None
+    """The action, where it was chosen elsewhere; see `Seat.read_logged`."""
+
+
+class SeatAction(NamedTuple):
+    """What a policy answers: the action and all that goes with it."""
+
+    action: Any
+    """As the RLModule gave it."""
+    extra_outputs: Mapping[str, Any] = MappingProxyType({})
+    """What RLlib wants recorded with it (log-probability and the like)."""
+    module_state: Any = None
+    """Recurrent state after it; None where the module has none."""
 
 
 @dataclass(slots=True)
 class SeatRecord:
-    """What a seat has pending in one episode."""
+    """What is remembered of a seat in one episode."""
 
-    action: Any = None
-    """Action of the last step, as the RLModule gave it; None before the first."""
-    extra_outputs: dict[str, Any] = field(default_factory=dict)
-    """What RLlib wants recorded with that action (log-probability and the like)."""
     module_state: Any = None
-    """Recurrent state after that action; None: the module's initial one."""
-    next_module_state: Any = None
-    """The one that the pass under way has given."""
-    last_actions: dict[str, int] = field(default_factory=dict)
-    """Members' last actions, for a team."""
+    """Recurrent state after the last action; None: the module's initial one."""
+    last_actions: dict[str, Any] = field(default_factory=dict)
+    """Members' last actions, as sent to the simulation."""
     members_done: set[str] = field(default_factory=set)
     has_begun: bool = False
     is_done: bool = False
 
 
 class Seat(Protocol):
-    """One agent as RLlib records it."""
+    """One agent in RLlib's sense."""
 
     seat_id: str
     policy_id: str
@@ -75,11 +90,11 @@ class Seat(Protocol):
     def reward(self, rewards: Mapping[str, float]) -> float:
         """Returns the recorded reward."""
 
-    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
         """Returns what goes to the simulation: an action for each acting member."""
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        """Returns the recorded form of actions that were taken elsewhere, None if none were.
+        """Returns the recorded form of actions that were chosen elsewhere, None if none were.
 
         For a team it has `NO_ACTION` for every member without a logged action.
         """
@@ -128,7 +143,7 @@ class SoloSeat:
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)
 
-    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
         return {self.seat_id: self._to_env(action)}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:

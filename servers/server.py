@@ -1,8 +1,8 @@
-"""One policy server: policies that act in simulations elsewhere, and mostly learn from them.
+"""One policy server: policies that act in remote simulations and, mostly, learn from them.
 
-Three threads: the event loop (network, recording, inference), the learner (`Trainer`), and
-whoever owns the server. The first two meet at the `Feed` and where weights change places. What
-acts and learns is one part (`servers.policies`); a server whose policies are fixed has no learner.
+It has two threads, the event loop (network, recording, inference) and the learner (`Trainer`),
+beside its owner's. The two share the `Feed` and the weights. `muxrl.servers.policies` is what acts
+and learns; a server whose policies are fixed has no learner.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _STOP_TIMEOUT_S = 30.0
 
 
 class PolicyServer:
-    """Serves one algorithm; see the module.
+    """Serves the policies of one algorithm.
 
     Args:
-        plan: everything it needs to know.
+        plan: the server, fully resolved.
         max_iterations: training iterations after which it only acts; None: no limit.
         on_shutdown: called when a client with the token asks the server to stop.
 
@@ -63,7 +63,7 @@ class PolicyServer:
         self._problem = ""
         self._is_stopping = False
         self._is_serving = False
-        # Taken first: a port in use is known before seconds go into building the algorithm.
+        # First, so that a port in use is found before the algorithm is built, which takes seconds.
         self._socket = _listen(plan)
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])
         torch.set_num_threads(plan.resources.num_torch_threads)
@@ -83,8 +83,8 @@ class PolicyServer:
                 make_asgi_app(self._app),
                 loop="uvloop",
                 http="httptools",
-                # It neither deflates, since frames are small, nor pings: a simulation may think for
-                # minutes between two steps, and who is gone is found by its episodes' expiry.
+                # No compression, since frames are small, and no pings: a simulation may take
+                # minutes for a step, and one that is gone is found when its episodes expire.
                 ws=functools.partial(WebSocketConnection, self._app),  # type: ignore[arg-type]
                 proxy_headers=False,
                 lifespan="off",
@@ -99,7 +99,7 @@ class PolicyServer:
     # --- life ---------------------------------------------------------------------------
 
     def start(self) -> str:
-        """Serves and learns from now on; returns the bound "host:port".
+        """Starts to serve and to learn; returns the bound "host:port".
 
         Raises:
             ServerProblem: the network did not come up.
@@ -119,14 +119,14 @@ class PolicyServer:
         return self.address
 
     def stop(self, checkpoint: Path | None = None) -> bool:
-        """Ends the network, then the learner; says whether both ended in time.
+        """Ends the learner, then the network; returns whether both ended in time.
 
         Args:
-            checkpoint: folder for a last RLlib checkpoint; None for none. There is none either if
-                an update is still going on when the time is up.
+            checkpoint: folder for a last RLlib checkpoint, None for none. None is written if the
+                current update does not end in time.
 
         Raises:
-            OSError: the checkpoint cannot be written; all else was ended.
+            OSError: the checkpoint cannot be written; the server has stopped nevertheless.
         """
         if self._is_stopping:
             return True
@@ -137,7 +137,7 @@ class PolicyServer:
             has_finished = self.policies.finish(_STOP_TIMEOUT_S)
             if checkpoint is not None and has_finished and not self._problem:
                 self.policies.save(checkpoint)
-        finally:  # a full disk or a second Ctrl-C leaves no thread that serves on
+        finally:  # so that a full disk or a second Ctrl-C leaves no thread behind
             self._uvicorn.should_exit = True
             if self._thread.ident is not None:
                 self._thread.join(_STOP_TIMEOUT_S)
@@ -147,10 +147,10 @@ class PolicyServer:
         return has_finished and not self._thread.is_alive()
 
     def finish_training(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """Ends learning and serves on with the last weights, for evaluation.
+        """Ends learning; the server goes on acting with its last weights, for evaluation.
 
         Raises:
-            StillLearning: the update under way takes longer than that.
+            StillLearning: the current update takes longer than that.
         """
         if not self.policies.finish(timeout_s):
             raise StillLearning(
@@ -158,8 +158,8 @@ class PolicyServer:
             )
 
     def _serve(self) -> None:
-        # For this thread, too: torch keeps the number by thread, and without it MKL's tanh of a
-        # handful of numbers wakes a thread for every core (2 µs become milliseconds).
+        # Once more, since torch keeps the number for each thread. Without it, MKL's tanh of a
+        # handful of numbers wakes a thread for every core (milliseconds instead of 2 µs).
         torch.set_num_threads(self.plan.resources.num_torch_threads)
 
         async def serve() -> None:
@@ -181,7 +181,7 @@ class PolicyServer:
     # --- reports ------------------------------------------------------------------------
 
     def spec(self) -> ServerSpec:
-        """What clients are told before they start."""
+        """Returns what clients are told before they start."""
         plan = self.plan
         return ServerSpec(
             protocol_version=PROTOCOL_VERSION,
@@ -200,7 +200,7 @@ class PolicyServer:
         )
 
     def status(self) -> Status:
-        """Where serving and learning stand; cheap, and safe from any thread."""
+        """Returns the progress of serving and learning; cheap, and safe from any thread."""
         policies = self.policies
         counts = policies.store.counts
         if self._problem:
@@ -233,15 +233,15 @@ class PolicyServer:
 def make_policies(
     plan: ServerPlan, max_iterations: int | None, on_failure: Callable[[str], None]
 ) -> Policies:
-    """Builds what acts on a server, and learns if its algorithm does.
+    """Builds the policies of a server.
 
     Args:
         plan: the server.
         max_iterations: see `PolicyServer`.
-        on_failure: called with a sentence from the learning thread when training raises.
+        on_failure: called in the learning thread, with a sentence, when training raises.
 
     Raises:
-        ServerProblem: it cannot be built.
+        ServerProblem: they cannot be built.
     """
     fixed = find_fixed(plan.algorithm)
     if fixed is None:
@@ -279,7 +279,7 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
         plan: the server.
         run_dir: where its last checkpoint goes; None: none is written.
 
-    Ray is running already: RLlib starts one of its own kind where there is none.
+    Ray must be running: RLlib would start one with other settings.
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

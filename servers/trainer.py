@@ -1,4 +1,4 @@
-"""The learning thread: `algo.train()` again and again, a record of each, checkpoints on the way."""
+"""The learning thread: calls `algo.train()`, records each iteration, saves checkpoints."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TOTAL_LOSS = "total_loss"
 
 
 class Trainer:
-    """Trains in a thread of its own until it has had enough, or is told to stop.
+    """Trains in a thread of its own up to `max_iterations`, or until it is stopped.
 
     Args:
-        algo: built, its local env runner attached to `feed`.
+        algo: its local env runner is attached to `feed`.
         plan: of the server.
         feed: closed by `stop`.
         counts: of the episodes served, for the records.
@@ -65,18 +65,18 @@ class Trainer:
 
     @property
     def env_runner(self) -> ExternalEnvRunner:
-        """RLlib's local env runner, which is ours."""
+        """The algorithm's local env runner."""
         runner = self.algo.env_runner
         assert isinstance(runner, ExternalEnvRunner)
         return runner
 
     def start(self) -> None:
-        """Starts to learn."""
+        """Starts the thread."""
         self._started_at = time.monotonic()
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Ends the thread after the update it is in; says whether it has ended in time."""
+        """Ends the thread after its current update; returns whether it ended in time."""
         self._feed.close()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -87,10 +87,10 @@ class Trainer:
         return [self._records.popleft() for _ in range(len(self._records))]
 
     def save(self, path: Path) -> Path:
-        """Writes a checkpoint; only while the trainer is stopped or finished.
+        """Writes a checkpoint of a trainer that is stopped or finished.
 
         Raises:
-            StillLearning: it is neither; what it would write is half of an update.
+            StillLearning: it is neither, and might write half of an update.
             OSError: it cannot be written.
         """
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -104,11 +104,11 @@ class Trainer:
         return path
 
     def save_soon(self, path: Path) -> None:
-        """Asks for a checkpoint after the iteration under way; never inside one."""
+        """Has a checkpoint written after the current iteration."""
         self._save_to = path
 
     def _run(self) -> None:
-        # For this thread, too: torch keeps the number by thread.
+        # Once more, since torch keeps the number for each thread.
         torch.set_num_threads(self._plan.resources.num_torch_threads)
         try:
             while self._max_iterations is None or self.iteration < self._max_iterations:
@@ -122,7 +122,7 @@ class Trainer:
             logger.info("training finished after %d iterations; serving on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
-        except Exception as error:  # the thread's top: nobody else would hear of it
+        except Exception as error:  # the top of the thread: nothing else would report it
             logger.exception("training failed in iteration %d", self.iteration + 1)
             self._on_failure(f"training failed: {type(error).__name__}: {error}")
         finally:

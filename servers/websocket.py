@@ -1,8 +1,8 @@
 """WebSocket, the transport of the step path: a frame is answered in the call that brings it in.
 
-ASGI would take each frame through a queue and two tasks. So this is a protocol of the event
-loop, around `websockets`' sans-I/O half as on the client's side (`client.websocket`); uvicorn hands
-over a connection once it asks for the upgrade.
+ASGI would take each frame through a queue and two tasks. So this is an asyncio protocol around
+`websockets`' sans-I/O half, as on the client's side (`client.websocket`); uvicorn hands a
+connection over when it asks for the upgrade.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ WEBSOCKET_PATH = "/v1/ws"
 class WebSocketConnection(asyncio.Protocol):
     """One client. Binary messages are msgpack, text is JSON, and so are their answers.
 
-    Answers go out in the order of the messages. One that waits at the gate holds up those behind
-    it, and a client that sends without reading, or without waiting, is not read from meanwhile.
+    Answers are sent in the order of the messages: one that waits at the gate holds up those after
+    it. While it has unanswered messages or does not read its answers, a client is not read from.
 
     Args:
         app: where the answers come from.
-        server_state: uvicorn's, which closes the connections in it at the end.
+        server_state: uvicorn's; it closes these connections at shutdown.
     """
 
     def __init__(self, app: PolicyServerApp, *, server_state: ServerState, **_: Any) -> None:
@@ -63,7 +63,7 @@ class WebSocketConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         self._messages.clear()
-        # Without a goodbye, too, it is closed: a write would raise into whoever lets an answer go.
+        # Closed even without a close frame, so that a pending answer is not written.
         self._protocol.receive_eof()
         if self._is_open:
             self._is_open = False
@@ -76,7 +76,7 @@ class WebSocketConnection(asyncio.Protocol):
                 self._shake_hands(event)
             elif isinstance(event, Frame) and event.opcode in _DATA:
                 self._collect(event)
-        self._flush()  # answers to pings, closes and breaches of the protocol
+        self._flush()  # answers to pings, close frames and protocol errors
         self._work()
 
     def eof_received(self) -> None:
@@ -91,7 +91,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._work()
 
     def shutdown(self) -> None:
-        """Says goodbye; called by uvicorn when the server stops."""
+        """Sends a close frame; called by uvicorn when the server stops."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(CloseCode.SERVICE_RESTART)
         self._flush()
@@ -126,7 +126,7 @@ class WebSocketConnection(asyncio.Protocol):
     # --- messages -----------------------------------------------------------------------
 
     def _collect(self, frame: Frame) -> None:
-        """Puts a message together from its frames."""
+        """Assembles a message from its frames."""
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
         self._parts.append(bytes(frame.data))
@@ -140,22 +140,22 @@ class WebSocketConnection(asyncio.Protocol):
             self._protocol.fail(CloseCode.INVALID_DATA, "text that is not UTF-8")
 
     def _work(self) -> None:
-        """Answers what has come, as far as that can be done now."""
-        if self._is_working:  # we have come here from below: it goes on there
+        """Answers the messages that can be answered now."""
+        if self._is_working:  # called from within the loop below, which goes on
             return
         self._is_working = True
         while self._messages and self._is_writable and not self._is_answering:
             self._is_answering = True
             try:
                 self._answer(self._messages.popleft())
-            except Exception:  # whatever it is, its client must not wait for an answer till timeout
+            except Exception:  # its client must not wait until its timeout
                 logger.exception("a message could not be answered")
                 self._break_off()
         self._is_working = False
         self._throttle()
 
     def _throttle(self) -> None:
-        """Reads on, unless there is more than can be answered now."""
+        """Reads from the client unless messages wait for their answers."""
         if self._transport.is_closing():
             return
         should_read = self._is_writable and not self._messages
@@ -174,23 +174,23 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _reply(self, is_text: bool, replies: list[AnyReply]) -> None:
         self._is_answering = False
-        if self._protocol.state is State.OPEN:  # else it has gone, and asks again when it is back
+        if self._protocol.state is State.OPEN:  # else the client asks again when it has reconnected
             try:
                 if is_text:
                     self._protocol.send_text(encode_json(BatchReply(replies)))
                 else:
                     self._protocol.send_binary(encode(BatchReply(replies)))
-            except Exception:  # an action may be anything that the user's module gave
+            except Exception:  # the user's module may have returned any action
                 logger.exception("an answer could not be sent")
                 self._break_off()
             self._flush()
         self._work()
 
     def _break_off(self) -> None:
-        """Ends the conversation over an error of our own.
+        """Closes the connection after an error of the server itself.
 
-        Its client would wait for its answer in vain, and where the error went on from here, so
-        would the others whose answers come after this one.
+        Otherwise its client would wait for an answer until its timeout. The error must not be
+        raised here: other clients' answers come after this one.
         """
         self._messages.clear()
         self._protocol.fail(CloseCode.INTERNAL_ERROR, "an error in the server itself, see its log")
@@ -200,7 +200,7 @@ class WebSocketConnection(asyncio.Protocol):
         for data in self._protocol.data_to_send():
             if data:
                 self._transport.write(data)
-            else:  # the protocol's mark for the end
+            else:  # the protocol's mark for end of file
                 self._transport.close()
 
 

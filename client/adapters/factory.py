@@ -1,7 +1,7 @@
-"""From 'package.module:callable' or 'gymnasium:ENV_ID' to a `Simulation`.
+"""Makes a `Simulation` from 'package.module:callable' or 'gymnasium:ENV_ID'.
 
-The code named is the user's: whatever it raises while it is imported or called is told in
-one sentence, with the exception as the cause.
+The named code is the user's: whatever it raises while it is imported or called becomes a
+`SimulationError` of one sentence, with the exception as its cause.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
 
     Raises:
-        SimulationError: nothing of that name, the callable failed, or what it made is no
-            environment.
+        SimulationError: nothing has that name, the callable failed, or it made no environment.
     """
     module_name, separator, attribute = env.partition(":")
     if not (module_name and separator and attribute):

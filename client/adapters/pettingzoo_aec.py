@@ -8,60 +8,47 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from muxrl.client.adapters.simulation import SimulationError, StepResult, wrong_actions
-from muxrl.client.adapters.translation import Agents, flat_state, space_lookup, state_size_of
+from muxrl.client.adapters.adapted_env import AdaptedEnv, space_lookup
+from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 
-class PettingZooAEC:
-    """A step is one agent's action, up to where the next live agent is to act.
+class PettingZooAEC(AdaptedEnv):
+    """A step is one agent's action, and goes on until another live agent is to act.
 
-    Done agents, which PettingZoo wants stepped with None, are stepped here. An agent's
-    reward is what `env.last()` says: all that it has got since it last acted, given when
-    its turn comes or when it is done.
+    Done agents, which PettingZoo wants stepped with None, are stepped here. An agent's reward is
+    that of `env.last()`: the sum since it last acted, given at its turn or when it is done.
 
     Args:
         env: a `pettingzoo.AECEnv`, or whatever behaves like one.
     """
 
     def __init__(self, env: Any) -> None:
-        self._env = env
-        self._agents = Agents(
+        super().__init__(
+            env,
             env.possible_agents,
             space_lookup(env, "observation_space", "observation_spaces"),
             space_lookup(env, "action_space", "action_spaces"),
         )
-        self.possible_agents = self._agents.possible
-        self.observation_spaces = self._agents.observation_spaces
-        self.action_spaces = self._agents.action_spaces
-        self.state_size = state_size_of(env)
-        self._acting: dict[str, Hashable] = {}
         self._live: dict[Hashable, str] = {}
         self._have_acted: set[Hashable] = set()
-        self._is_closed = False
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
         self._env.reset(seed=seed)
-        self._live = {agent: self._agents.names[agent] for agent in self._env.agents}
+        self._live = {agent: self._names[agent] for agent in self._env.agents}
         self._have_acted = set()
         result = self._until_next_turn()
         return result.observations, result.infos
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
-        acting = self._acting
-        if not acting or actions.keys() != acting.keys():
-            raise wrong_actions(acting, actions)
-        ((name, agent),) = acting.items()
-        self._env.step(self._agents.writers[agent](actions[name]))
+        ((agent, action),) = self._env_actions(actions).items()
+        self._env.step(action)
         self._have_acted.add(agent)
         return self._until_next_turn()
 
     def _until_next_turn(self) -> StepResult:
-        env, names, live = self._env, self._agents.names, self._live
+        env, names, live = self._env, self._names, self._live
         result = StepResult({}, {}, {}, {}, {}, {}, False)
         while env.agents:
             agent = env.agent_selection
@@ -73,11 +60,11 @@ class PettingZooAEC:
             result.infos[name] = info
             if not (is_terminated or is_truncated):
                 self._acting = {name: agent}
-                result.observations[name] = self._agents.readers[agent](observation)
+                result.observations[name] = self._readers[agent](observation)
                 return result
             self._finish(agent, result, bool(is_terminated))
             if observation is not None:
-                result.final_observations[name] = self._agents.readers[agent](observation)
+                result.final_observations[name] = self._readers[agent](observation)
             env.step(None)
             if agent in env.agents:
                 raise SimulationError(
@@ -98,13 +85,3 @@ class PettingZooAEC:
     def _finish(self, agent: Hashable, result: StepResult, is_terminated: bool) -> None:
         flags = result.terminations if is_terminated else result.truncations
         flags[self._live.pop(agent)] = True
-
-    def state(self) -> NDArray[np.float32] | None:
-        """See `Simulation.state`."""
-        return flat_state(self._env, self.state_size)
-
-    def close(self) -> None:
-        """See `Simulation.close`."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._env.close()

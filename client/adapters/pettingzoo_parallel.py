@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from muxrl.client.adapters.simulation import SimulationError, StepResult, wrong_actions
-from muxrl.client.adapters.translation import Agents, flat_state, space_lookup, state_size_of
+from muxrl.client.adapters.adapted_env import AdaptedEnv, space_lookup
+from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 
-class PettingZooParallel:
+class PettingZooParallel(AdaptedEnv):
     """A step is one action of every live agent.
 
     Args:
@@ -23,39 +20,28 @@ class PettingZooParallel:
     """
 
     def __init__(self, env: Any) -> None:
-        self._env = env
-        self._agents = Agents(
+        super().__init__(
+            env,
             env.possible_agents,
             space_lookup(env, "observation_space", "observation_spaces"),
             space_lookup(env, "action_space", "action_spaces"),
         )
-        self.possible_agents = self._agents.possible
-        self.observation_spaces = self._agents.observation_spaces
-        self.action_spaces = self._agents.action_spaces
-        self.state_size = state_size_of(env)
         self._live: dict[Hashable, str] = {}
         self._finished: set[Hashable] = set()
-        self._acting: dict[str, Hashable] = {}  # in the environment's order
-        self._is_closed = False
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
         given, infos = self._env.reset(seed=seed)
-        names, readers = self._agents.names, self._agents.readers
-        self._live = {agent: names[agent] for agent in given}
+        self._live = {agent: self._names[agent] for agent in given}
         self._finished = set()
-        self._acting = {name: agent for agent, name in self._live.items()}
-        observations = {names[agent]: readers[agent](value) for agent, value in given.items()}
-        return observations, self._agents.infos(infos)
+        return self._begin(given), self._plain_infos(infos)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
-        acting, live, finished = self._acting, self._live, self._finished
-        names, readers, writers = self._agents.names, self._agents.readers, self._agents.writers
-        if not acting or actions.keys() != acting.keys():
-            raise wrong_actions(acting, actions)
+        live, finished = self._live, self._finished
+        names, readers = self._names, self._readers
         given, given_rewards, terminateds, truncateds, infos = self._env.step(
-            {agent: writers[agent](actions[name]) for name, agent in acting.items()}
+            self._env_actions(actions)
         )
         terminations = {
             live[agent]: True for agent, is_done in terminateds.items() if is_done and agent in live
@@ -89,7 +75,7 @@ class PettingZooParallel:
             ]:
                 del live[agent]
                 finished.add(agent)
-        if observations.keys() != acting.keys():
+        if observations.keys() != self._acting.keys():
             self._acting = {names[agent]: agent for agent in given if names[agent] in observations}
             live.update((agent, name) for name, agent in self._acting.items())
             if live and not observations:
@@ -104,16 +90,6 @@ class PettingZooParallel:
             terminations,
             truncations,
             final_observations,
-            self._agents.infos(infos),
+            self._plain_infos(infos),
             not live,
         )
-
-    def state(self) -> NDArray[np.float32] | None:
-        """See `Simulation.state`."""
-        return flat_state(self._env, self.state_size)
-
-    def close(self) -> None:
-        """See `Simulation.close`."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._env.close()

@@ -1,4 +1,4 @@
-"""An RLlib MultiAgentEnv as a `Simulation`: whoever is observed acts next.
+"""An RLlib MultiAgentEnv as a `Simulation`: agents that are observed act next.
 
 https://docs.ray.io/en/latest/rllib/multi-agent-envs.html
 """
@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from muxrl.client.adapters.simulation import SimulationError, StepResult, wrong_actions
-from muxrl.client.adapters.translation import Agents, flat_state, space_lookup, state_size_of
+from muxrl.client.adapters.adapted_env import AdaptedEnv, space_lookup
+from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 ALL = "__all__"
 MAX_IDLE_STEPS = 10_000
-"""Steps in a row in which nobody acts. RLlib allows them; a simulation that needs more than
-this to observe somebody is taken to be stuck, so that it ends as an error, not as a hang."""
+"""Maximum number of steps in a row in which no agent is observed. RLlib allows such steps; a
+simulation with more of them is taken to be stuck, and ends with an error instead of hanging."""
 
 
-class RLlibMultiAgent:
+class RLlibMultiAgent(AdaptedEnv):
     """Agent ids of any type become strings; `__all__` becomes one flag for each agent.
 
     A step in which no agent is observed is followed by further ones with no action, until
@@ -32,20 +29,14 @@ class RLlibMultiAgent:
     """
 
     def __init__(self, env: Any) -> None:
-        self._env = env
-        self._agents = Agents(
+        super().__init__(
+            env,
             _agent_ids(env),
             space_lookup(env, "get_observation_space", "observation_spaces"),
             space_lookup(env, "get_action_space", "action_spaces"),
         )
-        self.possible_agents = self._agents.possible
-        self.observation_spaces = self._agents.observation_spaces
-        self.action_spaces = self._agents.action_spaces
-        self.state_size = state_size_of(env)
         self._seen: dict[Hashable, str] = {}  # observed in this episode, in order
         self._finished: set[Hashable] = set()
-        self._acting: dict[str, Hashable] = {}
-        self._is_closed = False
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
@@ -55,21 +46,13 @@ class RLlibMultiAgent:
                 "the environment's reset() observed nobody, so nobody could act; it must return "
                 "the observation of at least one agent"
             )
-        names, readers = self._agents.names, self._agents.readers
-        self._seen = {agent: names[agent] for agent in given}
+        self._seen = {agent: self._names[agent] for agent in given}
         self._finished = set()
-        self._acting = {name: agent for agent, name in self._seen.items()}
-        observations = {names[agent]: readers[agent](value) for agent, value in given.items()}
-        return observations, self._agents.infos(infos)
+        return self._begin(given), self._plain_infos(infos)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
-        acting, writers = self._acting, self._agents.writers
-        if not acting or actions.keys() != acting.keys():
-            raise wrong_actions(acting, actions)
-        result = self._step_once(
-            {agent: writers[agent](actions[name]) for name, agent in acting.items()}
-        )
+        result = self._step_once(self._env_actions(actions))
         num_idle_steps = 0
         while not (result.observations or result.is_over):
             num_idle_steps += 1
@@ -79,14 +62,14 @@ class RLlibMultiAgent:
                     "'__all__'; an episode without agents must end"
                 )
             result = _joined(result, self._step_once({}))
-        if result.observations.keys() != acting.keys():
+        if result.observations.keys() != self._acting.keys():
             self._acting = {
                 name: agent for agent, name in self._seen.items() if name in result.observations
             }
         return result
 
     def _step_once(self, actions: dict[Hashable, Any]) -> StepResult:
-        names, readers, finished = self._agents.names, self._agents.readers, self._finished
+        names, readers, finished = self._names, self._readers, self._finished
         given, rewards, terminateds, truncateds, infos = self._env.step(actions)
         for agent in given:
             if agent not in self._seen:
@@ -117,19 +100,9 @@ class RLlibMultiAgent:
             {names[agent]: True for agent, is_terminated in done.items() if is_terminated},
             {names[agent]: True for agent, is_terminated in done.items() if not is_terminated},
             final_observations,
-            self._agents.infos(infos),
+            self._plain_infos(infos),
             is_over or len(finished) == len(names),
         )
-
-    def state(self) -> NDArray[np.float32] | None:
-        """See `Simulation.state`."""
-        return flat_state(self._env, self.state_size)
-
-    def close(self) -> None:
-        """See `Simulation.close`."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._env.close()
 
 
 def _joined(first: StepResult, second: StepResult) -> StepResult:
@@ -148,7 +121,7 @@ def _joined(first: StepResult, second: StepResult) -> StepResult:
 
 
 def _agent_ids(env: Any) -> list[Hashable]:
-    """Returns all agents; an env of RLlib's older style names them in other places only."""
+    """Returns all agents; older RLlib environments name them in other attributes."""
     for name in ("possible_agents", "agents", "_agent_ids", "observation_spaces"):
         ids = getattr(env, name, None)
         if ids:

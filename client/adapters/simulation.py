@@ -1,8 +1,7 @@
-"""What a simulation is to the client: the contract that every adapter fulfils."""
+"""What the client asks of a simulation: the interface that every adapter implements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,23 +19,23 @@ class SimulationError(Exception):
 
 
 class StepResult(NamedTuple):
-    """What one step brought, in dicts by agent id.
+    """The result of one step, in dicts by agent id.
 
-    An agent is done once in an episode, in `terminations` or `truncations`, never in both:
-    where an environment says both, terminated wins, since there is nothing to bootstrap
-    from. In a turn game an agent can be done without ever having acted.
+    An agent is done once in an episode, in `terminations` or in `truncations`, never in both:
+    where an environment sets both, it is terminated, since there is nothing to bootstrap from.
+    In a turn-based game an agent can be done without ever having acted.
     """
 
     observations: dict[str, Any]
     """Of the agents that act next, and of no other."""
     rewards: dict[str, float]
-    """Of any agent that got a reward now, done ones too; each reward is given once."""
+    """Of any agent that got a reward now, done agents included; each reward is given once."""
     terminations: dict[str, bool]
     """Only True entries."""
     truncations: dict[str, bool]
     """Only True entries."""
     final_observations: dict[str, Any]
-    """The last observation of agents done in this step, where the environment gives one."""
+    """Of agents done in this step, where the environment gives one."""
     infos: dict[str, dict[str, Any]]
     is_over: bool
     """Nobody acts any more."""
@@ -45,8 +44,8 @@ class StepResult(NamedTuple):
 class Simulation(Protocol):
     """A multi-agent environment whose agents are strings and whose spaces are plain data.
 
-    Arrays in observations are the receiver's own: an environment that writes every step
-    into one buffer does not change what it gave before.
+    Arrays in observations are copies: an environment that writes every step into one buffer does
+    not change earlier observations.
     """
 
     possible_agents: tuple[str, ...]
@@ -63,7 +62,7 @@ class Simulation(Protocol):
         """Takes one action of every agent that was observed last, and of no other.
 
         Raises:
-            SimulationError: actions of other agents, or the environment broke its contract.
+            SimulationError: the actions are of other agents, or the environment breaks its API.
         """
         ...
 
@@ -72,23 +71,5 @@ class Simulation(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees what the environment holds; a second call does nothing."""
+        """Closes the environment; a second call does nothing."""
         ...
-
-
-def wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
-    """Returns the error for actions that are not those of the agents to act."""
-    expected, got = sorted(expected), sorted(got)
-    if not expected:
-        return SimulationError(
-            f"step() got actions of {got}, but nobody is to act: the episode is over or was "
-            "never started; call reset() first"
-        )
-    missing = [agent for agent in expected if agent not in got]
-    extra = [agent for agent in got if agent not in expected]
-    story = [f"missing {missing}"] if missing else []
-    story += [f"not to act now {extra}"] if extra else []
-    return SimulationError(
-        f"step() takes the actions of {expected}, the agents observed last, and got those of "
-        f"{got}: {', '.join(story)}"
-    )

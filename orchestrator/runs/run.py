@@ -15,10 +15,11 @@ from typing import Any
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.evaluation import Evaluations
 from muxrl.orchestrator.runs.failures import RunFailed, answer_of, cause_of_death, death_of, failure
 from muxrl.orchestrator.runs.local_ray import worker_environment
-from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.runs.placement import has_evaluations
 from muxrl.orchestrator.runs.processes import (
     EvaluationProcess,
@@ -28,7 +29,6 @@ from muxrl.orchestrator.runs.processes import (
     SimulationProcess,
 )
 from muxrl.orchestrator.runs.progress import ServerSnapshot, Snapshot
-from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.stop_conditions import StopConditions
 from muxrl.orchestrator.runs.tally import Tally
 

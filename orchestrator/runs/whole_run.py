@@ -17,15 +17,15 @@ from rich.console import Console
 
 from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.runs.failures import RunFailed
-from muxrl.orchestrator.runs.local_ray import join_ray, start_local_ray, stop_local_ray
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.new_run import make_folder
-from muxrl.orchestrator.runs.placement import NoPlace, cpus_wanted, reserved
-from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.reports.results import Report
 from muxrl.orchestrator.reports.terminal import print_report
+from muxrl.orchestrator.runs.failures import RunFailed
+from muxrl.orchestrator.runs.local_ray import join_ray, start_local_ray, stop_local_ray
+from muxrl.orchestrator.runs.placement import NoPlace, cpus_wanted, reserved
+from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 

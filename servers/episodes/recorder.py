@@ -1,11 +1,10 @@
-"""One episode, recorded seat by seat as RLlib's learners read it.
+"""One episode, recorded seat by seat for RLlib's learners.
 
-Each seat has a track of its own, which becomes a `SingleAgentEpisode` when a chunk is handed over,
-with a `MultiAgentEpisode` around them all. RLlib's own `MultiAgentEpisode.add_env_step` and `cut`
-do not carry what happens on a server fed from outside: an episode in which every agent *seen so
-far* is done is taken for terminated (later agents are dropped, truncated ones not bootstrapped),
-and a cut loses the action of an agent that has not observed since, or the last transition of one
-that ends without a final observation.
+Each seat has a track, which becomes a `SingleAgentEpisode` when a chunk is delivered, inside a
+`MultiAgentEpisode`. RLlib's own `MultiAgentEpisode.add_env_step` and `cut` do not fit a server: an
+episode in which every agent *seen so far* is done counts as terminated (later agents are dropped,
+truncated agents not bootstrapped), and a cut loses the action of an agent that has not observed
+since, or the last transition of an agent that ends without a final observation.
 
 ::
 
@@ -16,21 +15,21 @@ that ends without a final observation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from muxrl.servers.feed import Chunk
-from muxrl.servers.seats import Seat
+from muxrl.servers.seats import Seat, SeatAction
 
 
 class _Track:
-    """What one seat has done, in plain lists: RLlib's buffers cost ten times as much a step."""
+    """The record of one seat, in lists: RLlib's buffers cost ten times as much a step."""
 
-    __slots__ = ("action", "actions", "extra_outputs", "extras", "is_open", "is_terminated",
-                 "is_truncated", "num_before", "num_lookback", "observations", "reward",
+    __slots__ = ("actions", "extra_outputs", "is_terminated", "is_truncated", "num_before",
+                 "num_lookback", "observations", "open_action", "reward",
                  "rewards")  # fmt: skip
 
     def __init__(self, observation: Any) -> None:
@@ -44,11 +43,10 @@ class _Track:
         """Transitions cut off already."""
         self.num_lookback = 0
         """How many at the front have been handed over, and are kept for recurrent modules."""
-        self.is_open = False
-        """Whether the last action's next observation has not come yet; these belong to it:"""
-        self.action: Any = None
-        self.extras: dict[str, Any] | None = None
+        self.open_action: SeatAction | None = None
+        """The last action, until its next observation comes."""
         self.reward = 0.0
+        """For that action, so far."""
 
     @property
     def is_done(self) -> bool:
@@ -59,21 +57,21 @@ class _Track:
         """Transitions since the last cut."""
         return len(self.actions) - self.num_lookback
 
-    def act(self, action: Any, extras: dict[str, Any] | None) -> None:
-        self.is_open, self.action, self.extras, self.reward = True, action, extras, 0.0
+    def act(self, action: SeatAction) -> None:
+        self.open_action, self.reward = action, 0.0
 
     def observe(self, observation: Any) -> None:
         """Completes the transition of the open action."""
+        assert self.open_action is not None
         self.observations.append(observation)
-        self.actions.append(self.action)
+        self.actions.append(self.open_action.action)
         self.rewards.append(self.reward)
-        if self.extras:
-            for name, value in self.extras.items():
-                column = self.extra_outputs.get(name)
-                if column is None:
-                    column = self.extra_outputs[name] = []
-                column.append(value)
-        self.is_open, self.action, self.extras = False, None, None
+        for name, value in self.open_action.extra_outputs.items():
+            column = self.extra_outputs.get(name)
+            if column is None:
+                column = self.extra_outputs[name] = []
+            column.append(value)
+        self.open_action = None
 
     def after_cut(self, lookback: int) -> None:
         """Goes on behind what has been handed over."""
@@ -87,7 +85,7 @@ class _Track:
 
 
 class Recorder:
-    """Writes transitions down, and cuts off what the learner may have.
+    """Records transitions, and cuts chunks for the learner.
 
     Args:
         episode_id: unique.
@@ -126,40 +124,38 @@ class Recorder:
     def add(
         self,
         *,
-        actions: dict[str, Any],
-        extra_outputs: dict[str, Any],
-        observations: dict[str, Any],
-        rewards: dict[str, float],
+        acted: Mapping[str, SeatAction],
+        observations: Mapping[str, Any],
+        rewards: Mapping[str, float],
         terminated: set[str],
         truncated: set[str],
         is_last: bool,
         weights_seq_no: int,
     ) -> None:
-        """Records what followed from `actions`.
+        """Records what followed from the actions of the step before; all is by seat id.
 
         Args:
-            actions: of the step before, by seat id, as are all the others.
-            extra_outputs: what the RLModule gave with them, for the learner.
+            acted: the actions of that step.
             observations: those that are acted on next, and final ones.
-            rewards: for the actions; those of a seat that has not acted yet are left out.
-            terminated: seats that have ended.
-            truncated: seats that were cut short; their values are bootstrapped.
+            rewards: for the actions; those of a seat that has not acted yet are ignored.
+            terminated: seats that have terminated.
+            truncated: seats that were truncated; their values are bootstrapped.
             is_last: whether no seat can act any more.
             weights_seq_no: version of the weights that chose the actions.
         """
         tracks = self._tracks
-        for seat_id, action in actions.items():
-            tracks[seat_id].act(action, extra_outputs.get(seat_id))
+        for seat_id, action in acted.items():
+            tracks[seat_id].act(action)
         for seat_id, reward in rewards.items():
             track = tracks.get(seat_id)
-            if track is not None and track.is_open:
+            if track is not None and track.open_action is not None:
                 track.reward += reward
         for seat_id, observation in observations.items():
             self._observe(seat_id, observation)
         for seat_id in terminated | truncated:
             track = tracks.get(seat_id)
             if track is not None:
-                if track.is_open:  # nobody bootstraps from this repetition
+                if track.open_action is not None:  # nobody bootstraps from this repetition
                     track.observe(track.observations[-1])
                 track.is_terminated = seat_id in terminated
                 track.is_truncated = seat_id in truncated
@@ -168,7 +164,7 @@ class Recorder:
         self._weights_seq_nos.append(weights_seq_no)
 
     def _observe(self, seat_id: str, observation: Any) -> None:
-        """Begins a seat's record, or completes the transition of its open action."""
+        """Starts a seat's track, or completes the transition of its open action."""
         track = self._tracks.get(seat_id)
         if track is None:
             self._tracks[seat_id] = _Track(observation)
@@ -181,7 +177,7 @@ class Recorder:
         return None if track is None else track.observations[-1]
 
     def cut(self) -> Chunk | None:
-        """Takes off what has been recorded so far, and goes on; None if there is nothing."""
+        """Returns what was recorded since the last cut, None if nothing was; recording goes on."""
         if not self._weights_seq_nos:
             return None
         chunk = self._chunk()
@@ -191,7 +187,7 @@ class Recorder:
         return chunk
 
     def finish(self, *, is_aborted: bool = False) -> Chunk | None:
-        """Takes off the rest; an aborted episode counts as truncated at its last full step."""
+        """Returns the rest; an aborted episode counts as truncated at its last full step."""
         if not self._weights_seq_nos:
             return None
         if is_aborted and not self._is_terminated and not self._is_truncated:
@@ -222,7 +218,7 @@ class Recorder:
         return chunk
 
     def _single(self, seat_id: str, track: _Track) -> SingleAgentEpisode:
-        """A seat's record as RLlib has it; the lists change hands."""
+        """Returns a track in RLlib's form; the lists are handed over, not copied."""
         seat = self._seats[seat_id]
         return SingleAgentEpisode(
             id_=f"{self._episode_id}_{seat_id}",

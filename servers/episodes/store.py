@@ -1,6 +1,6 @@
-"""The open episodes of a server: who is open, what is remembered of the ended, batches cut.
+"""All episodes of a server, the answers of ended ones, and the batches cut from them.
 
-Time is an argument everywhere.
+Time is an argument.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from muxrl.protocol.messages import (
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
 from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.feed import Chunk, Feed
 from muxrl.servers.seats import Seat
 
@@ -80,6 +81,7 @@ class EpisodeStore:
         self.plan = plan
         self.counts = EpisodeCounts()
         self.is_accepting = True
+        self._check = StepCheck(plan)
         self._seats = seats
         self._feed = feed
         self._batch_env_steps = batch_env_steps
@@ -99,7 +101,7 @@ class EpisodeStore:
     def accept(
         self, item: StartEpisode | Step | EndEpisode | AbortEpisode, now: float
     ) -> AnyReply | PendingStep:
-        """Takes one item of a client.
+        """Handles one item of a client.
 
         Raises:
             ProtocolError: it is refused, and nothing of it was recorded.
@@ -113,12 +115,12 @@ class EpisodeStore:
         return self._abort(item, now)
 
     def expire(self, now: float) -> list[str]:
-        """Closes idle episodes as truncated, forgets old tombstones; returns who expired."""
+        """Closes idle episodes as truncated, and forgets old tombstones; returns the closed ids."""
         limits = self.plan.limits
         expired = [
             episode_id
             for episode_id, episode in self._open.items()
-            # One that waits for its actions is not idle: it is us who are slow.
+            # An episode that waits for its actions is not idle: the server is slow.
             if (episode.pending is None or episode.pending.has_failed)
             and now - episode.last_seen > limits.episode_timeout_s
         ]
@@ -141,7 +143,7 @@ class EpisodeStore:
         episode_id = item.episode_id
         known = self._open.get(episode_id)
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
-        if known is not None and known.machine.t <= 1 and known.started_by == item:
+        if known is not None and known.t <= 1 and known.started_by == item:
             return Started(episode_id)
         if known is not None or episode_id in self._tombstones:
             state = "already open" if known is not None else "already over"
@@ -158,17 +160,21 @@ class EpisodeStore:
                 got=f"{len(self._open)} open",
             )
         recorder = self._make_recorder(episode_id, self._seats, self._policy_for, self._lookback)
-        self._open[episode_id] = ServedEpisode(item, self.plan, self._seats, recorder, now)
+        self._open[episode_id] = ServedEpisode(
+            item, self.plan, self._check, self._seats, recorder, now
+        )
         return Started(episode_id)
 
     def _step(self, item: Step, now: float) -> Actions | PendingStep:
         episode = self._find(item.episode_id)
         episode.last_seen = now
-        is_new = item.t == episode.machine.t
-        before = episode.recorder.num_uncut_steps
+        is_repeat = item.t != episode.t
+        num_before = episode.recorder.num_uncut_steps
         outcome = episode.step(item)
-        if is_new:
-            self._count(episode, before, len(item.observations))
+        if episode.is_training and not is_repeat:
+            self.counts.num_agent_steps += len(item.observations)
+            self._count_env_steps(episode.recorder.num_uncut_steps - num_before)
+            self._cut_if_due()
         return outcome
 
     def _end(self, item: EndEpisode, now: float) -> Ended | Aborted:
@@ -176,9 +182,11 @@ class EpisodeStore:
         if buried is not None:
             return buried[1]
         episode = self._find(item.episode_id)
-        before = episode.recorder.num_uncut_steps
+        num_before = episode.recorder.num_uncut_steps
         reply = episode.end(item)
-        self._close(episode, reply, now, is_aborted=False, uncut_before=before)
+        if episode.is_training:
+            self._count_env_steps(episode.recorder.num_uncut_steps - num_before)
+        self._close(episode, reply, now, is_aborted=False)
         return reply
 
     def _abort(self, item: AbortEpisode, now: float) -> Ended | Aborted:
@@ -208,31 +216,15 @@ class EpisodeStore:
 
     # --- batches ------------------------------------------------------------------------
 
-    def _count(self, episode: ServedEpisode, before: int, num_agents: int) -> None:
-        if not episode.is_training:
-            return
-        recorded = episode.recorder.num_uncut_steps - before
+    def _count_env_steps(self, recorded: int) -> None:
         self.counts.num_env_steps += recorded
-        self.counts.num_agent_steps += num_agents
         if not self._needs_whole_episodes:
             self._num_uncut_steps += recorded
-            if self._num_uncut_steps >= self._batch_env_steps:
-                self._cut_all()
 
     def _close(
-        self,
-        episode: ServedEpisode,
-        reply: Ended | Aborted,
-        now: float,
-        *,
-        is_aborted: bool,
-        uncut_before: int | None = None,
+        self, episode: ServedEpisode, reply: Ended | Aborted, now: float, *, is_aborted: bool
     ) -> None:
         if episode.is_training:
-            if uncut_before is not None:
-                recorded = episode.recorder.num_uncut_steps - uncut_before
-                self.counts.num_env_steps += recorded
-                self._num_uncut_steps += 0 if self._needs_whole_episodes else recorded
             chunk = episode.recorder.finish(is_aborted=is_aborted)
             self._keep(chunk)
             if self._needs_whole_episodes and chunk is not None:
@@ -244,22 +236,22 @@ class EpisodeStore:
                 self.counts.add_return(sum(episode.returns.values()))
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
-        if not self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
-            self._cut_all()
+        self._cut_if_due()
 
-    def _cut_all(self) -> None:
-        """Delivers all that has been recorded, of open episodes too."""
+    def _cut_if_due(self) -> None:
+        """Delivers all that has been recorded, of open episodes too, if it makes a batch."""
+        if self._needs_whole_episodes or self._num_uncut_steps < self._batch_env_steps:
+            return
         for episode in self._open.values():
             if episode.is_training:
                 self._keep(episode.recorder.cut())
         self._deliver()
 
     def finish_frame(self) -> None:
-        """Delivers ended episodes, if they make a batch; to be called when a frame is through.
+        """Delivers ended episodes if they make a batch; to be called when a frame was taken in.
 
-        Simulations in lockstep end their episodes in one frame. As one batch they are one thing to
-        learn from; as many they would hold the simulations at the gate until all but the last are
-        learnt.
+        Simulations in lockstep end their episodes in one frame. Delivered one by one, these would
+        hold the simulations at the gate until all but the last batch had been learned.
         """
         if self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
             self._deliver()

@@ -20,6 +20,7 @@ from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.inference import Inference
+from muxrl.servers.seats import SeatAction
 from muxrl.servers.spaces import STATE_KEY
 
 
@@ -142,11 +143,10 @@ class FrozenActing:
         self._inference.needs_log_probabilities = False
         self._inference.num_env_steps_sampled = modules.env_steps
 
-    def act(self, steps: Sequence[PendingStep]) -> int:
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
         for step in steps:
             step.should_explore = self._should_explore
-        self._inference.act(steps)
-        return self.weights_seq_no
+        return self._inference.act(steps)
 
 
 def _observed(space: gymnasium.Space) -> Any:

@@ -6,16 +6,17 @@ new policy in each episode, so that what a policy remembers ends with its episod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from muxrl.protocol import spaces as plain
+from muxrl.protocol.spaces import Box, bounds
+from muxrl.protocol.values import available_actions, conform
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.seating import Seating
-from muxrl.servers.seats import Observations, Seat, SeatRecord, StepView
+from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.spaces import to_gymnasium
 
 Policy = Callable[[Any], Any]
@@ -47,7 +48,7 @@ class PlainSeat:
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)
 
-    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
         return {self.seat_id: action}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
@@ -78,39 +79,39 @@ class PlainActing:
         self._training_seeds = np.random.default_rng((plan.seed, 0))
         self._evaluation_seeds = np.random.default_rng((plan.seed, 1))
 
-    def act(self, steps: Sequence[PendingStep]) -> int:
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        actions = []
         for step in steps:
             seeds = self._training_seeds if step.is_training else self._evaluation_seeds
-            for request in step.requests:
-                self._act(request, step.t, seeds)
-        return 0
+            actions.append([self._act(request, step.t, seeds) for request in step.requests])
+        return actions, self.weights_seq_no
 
-    def _act(self, request: SeatRequest, t: int, seeds: np.random.Generator) -> None:
-        agent_id, record = request.seat.seat_id, request.record
-        if record.module_state is None:
-            record.module_state = self._make(agent_id, int(seeds.integers(2**31)))
+    def _act(self, request: SeatRequest, t: int, seeds: np.random.Generator) -> SeatAction:
+        agent_id, policy = request.seat.seat_id, request.module_state
+        if policy is None:
+            policy = self._make(agent_id, int(seeds.integers(2**31)))
         try:
-            action = record.module_state(request.observation)
+            action = policy(request.observation)
         except Exception as error:  # the policy is the user's
             raise PolicyFailed(
                 f"the policy of agent {agent_id!r} raised {type(error).__name__}: {error}, at t={t}"
             ) from error
         # The policy is called even if the action was logged: it may have to see every step.
-        record.action = (
-            self._checked(agent_id, request.observation, action, t)
-            if request.logged_action is None
-            else request.logged_action
+        if request.logged_action is not None:
+            return SeatAction(request.logged_action, module_state=policy)
+        return SeatAction(
+            self._checked(agent_id, request.observation, action, t), module_state=policy
         )
 
     def _checked(self, agent_id: str, observation: Any, action: Any, t: int) -> Any:
         space = self._agents[agent_id].action_space
         try:
-            action = plain.conform(space, action)
-            allowed = plain.available_actions(space, observation)
+            action = conform(space, action)
+            allowed = available_actions(space, observation)
             if allowed is not None and action not in allowed:
                 raise ValueError(f"{action} is not available: the mask allows {allowed.tolist()}")
-            if isinstance(space, plain.Box):
-                low, high = plain.bounds(space)
+            if isinstance(space, Box):
+                low, high = bounds(space)
                 if (action < low - _BOUND_TOLERANCE).any() or (
                     action > high + _BOUND_TOLERANCE
                 ).any():

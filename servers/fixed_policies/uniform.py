@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from muxrl.protocol.spaces import sample_action
+from muxrl.protocol.values import sample_action
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.plain import Policy
 

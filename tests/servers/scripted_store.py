@@ -25,6 +25,7 @@ from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Chunk, Feed
 from muxrl.servers.seating import Seating
+from muxrl.servers.seats import SeatAction
 
 SEES = Box((2,))
 ACTS = Discrete(3)
@@ -115,12 +116,13 @@ class ScriptedStore:
 
     def act(self, pending: PendingStep) -> Actions:
         """Does what inference does."""
+        chosen = []
         for request in pending.requests:
             n = len(request.seat.members)
             is_team = request.seat.seat_id in self.plan.groups
             action = pending.t % 3
-            request.record.action = np.full(n, action) if is_team else np.int64(action)
-        return pending.finish(self.weights_seq_no)
+            chosen.append(SeatAction(np.full(n, action) if is_team else np.int64(action)))
+        return pending.finish(chosen, self.weights_seq_no)
 
     def end(self, t: int, episode_id: str = "e", **kwargs: Any) -> Ended:
         reply = self.store.accept(EndEpisode(episode_id, t, **kwargs), self.now)

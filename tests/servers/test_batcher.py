@@ -9,6 +9,8 @@ from typing import Any, cast
 from muxrl.protocol.errors import NotServing
 from muxrl.servers.batcher import Batcher
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.frame import Frame
+from muxrl.servers.seats import SeatAction
 
 
 class StepToAct:
@@ -17,8 +19,20 @@ class StepToAct:
     answer: str | None = None
     has_failed = False
 
-    def finish(self, weights_seq_no: int) -> None:
-        self.answer = f"with weights {weights_seq_no}"
+    def finish(self, chosen: list[SeatAction], weights_seq_no: int) -> None:
+        self.answer = f"{chosen[0].action} with weights {weights_seq_no}"
+
+
+class FrameToAct:
+    """Stands for a `Frame`."""
+
+    def __init__(self, pending: list[StepToAct], done: list[Any], *, is_alone: bool) -> None:
+        self.pending = pending
+        self.is_alone = is_alone
+        self._done = done
+
+    def finish(self, problem: NotServing | None) -> None:
+        self._done.append(problem)
 
 
 class Counting:
@@ -30,23 +44,28 @@ class Counting:
         self.passes: list[int] = []
         self.is_broken = False
 
-    def act(self, steps: Sequence[PendingStep]) -> int:
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
         if self.is_broken:
             raise ArithmeticError("no such luck")
         self.passes.append(len(steps))
-        return self.weights_seq_no
+        return [[SeatAction("left")] for _ in steps], self.weights_seq_no
 
 
-def steps(number: int) -> list[PendingStep]:
-    return [cast(PendingStep, StepToAct()) for _ in range(number)]
+def steps(number: int) -> list[StepToAct]:
+    return [StepToAct() for _ in range(number)]
+
+
+def submit(batcher: Batcher, pending: list[StepToAct], done: list[Any], *, is_alone: bool) -> None:
+    """Submits a frame; `done` gets what it ends with."""
+    batcher.submit(cast(Frame, FrameToAct(pending, done, is_alone=is_alone)))
 
 
 def test_a_frame_alone_is_computed_at_once() -> None:
     acting = Counting()
     (step,) = frame = steps(1)
     done: list[Any] = []
-    Batcher(acting, "s").submit(frame, done.append, is_alone=True)
-    assert (acting.passes, done, step.answer) == ([1], [None], "with weights 7")
+    submit(Batcher(acting, "s"), frame, done, is_alone=True)
+    assert (acting.passes, done, step.answer) == ([1], [None], "left with weights 7")
 
 
 def test_frames_of_one_turn_share_a_pass() -> None:
@@ -56,13 +75,13 @@ def test_frames_of_one_turn_share_a_pass() -> None:
     async def serve() -> None:
         batcher = Batcher(acting, "s")
         shared = steps(1)
-        batcher.submit(steps(2), done.append, is_alone=False)
-        batcher.submit(shared, done.append, is_alone=False)
-        batcher.submit(shared, done.append, is_alone=False)  # its client has come back
+        submit(batcher, steps(2), done, is_alone=False)
+        submit(batcher, shared, done, is_alone=False)
+        submit(batcher, shared, done, is_alone=False)  # its client has come back
         assert done == []
         await asyncio.sleep(0)
         assert (acting.passes, done) == ([3], [None] * 3)
-        batcher.submit(shared, done.append, is_alone=False)
+        submit(batcher, shared, done, is_alone=False)
         await asyncio.sleep(0)
         assert acting.passes == [3, 0], "it has its answer"
 
@@ -75,8 +94,8 @@ def test_one_that_is_alone_takes_along_who_waits() -> None:
 
     async def serve() -> None:
         batcher = Batcher(acting, "s")
-        batcher.submit(steps(1), done.append, is_alone=False)
-        batcher.submit(steps(1), done.append, is_alone=True)
+        submit(batcher, steps(1), done, is_alone=False)
+        submit(batcher, steps(1), done, is_alone=True)
         assert acting.passes == [2]
         await asyncio.sleep(0)
         assert done == [None, None]
@@ -90,13 +109,13 @@ def test_a_module_that_raises_refuses_the_frame_and_can_be_asked_again() -> None
     batcher = Batcher(acting, "s")
     (step,) = frame = steps(1)
     done: list[NotServing | None] = []
-    batcher.submit(frame, done.append, is_alone=True)
+    submit(batcher, frame, done, is_alone=True)
     (problem,) = done
     assert problem is not None
     assert problem.message == (
         "server 's' could not compute actions: ArithmeticError: no such luck"
     )
-    assert cast(Any, step).has_failed, "it waits for nobody"
+    assert step.has_failed, "it waits for nobody"
     acting.is_broken = False
-    batcher.submit(frame, done.append, is_alone=True)
-    assert (done[1], step.answer) == (None, "with weights 7")
+    submit(batcher, frame, done, is_alone=True)
+    assert (done[1], step.answer) == (None, "left with weights 7")

@@ -13,9 +13,8 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from muxrl.protocol.spaces import Box
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.episodes.episode import SeatRequest
 from muxrl.servers.inference import Inference
-from muxrl.servers.seats import SeatRecord, SoloSeat
+from muxrl.servers.seats import SeatAction, SeatRequest, SoloSeat
 
 LOW, HIGH = 2.0, 10.0
 
@@ -26,7 +25,7 @@ def seat(low: float | None = LOW, high: float | None = HIGH) -> SoloSeat:
 
 def act(
     name: str, who: SoloSeat, num: int, *, should_explore: bool = True, logged: Any = None
-) -> list[SeatRecord]:
+) -> list[SeatAction]:
     entry = get_algorithm(name)
     config = entry.make_config({}, {})
     spec = config.get_default_rl_module_spec()
@@ -36,50 +35,50 @@ def act(
     served = Inference(MultiRLModuleSpec(rl_module_specs={"p": spec}).build, seed=0)
     served.needs_log_probabilities = entry.needs_log_probabilities
     observation = np.array([0.1, -0.4, 0.9], np.float32)
-    requests = [SeatRequest(who, SeatRecord(), observation, logged) for _ in range(num)]
+    requests = [SeatRequest(who, observation, None, logged) for _ in range(num)]
     step = SimpleNamespace(requests=requests, should_explore=should_explore, is_training=True)
-    served.act([step])  # type: ignore[list-item]
-    return [request.record for request in requests]
+    (chosen,), _ = served.act([step])  # type: ignore[list-item]
+    return chosen
 
 
-def sent(who: SoloSeat, record: SeatRecord) -> Any:
-    return who.act(record.action, {}, record)["a"]
+def sent(who: SoloSeat, chosen: SeatAction) -> Any:
+    return who.act(chosen.action, {"a"})["a"]
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "IMPALA", "APPO"])
 def test_the_log_probability_is_that_of_the_recorded_action(name: str) -> None:
     who = seat()
-    records = act(name, who, 400)
-    actions = np.array([record.action for record in records])
+    chosen = act(name, who, 400)
+    actions = np.array([one.action for one in chosen])
     assert (np.abs(actions) > 1.0).any()  # so that clipping what was recorded would be seen
-    for record in records:
-        mean, log_std = np.split(record.extra_outputs[Columns.ACTION_DIST_INPUTS], 2)
-        z = (record.action - mean) / np.exp(log_std)
+    for one in chosen:
+        mean, log_std = np.split(one.extra_outputs[Columns.ACTION_DIST_INPUTS], 2)
+        z = (one.action - mean) / np.exp(log_std)
         expected = (-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)).sum()
-        assert record.extra_outputs[Columns.ACTION_LOGP] == pytest.approx(expected, abs=1e-4)
-        action = sent(who, record)
+        assert one.extra_outputs[Columns.ACTION_LOGP] == pytest.approx(expected, abs=1e-4)
+        action = sent(who, one)
         assert action.dtype == np.float32
         assert who.action_space.contains(action)
-        scaled = LOW + (record.action + 1.0) * (HIGH - LOW) / 2
+        scaled = LOW + (one.action + 1.0) * (HIGH - LOW) / 2
         np.testing.assert_allclose(action, np.clip(scaled, LOW, HIGH), rtol=1e-6)
 
 
 def test_sac_acts_inside_its_scale_and_all_over_it() -> None:
     who = seat()
-    records = act("SAC", who, 400)
-    actions = np.array([record.action for record in records])
+    chosen = act("SAC", who, 400)
+    actions = np.array([one.action for one in chosen])
     assert np.abs(actions).max() < 1.0
     assert actions.min() < -0.8
     assert actions.max() > 0.8
-    assert not records[0].extra_outputs  # nobody reads them from a replay
-    assert all(who.action_space.contains(sent(who, record)) for record in records)
+    assert not chosen[0].extra_outputs  # nobody reads them from a replay
+    assert all(who.action_space.contains(sent(who, one)) for one in chosen)
 
 
 @pytest.mark.parametrize("name", ["PPO", "SAC"])
 def test_the_likeliest_action_is_one_and_the_same(name: str) -> None:
-    records = act(name, seat(), 5, should_explore=False)
-    for record in records:
-        np.testing.assert_allclose(record.action, records[0].action)
+    chosen = act(name, seat(), 5, should_explore=False)
+    for one in chosen:
+        np.testing.assert_allclose(one.action, chosen[0].action)
 
 
 def test_an_action_taken_elsewhere_is_recorded_in_the_policys_scale() -> None:
@@ -87,13 +86,13 @@ def test_an_action_taken_elsewhere_is_recorded_in_the_policys_scale() -> None:
     elsewhere = np.array([2.0, 8.0], np.float32)
     logged = who.read_logged({"a": elsewhere})
     np.testing.assert_allclose(logged, [-1.0, 0.5])
-    (record,) = act("PPO", who, 1, logged=logged)
-    np.testing.assert_allclose(sent(who, record), elsewhere)
+    (one,) = act("PPO", who, 1, logged=logged)
+    np.testing.assert_allclose(sent(who, one), elsewhere)
 
 
 def test_without_bounds_the_policys_action_is_the_simulations() -> None:
     who = seat(None, None)
-    for record in act("PPO", who, 20):
-        np.testing.assert_array_equal(sent(who, record), record.action)
+    for one in act("PPO", who, 20):
+        np.testing.assert_array_equal(sent(who, one), one.action)
     elsewhere = np.array([-30.0, 400.0], np.float32)
     np.testing.assert_array_equal(who.read_logged({"a": elsewhere}), elsewhere)

@@ -22,10 +22,10 @@ from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
 from muxrl.servers.algorithms.qmix.seats import TeamSeating
-from muxrl.servers.episodes.episode import PendingStep, SeatRequest
+from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.inference import Inference
 from muxrl.servers.seating import Seating
-from muxrl.servers.seats import Seat, SeatRecord, StepView
+from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}
@@ -63,14 +63,19 @@ def requests_for(seat: Seat, masks: np.ndarray) -> list[SeatRequest]:
     found = []
     for mask in masks:
         value = {"observation": np.float32([1.0, -2.0]), "action_mask": mask.astype(np.int8)}
-        record = SeatRecord()
-        found.append(SeatRequest(seat, record, seat.observe(StepView({"a": value}), record)))
+        found.append(SeatRequest(seat, seat.observe(StepView({"a": value}), SeatRecord())))
     return found
 
 
-def act(inference: Inference, requests: list[SeatRequest], should_explore: bool = True) -> Any:
-    inference.act([Pending(requests, should_explore)])  # type: ignore[list-item]
-    return np.array([request.record.action for request in requests])
+def act(
+    inference: Inference, requests: list[SeatRequest], should_explore: bool = True
+) -> list[SeatAction]:
+    (chosen,), _ = inference.act([Pending(requests, should_explore)])  # type: ignore[list-item]
+    return chosen
+
+
+def actions_of(chosen: list[SeatAction]) -> np.ndarray:
+    return np.array([one.action for one in chosen])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,10 +93,10 @@ def test_an_unavailable_action_is_never_taken(
         masks = rng.integers(2, size=(10, 3))
         masks[~masks.any(1)] = [0, 0, 1]
         requests = requests_for(seat, masks)
-        actions = act(inference, requests, should_explore)
-        assert masks[np.arange(10), actions].all()
+        chosen = act(inference, requests, should_explore)
+        assert masks[np.arange(10), actions_of(chosen)].all()
         if should_explore:
-            assert all(r.record.extra_outputs[Columns.ACTION_LOGP] <= 0 for r in requests)
+            assert all(one.extra_outputs[Columns.ACTION_LOGP] <= 0 for one in chosen)
 
 
 @pytest.mark.parametrize("is_fast", [True, False], ids=["numpy", "forward"])
@@ -119,8 +124,8 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
         step = Step(episode_id, 0, seen_now, logged_actions=logged)
         pending = store.store.accept(step, 0.0)
         assert isinstance(pending, PendingStep)
-        inference.act([pending])
-        return pending.finish(0).actions, pending.requests[0].record.action
+        (chosen,), _ = inference.act([pending])
+        return pending.finish(chosen, 0).actions, chosen[0].action
 
     own, _ = answer("own", {})
     assert own["c"] != 0
@@ -134,16 +139,15 @@ def test_what_is_recorded_is_the_masked_distribution(kind: str) -> None:
     seat = make_seat(kind)
     inference = Inference(lambda: build(kind, seat), seed=0)
     masks = np.tile([1, 0, 1], (2000, 1))
-    requests = []
+    chosen = []
     for part in np.array_split(masks, 40):  # small enough for numpy
-        requests += (some := requests_for(seat, part))
-        act(inference, some)
-    extras = [request.record.extra_outputs for request in requests]
+        chosen += act(inference, requests_for(seat, part))
+    extras = [one.extra_outputs for one in chosen]
     logits = np.array([extra[Columns.ACTION_DIST_INPUTS] for extra in extras])
     assert (logits[:, 1] == UNAVAILABLE).all()
     odds = np.exp(logits[0, [0, 2]])
     expected = odds[0] / odds.sum()
-    actions = np.array([request.record.action for request in requests])
+    actions = actions_of(chosen)
     assert (actions == 0).mean() == pytest.approx(expected, abs=4 * 0.5 / np.sqrt(2000))
     for action, extra in zip(actions[:20], extras[:20], strict=True):
         logp = np.log(expected if action == 0 else 1 - expected)

@@ -15,6 +15,7 @@ from ray.rllib.utils.replay_buffers import (
 
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.replay_episodes import by_agent
+from muxrl.servers.seats import SeatAction
 
 GAMMA = 0.5
 
@@ -44,8 +45,7 @@ def play(buffer: Any, episode_id: str, agents: str, length: int = 10, every: int
     for t in range(length):
         is_last = t == length - 1
         recorder.add(
-            actions=dict.fromkeys(acting(t), t),
-            extra_outputs={},
+            acted=dict.fromkeys(acting(t), SeatAction(t)),
             observations=seen(t + 1),
             rewards={a: float(t + 1) for a in agents},
             terminated=set(agents) if is_last else set(),
@@ -109,8 +109,7 @@ def test_the_end_of_an_episode_whose_beginning_has_left_the_buffer(kind: str) ->
     slow.begin({"a": np.zeros(2, np.float32)})
     for t in range(60):
         slow.add(
-            actions={"a": t},
-            extra_outputs={},
+            acted={"a": SeatAction(t)},
             observations={"a": np.array([t + 1, 0], np.float32)},
             rewards={"a": 1.0},
             terminated=set(),

@@ -17,7 +17,8 @@ from websockets.uri import parse_uri
 from muxrl.protocol.codec import decode_batch_reply, encode, encode_json
 from muxrl.protocol.errors import Unauthorized
 from muxrl.protocol.messages import Aborted, AbortEpisode, Actions, AnyReply, Batch
-from muxrl.servers.app import Answered, AnyItem, PolicyServerApp
+from muxrl.servers.app import PolicyServerApp
+from muxrl.servers.frame import Answered, AnyItem
 from muxrl.servers.websocket import WebSocketConnection
 
 MAX_BYTES = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from muxrl.servers.seating import (
     keys_of,
     state_sizes,
 )
-from muxrl.servers.seats import Observations, Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.seats import Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.spaces import (
     STATE_KEY,
     flat_size,
@@ -233,8 +233,8 @@ class CentralSeat:
         mine = {m: rewards[m] for m in self.members if m in rewards}
         return team_reward(mine, self._reward_rule, len(self.members))
 
-    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
-        return self._alone.act(action, acting, record) if self.seat_id in acting else {}
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
+        return self._alone.act(action, acting) if self.seat_id in acting else {}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return self._alone.read_logged(logged)

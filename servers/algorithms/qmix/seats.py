@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from muxrl.servers.seating import (
     state_sizes,
     state_text,
 )
-from muxrl.servers.seats import Observations, Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.seats import Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,
@@ -177,11 +177,8 @@ class TeamSeat:
         mine = {m: rewards[m] for m in self.members if m in rewards}
         return team_reward(mine, self._reward_rule, len(self.members)) if mine else 0.0
 
-    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
-        chosen = self.team.split(action, [m for m in self.members if m in acting])
-        # A member that did not act keeps its last action.
-        record.last_actions = {**record.last_actions, **chosen}
-        return chosen
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
+        return self.team.split(action, [m for m in self.members if m in acting])
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         if not any(m in logged for m in self.members):

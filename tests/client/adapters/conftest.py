@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from muxrl.client.adapters import Simulation, StepResult
-from muxrl.protocol.spaces import conform, sample
+from muxrl.protocol.values import conform, sample
 
 Choose = Callable[[str, Any], Any]
 

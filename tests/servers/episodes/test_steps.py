@@ -11,6 +11,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, s
 from muxrl.protocol.errors import OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.seats import SeatAction
 
 
 @pytest.fixture
@@ -186,3 +187,23 @@ def test_what_happens_before_a_server_s_agents_first_act_is_counted(store: Scrip
     store.step(1, "a", rewards={"a": 1.0})
     assert store.end(2).returns == {"a": 3.0, "b": 3.0}
     assert store.recorded("a")[2] == [1.0, 0.0]
+
+
+def test_actions_come_into_force_all_at_once_or_not_at_all() -> None:
+    store = open_store()
+    item = Step("e", 0, {agent: seen(agent, 0) for agent in "ab"})
+    pending = store.store.accept(item, 0.0)
+    assert isinstance(pending, PendingStep)
+    with pytest.raises(ValueError, match="no number"):
+        pending.finish([SeatAction(1, module_state="lost"), SeatAction("no number")], 0)
+    assert pending.answer is None
+    assert store.store.accept(item, 0.0) is pending
+    chosen = [SeatAction(1, module_state="a's"), SeatAction(2, module_state="b's")]
+    assert pending.finish(chosen, 3).actions == {"a": 1, "b": 2}
+    following = store.store.accept(Step("e", 1, {"b": seen("b", 1)}), 0.0)
+    assert isinstance(following, PendingStep)
+    assert [request.module_state for request in following.requests] == ["b's"]
+    following.finish([SeatAction(0, module_state="b's next")], 3)
+    last = store.store.accept(Step("e", 2, {agent: seen(agent, 2) for agent in "ab"}), 0.0)
+    assert isinstance(last, PendingStep)
+    assert [request.module_state for request in last.requests] == ["a's", "b's next"]

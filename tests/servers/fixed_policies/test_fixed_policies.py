@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
 from muxrl.servers.algorithms.registry import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
@@ -42,6 +42,12 @@ def make(plan: ServerPlan) -> FixedPolicies:
     return fixed(plan.settings, plan.model).make(plan)
 
 
+def finish(policies: FixedPolicies, pending: PendingStep) -> Actions:
+    """Acts, and takes the actions into force."""
+    (chosen,), weights_seq_no = policies.acting.act([pending])
+    return pending.finish(chosen, weights_seq_no)
+
+
 def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: Any) -> list[Any]:
     """Returns the actions of one episode, a dict for each step."""
     policies.store.accept(StartEpisode(e := uuid.uuid4().hex, **start), 0.0)
@@ -49,7 +55,7 @@ def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: A
     for t, observation in enumerate(observations):
         pending = policies.store.accept(Step(e, t, observation, {"a": 1.0} if t else {}), 0.0)
         assert isinstance(pending, PendingStep)
-        pending.finish(policies.acting.act([pending]))
+        finish(policies, pending)
         assert pending.answer is not None
         answers.append(pending.answer.actions)
     policies.store.accept(EndEpisode(e, len(observations), rewards={"a": 1.0}), 0.0)
@@ -172,10 +178,10 @@ def test_a_logged_action_is_used_and_the_policy_still_called() -> None:
     policies.store.accept(StartEpisode("e"), 0.0)
     first = policies.store.accept(Step("e", 0, {"a": SEEN}, logged_actions={"a": 4}), 0.0)
     assert isinstance(first, PendingStep)
-    assert first.finish(policies.acting.act([first])).actions == {"a": 4}
+    assert finish(policies, first).actions == {"a": 4}
     second = policies.store.accept(Step("e", 1, {"a": SEEN}), 0.0)
     assert isinstance(second, PendingStep)
-    assert second.finish(policies.acting.act([second])).actions == {"a": 1}
+    assert finish(policies, second).actions == {"a": 1}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.feed import Feed
+from muxrl.servers.seats import SeatAction
 
 OBSERVED = np.ones(2, np.float32)
 GAMMA = 0.5
@@ -39,12 +40,14 @@ def episode(length: int, *, is_terminated: bool) -> Any:
     for t in range(length):
         is_last = t == length - 1
         recorder.add(
-            actions={"a": t % 2},
-            extra_outputs={
-                "a": {
-                    Columns.ACTION_LOGP: np.float32(np.log(0.5)),
-                    Columns.ACTION_DIST_INPUTS: np.zeros(2, np.float32),
-                }
+            acted={
+                "a": SeatAction(
+                    t % 2,
+                    {
+                        Columns.ACTION_LOGP: np.float32(np.log(0.5)),
+                        Columns.ACTION_DIST_INPUTS: np.zeros(2, np.float32),
+                    },
+                )
             },
             observations={"a": OBSERVED},
             rewards={"a": 1.0},

@@ -1,0 +1,206 @@
+"""What all adapters share: agents as strings, spaces and values as plain data, the global state.
+
+What is known of an agent before the first step is worked out here once; a step looks it up by
+the environment's own agent id.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.simulation import SimulationError
+from muxrl.client.adapters.translation import Reader, Writer, reader, writer
+from muxrl.protocol.spaces import Space, from_gymnasium
+
+
+class Names(dict[Hashable, str]):
+    """The name of each of the environment's agent ids; refuses an unknown one."""
+
+    def __missing__(self, agent: Hashable) -> str:
+        raise SimulationError(
+            f"the environment spoke of agent {agent!r}, which is not among its possible_agents "
+            f"{list(self)}; list every agent that may ever appear there"
+        )
+
+
+class AdaptedEnv:
+    """An environment seen as a `Simulation`; subclasses know how it is reset and stepped.
+
+    Args:
+        env: the environment.
+        ids: its own agent ids, in its order.
+        observation_space: the Gymnasium space of an id.
+        action_space: the Gymnasium space of an id.
+        has_state: whether its method `state()`, if there is one, gives a global state.
+
+    Raises:
+        SimulationError: there are no agents, two ids have the same name, or a space is missing
+            or of a kind that the protocol does not have.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        ids: Iterable[Hashable],
+        observation_space: Callable[[Any], Any],
+        action_space: Callable[[Any], Any],
+        *,
+        has_state: bool = True,
+    ) -> None:
+        self._env = env
+        self._names = Names((agent, str(agent)) for agent in ids)
+        self.possible_agents: tuple[str, ...] = tuple(self._names.values())
+        if not self.possible_agents:
+            raise SimulationError(
+                "the environment lists no agents; set possible_agents to every agent that may "
+                "ever appear, in its constructor"
+            )
+        if len(set(self.possible_agents)) < len(self.possible_agents):
+            raise SimulationError(
+                f"two of the environment's agent ids {list(self._names)} have the same name as "
+                "strings; rename one"
+            )
+        self.observation_spaces: dict[str, Space] = {}
+        self.action_spaces: dict[str, Space] = {}
+        self._readers: dict[Hashable, Reader] = {}
+        self._writers: dict[Hashable, Writer] = {}
+        for agent, name in self._names.items():
+            space = _ask(observation_space, agent, "observation")
+            self.observation_spaces[name] = _plain(space, agent, "observation")
+            self._readers[agent] = reader(space)
+            space = _ask(action_space, agent, "action")
+            self.action_spaces[name] = _plain(space, agent, "action")
+            self._writers[agent] = writer(space)
+        self.state_size = _state_size_of(env) if has_state else None
+        self._acting: dict[str, Hashable] = {}
+        """Agents that were observed last and are to act, in the environment's order."""
+        self._is_closed = False
+
+    def state(self) -> NDArray[np.float32] | None:
+        """See `Simulation.state`.
+
+        Raises:
+            SimulationError: the state has another length than the environment declared.
+        """
+        if self.state_size is None:
+            return None
+        state = np.array(self._env.state(), dtype=np.float32).reshape(-1)
+        if state.size != self.state_size:
+            raise SimulationError(
+                f"the environment's state() gave {state.size} numbers and {self.state_size} were "
+                "declared; make state_space and state() agree"
+            )
+        return state
+
+    def close(self) -> None:
+        """See `Simulation.close`."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._env.close()
+
+    def _begin(self, given: Mapping[Any, Any]) -> dict[str, Any]:
+        """Lets the agents act that a reset observed; returns their plain observations."""
+        self._acting = {self._names[agent]: agent for agent in given}
+        return {self._names[agent]: self._readers[agent](value) for agent, value in given.items()}
+
+    def _env_actions(self, actions: Mapping[str, Any]) -> dict[Hashable, Any]:
+        """Returns plain actions as the environment takes them.
+
+        Raises:
+            SimulationError: they are not of exactly the agents to act.
+        """
+        acting, writers = self._acting, self._writers
+        if not acting or actions.keys() != acting.keys():
+            raise _wrong_actions(acting, actions)
+        return {agent: writers[agent](actions[name]) for name, agent in acting.items()}
+
+    def _plain_infos(self, infos: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
+        """Returns the infos by agent name, without keys that are no agent ('common')."""
+        names = self._names
+        return {names[agent]: info for agent, info in infos.items() if agent in names}
+
+
+def space_lookup(env: Any, method: str, mapping: str) -> Callable[[Any], Any]:
+    """Returns a function that asks `env` for an agent's space: by its method, else its dict."""
+
+    def lookup(agent: Any) -> Any:
+        ask = getattr(env, method, None)
+        if callable(ask):
+            with warnings.catch_warnings():  # PettingZoo warns when it falls back on its dict
+                warnings.simplefilter("ignore")
+                return ask(agent)
+        return getattr(env, mapping)[agent]
+
+    return lookup
+
+
+def _ask(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> Any:
+    cause: Exception | None = None
+    try:
+        space = space_of(agent)
+    # What an environment without such a space raises depends on its framework.
+    except (AttributeError, KeyError, TypeError, NotImplementedError) as error:
+        space, cause = None, error
+    if space is None:
+        reason = f" ({type(cause).__name__}: {cause})" if cause else ""
+        raise SimulationError(
+            f"the environment has no {kind} space of agent {agent!r}{reason}; give it a method "
+            f"{kind}_space(agent) or a dict {kind}_spaces"
+        ) from cause
+    return space
+
+
+def _plain(space: Any, agent: Hashable, kind: str) -> Space:
+    try:
+        return from_gymnasium(space)
+    except TypeError as error:
+        raise SimulationError(f"the {kind} space of agent {agent!r}: {error}") from None
+
+
+def _state_size_of(env: Any) -> int | None:
+    """Returns the length of `env.state()` flattened, None if the environment has none.
+
+    An environment that does not declare a `state_space` is reset once to look at its state.
+    """
+    state = getattr(env, "state", None)
+    if not callable(state) or _is_inherited_stub(env):
+        return None
+    space = getattr(env, "state_space", None)
+    shape = getattr(space, "shape", None)
+    if shape is not None:
+        return math.prod(shape)
+    env.reset()
+    try:
+        return int(np.size(state()))
+    except NotImplementedError:  # another stub, or a wrapper's
+        return None
+
+
+def _is_inherited_stub(env: Any) -> bool:
+    method = getattr(type(getattr(env, "unwrapped", env)), "state", None)
+    # PettingZoo's base classes have a state() that only raises.
+    return getattr(method, "__qualname__", "") in {"ParallelEnv.state", "AECEnv.state"}
+
+
+def _wrong_actions(expected: Iterable[str], got: Iterable[str]) -> SimulationError:
+    """Returns the error for actions that are not those of the agents to act."""
+    expected, got = sorted(expected), sorted(got)
+    if not expected:
+        return SimulationError(
+            f"step() got actions of {got}, but nobody is to act: the episode is over or was "
+            "never started; call reset() first"
+        )
+    missing = [agent for agent in expected if agent not in got]
+    extra = [agent for agent in got if agent not in expected]
+    story = [f"missing {missing}"] if missing else []
+    story += [f"not to act now {extra}"] if extra else []
+    return SimulationError(
+        f"step() takes the actions of {expected}, the agents observed last, and got those of "
+        f"{got}: {', '.join(story)}"
+    )

@@ -1,0 +1,220 @@
+"""Values of a space: checked when they come from outside, and drawn at random.
+
+`conform` is the only place where a value from outside becomes an array.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.protocol.spaces import (
+    ACTION_MASK_KEY,
+    Box,
+    DictSpace,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    bounds,
+)
+
+
+class Mismatch(ValueError):
+    """A value does not fit a space.
+
+    Args:
+        expected: the (sub-)space.
+        got: what came instead.
+        where: path of the sub-space inside a Dict or Tuple, "" at the top.
+        hint: the likely cause, "" if none is known.
+    """
+
+    def __init__(self, expected: str, got: str, where: str = "", hint: str = "") -> None:
+        self.expected = f"{where}: {expected}" if where else expected
+        self.got = got
+        self.hint = hint
+        super().__init__(f"expected {self.expected}, got {got}" + (f" ({hint})" if hint else ""))
+
+
+def conform(space: Space, value: Any, where: str = "") -> Any:
+    """Returns `value` as the array, integer, dict or tuple that `space` describes.
+
+    Plain numbers and nested lists (all that JSON has) become arrays of the space's dtype;
+    arrays must already be of a dtype that casts safely to it. No copy is made of an array
+    that fits as it is.
+
+    Args:
+        space: what was declared.
+        value: what came: array, number, nested list, dict.
+        where: path so far, for the message.
+
+    Raises:
+        Mismatch: wrong type, shape, dtype or keys; NaN; infinity; an integer out of range. The
+            bounds of a Box are not checked: simulations overstep them by rounding.
+    """
+    if isinstance(space, Box):
+        return _conform_box(space, value, where)
+    if isinstance(space, Discrete):
+        return _conform_discrete(space, value, where)
+    if isinstance(space, MultiDiscrete | MultiBinary):
+        return _conform_integers(space, value, where)
+    if isinstance(space, DictSpace):
+        if not isinstance(value, dict):
+            raise Mismatch(str(space), _kind(value), where)
+        if value.keys() != space.spaces.keys():
+            raise Mismatch(f"keys {sorted(space.spaces)}", f"keys {sorted(map(str, value))}", where)
+        return {
+            key: conform(sub, value[key], f"{where}.{key}" if where else key)
+            for key, sub in space.spaces.items()
+        }
+    if not isinstance(value, list | tuple) or len(value) != len(space.spaces):
+        raise Mismatch(f"{len(space.spaces)} items", _kind(value), where)
+    return tuple(
+        conform(sub, item, f"{where}[{i}]")
+        for i, (sub, item) in enumerate(zip(space.spaces, value, strict=True))
+    )
+
+
+_dtype = functools.lru_cache(maxsize=64)(np.dtype)
+
+
+def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
+    dtype = _dtype(space.dtype)
+    if isinstance(value, np.ndarray):
+        array = value
+        if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "safe"):
+            hint = f"cast it with .astype(numpy.{space.dtype})" if array.dtype.kind in "fiu" else ""
+            raise Mismatch(f"dtype {space.dtype}", f"dtype {array.dtype}", where, hint)
+    else:
+        array = _from_plain(value, dtype, space, where)
+    if array.shape != space.shape:
+        raise Mismatch(str(space), f"shape {array.shape}", where)
+    if array.dtype.kind == "f":
+        # One pass over the data: a sum of squares is finite only if every element is. Where large
+        # numbers overflow it, the exact check below finds nothing.
+        flat = array if array.ndim == 1 else array.reshape(-1)
+        if not math.isfinite(flat.dot(flat)):
+            _check_finite(array, where)
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _check_finite(array: NDArray[Any], where: str) -> None:
+    for is_bad, name in ((np.isnan, "NaN"), (np.isinf, "infinity")):
+        bad = is_bad(array)
+        if bad.any():
+            at = np.unravel_index(int(bad.argmax()), array.shape)
+            raise Mismatch("finite numbers", f"{name} at index {list(map(int, at))}", where)
+
+
+def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise Mismatch(str(space), "a ragged list", where) from None
+    if array.dtype.kind not in "fiub":
+        raise Mismatch(str(space), _kind(value), where)
+    if dtype.kind in "iub" and array.dtype.kind == "f" and array.size:
+        raise Mismatch(f"dtype {dtype}", "fractional numbers", where)
+    if dtype.kind in "iu" and array.size:
+        info = np.iinfo(dtype)
+        # Compared as Python's integers: numpy's do not compare with all of them.
+        if int(array.min()) < info.min or int(array.max()) > info.max:
+            raise Mismatch(f"dtype {dtype}", f"numbers beyond {info.min}..{info.max}", where)
+    return array.astype(dtype)
+
+
+def _conform_discrete(space: Discrete, value: Any, where: str) -> int:
+    if isinstance(value, np.ndarray | np.generic):
+        if value.ndim != 0 or value.dtype.kind not in "iu":
+            raise Mismatch(str(space), f"shape {value.shape} dtype {value.dtype}", where)
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Mismatch(str(space), _kind(value), where)
+    if not space.start <= value < space.start + space.n:
+        raise Mismatch(str(space), str(value), where)
+    return value
+
+
+def _conform_integers(
+    space: MultiDiscrete | MultiBinary, value: Any, where: str
+) -> NDArray[np.int64]:
+    array = (
+        value
+        if isinstance(value, np.ndarray)
+        else _from_plain(value, np.dtype(np.int64), space, where)
+    )
+    if array.dtype.kind not in "iub":
+        raise Mismatch(str(space), f"dtype {array.dtype}", where)
+    nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
+    if array.shape != (len(nvec),):
+        raise Mismatch(str(space), f"shape {array.shape}", where)
+    if ((array < 0) | (array >= np.asarray(nvec))).any():
+        raise Mismatch(str(space), str(array.tolist()), where)
+    return array.astype(np.int64)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return f"{type(value).__name__} {str(value)[:40]!r}"
+
+
+def sample(space: Space, rng: np.random.Generator) -> Any:
+    """Draws a uniform random value of `space`; unbounded Box elements are standard normal."""
+    if isinstance(space, Box):
+        low, high = bounds(space)
+        drawn = rng.standard_normal(space.shape)
+        finite = np.isfinite(low) & np.isfinite(high)
+        drawn = np.where(
+            finite,
+            rng.uniform(np.where(finite, low, 0.0), np.where(finite, high, 1.0)),
+            np.clip(drawn, low, high),
+        )
+        return drawn.astype(space.dtype)
+    if isinstance(space, Discrete):
+        return int(rng.integers(space.n)) + space.start
+    if isinstance(space, MultiDiscrete):
+        return rng.integers(np.asarray(space.nvec))
+    if isinstance(space, MultiBinary):
+        return rng.integers(2, size=space.n)
+    if isinstance(space, DictSpace):
+        return {key: sample(sub, rng) for key, sub in space.spaces.items()}
+    return tuple(sample(sub, rng) for sub in space.spaces)
+
+
+def available_actions(space: Space, observation: Any) -> NDArray[np.int64] | None:
+    """Returns the actions that an observation's action mask allows; None without a mask.
+
+    Args:
+        space: of the actions; only Discrete actions can be masked.
+        observation: a conforming one.
+
+    Raises:
+        ValueError: the mask allows none.
+    """
+    if not isinstance(space, Discrete) or not isinstance(observation, dict):
+        return None
+    mask = observation.get(ACTION_MASK_KEY)
+    if mask is None:
+        return None
+    allowed = np.flatnonzero(mask)
+    if not len(allowed):
+        raise ValueError("the action mask forbids every action")
+    return allowed + space.start
+
+
+def sample_action(space: Space, observation: Any, rng: np.random.Generator) -> Any:
+    """Draws a uniform random action of `space`, among the available ones if there is a mask.
+
+    Raises:
+        ValueError: as `available_actions`.
+    """
+    allowed = available_actions(space, observation)
+    return sample(space, rng) if allowed is None else int(rng.choice(allowed))

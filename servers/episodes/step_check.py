@@ -1,0 +1,194 @@
+"""Checks a message against what its server declared, before anything of it is recorded.
+
+A step is checked as a whole, so that a refused one leaves the episode as it was: the client can
+mend it and send the same `t` again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import EndEpisode, Step
+from muxrl.protocol.spaces import Box, Space
+from muxrl.protocol.values import Mismatch, conform
+from muxrl.servers.config import ServerPlan
+
+AgentIds = set[str] | frozenset[str]
+
+_NOBODY: AgentIds = frozenset()
+
+
+class CheckedStep(NamedTuple):
+    """A step or an end whose values are as declared; dicts and sets are of agents."""
+
+    observations: Mapping[str, Any]
+    """Of the agents that act next; empty at the end of an episode."""
+    final_observations: Mapping[str, Any]
+    logged_actions: Mapping[str, Any]
+    rewards: Mapping[str, float]
+    terminated: AgentIds
+    """Agents that terminate now; one that is also truncated counts as truncated."""
+    truncated: AgentIds
+    state: Any
+    """The global state, float32 ``[state_size]``, where the server reads it."""
+
+
+class StepCheck:
+    """Checks the messages of a server's episodes.
+
+    Args:
+        plan: the server.
+    """
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self._agents = plan.agents
+        self._observation_spaces = {a: agent.observation_space for a, agent in plan.agents.items()}
+        self._action_spaces = {a: agent.action_space for a, agent in plan.agents.items()}
+        self._state_space: Space | None = None
+        if plan.reads_state:
+            assert plan.state_size is not None
+            self._state_space = Box((plan.state_size,))
+
+    def step(self, message: Step, agents_done: AgentIds) -> CheckedStep:
+        """Returns the checked values of a step.
+
+        Args:
+            message: what came.
+            agents_done: agents that ended at an earlier step.
+
+        Raises:
+            ValueMismatch: a value does not fit its space, an agent is unknown, or an agent that is
+                done observes again.
+        """
+        observations = self._observations(message.observations, "observation")
+        # Most steps have none of what follows, and a step is what a simulation waits for.
+        finals = (
+            self._observations(message.final_observations, "final observation")
+            if message.final_observations
+            else {}
+        )
+        logged = (
+            self._logged_actions(message.logged_actions, observations)
+            if message.logged_actions
+            else {}
+        )
+        self._check_rewards(message.rewards)
+        terminated, truncated = self._ended(message)
+        if agents_done or terminated or truncated:
+            done = agents_done | terminated | truncated
+            if back := observations.keys() & done:
+                agent_id = min(back)
+                raise ValueMismatch(
+                    f"agent {agent_id!r} is done in this episode and cannot observe again; "
+                    "one that comes back needs a new agent id or a new episode",
+                    agent_id=agent_id,
+                    expected="observations of agents that are not done",
+                    got=f"an observation of {agent_id!r}",
+                )
+        state = None if self._state_space is None else self._state(message.state)
+        return CheckedStep(
+            observations, finals, logged, message.rewards, terminated, truncated, state
+        )
+
+    def end(self, message: EndEpisode, agents_done: AgentIds) -> CheckedStep:
+        """Returns the checked values of an end; whoever was not done by then ends with it.
+
+        Raises:
+            ValueMismatch: as for `step`.
+        """
+        finals = self._observations(message.final_observations, "final observation")
+        self._check_rewards(message.rewards)
+        terminated, truncated = self._ended(message)
+        rest = self._agents.keys() - agents_done - terminated - truncated
+        if message.is_truncated:
+            truncated |= rest
+        else:
+            terminated |= rest
+        state = None
+        # The state is looked at only beside a final observation of an agent that ends now.
+        if self._state_space is not None and message.t > 0 and finals and (terminated or truncated):
+            state = self._state(message.state)
+        return CheckedStep({}, finals, {}, message.rewards, terminated, truncated, state)
+
+    def _observations(self, values: Mapping[str, Any], what: str) -> dict[str, Any]:
+        spaces = self._observation_spaces
+        conformed = {}
+        for agent_id, value in values.items():
+            space = spaces.get(agent_id)
+            if space is None:
+                raise self._unknown_agent(agent_id, what)
+            try:
+                conformed[agent_id] = conform(space, value)
+            except Mismatch as error:
+                raise _mismatch(agent_id, what, error) from None
+        return conformed
+
+    def _logged_actions(
+        self, logged: Mapping[str, Any], observations: Collection[str]
+    ) -> dict[str, Any]:
+        conformed = {}
+        for agent_id, value in logged.items():
+            if agent_id not in observations:
+                raise ValueMismatch(
+                    f"an action of agent {agent_id!r} was logged without its observation",
+                    agent_id=agent_id,
+                )
+            try:
+                conformed[agent_id] = conform(self._action_spaces[agent_id], value)
+            except Mismatch as error:
+                raise _mismatch(agent_id, "logged action", error) from None
+        return conformed
+
+    def _check_rewards(self, rewards: Mapping[str, float]) -> None:
+        for agent_id, reward in rewards.items():
+            if agent_id not in self._agents:
+                raise self._unknown_agent(agent_id, "reward")
+            if not math.isfinite(reward):
+                raise ValueMismatch(
+                    f"the reward of agent {agent_id!r} is {reward}",
+                    agent_id=agent_id,
+                    expected="a finite number",
+                    got=str(reward),
+                )
+
+    def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
+        """Returns the agents that a message terminates, and those that it truncates."""
+        if not message.terminations and not message.truncations:
+            return _NOBODY, _NOBODY
+        terminated = {agent_id for agent_id, is_set in message.terminations.items() if is_set}
+        truncated = {agent_id for agent_id, is_set in message.truncations.items() if is_set}
+        for agent_id in terminated | truncated:
+            if agent_id not in self._agents:
+                raise self._unknown_agent(agent_id, "termination or truncation")
+        return terminated, truncated
+
+    def _state(self, state: Any) -> Any:
+        assert self._state_space is not None
+        try:
+            return conform(self._state_space, state)
+        except Mismatch as error:
+            raise ValueMismatch(
+                f"the global state of the simulation: {error}",
+                expected=error.expected,
+                got=error.got,
+            ) from None
+
+    def _unknown_agent(self, agent_id: str, what: str) -> ValueMismatch:
+        return ValueMismatch(
+            f"there is no agent {agent_id!r} here, but its {what} came",
+            agent_id=agent_id,
+            expected=f"one of {list(self._agents)}",
+            got=repr(agent_id),
+        )
+
+
+def _mismatch(agent_id: str, what: str, error: Mismatch) -> ValueMismatch:
+    return ValueMismatch(
+        f"{what} of agent {agent_id!r}: {error}",
+        agent_id=agent_id,
+        expected=error.expected,
+        got=error.got,
+    )

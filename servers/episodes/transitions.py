@@ -1,0 +1,216 @@
+"""What is recorded of a step or an end: observations, rewards, and which seat ended how.
+
+::
+
+    step 0      the first observations
+    step t      what followed from the actions of step t - 1: rewards, ends, final observations,
+                and the observations that are acted on next
+    end         the same, without observations to act on
+
+Each is recorded only after everything in it that may be refused has been looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
+from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+
+
+class _Ends(NamedTuple):
+    """The seats whose last member ends in a step."""
+
+    num_seats: int
+    """Those that never began included; nothing of them is recorded."""
+    terminated: set[str]
+    truncated: set[str]
+    final_observations: dict[str, Any]
+
+
+_NO_ENDS = _Ends(0, set(), set(), {})
+
+
+class Transitions:
+    """Records one episode of one server.
+
+    Args:
+        seats: by seat id.
+        recorder: where transitions go.
+        is_training: whether they are learned from; otherwise only returns are summed.
+    """
+
+    def __init__(self, seats: Mapping[str, Seat], recorder: Recorder, *, is_training: bool) -> None:
+        self.agents_done: set[str] = set()
+        self.returns: dict[str, float] = {}
+        self._seats = seats
+        self._recorder = recorder
+        self._is_training = is_training
+        self._records = {seat_id: SeatRecord() for seat_id in seats}
+        self._acted: dict[str, SeatAction] = {}
+        """Actions of the last step, by seat id, until what followed from them is recorded."""
+        self._weights_seq_no = 0
+
+    def add_step(self, step: CheckedStep, *, is_first: bool) -> list[SeatRequest]:
+        """Records a step; returns a request for each seat that acts now.
+
+        Raises:
+            ValueMismatch: an action mask or a team forbids it, or a truncated agent has no final
+                observation; nothing was recorded.
+        """
+        done = step.terminated | step.truncated
+        departed = self.agents_done | done if done else self.agents_done
+        view = StepView(step.observations, step.state, departed)
+        seen: dict[str, Any] = {}
+        for seat_id, seat in self._seats.items():
+            record = self._records[seat_id]
+            if not record.is_done:
+                observation = seat.observe(view, record)
+                if observation is not None:
+                    seen[seat_id] = observation
+        if is_first:
+            if self._is_training:
+                self._recorder.begin(seen)
+            self._add_before_first_action(step.rewards, done)
+        else:
+            self._add_transition(step, seen)
+        self.agents_done |= done
+        logged = step.logged_actions
+        requests = []
+        for seat_id, observation in seen.items():
+            record, seat = self._records[seat_id], self._seats[seat_id]
+            record.has_begun = True
+            logged_action = seat.read_logged(logged) if logged else None
+            requests.append(SeatRequest(seat, observation, record.module_state, logged_action))
+        return requests
+
+    def add_end(self, step: CheckedStep, *, has_acted: bool) -> None:
+        """Records what followed from the last actions.
+
+        Raises:
+            ValueMismatch: as for `add_step`.
+        """
+        if has_acted:
+            self._add_transition(step, {})
+        else:
+            self._add_before_first_action(step.rewards, step.terminated | step.truncated)
+
+    def act(
+        self,
+        requests: Sequence[SeatRequest],
+        chosen: Sequence[SeatAction],
+        sent: Sequence[Mapping[str, Any]],
+        weights_seq_no: int,
+    ) -> None:
+        """Keeps the actions of a step until what followed from them comes.
+
+        Args:
+            requests: of the step.
+            chosen: the action of each request.
+            sent: the same as its agents' actions.
+            weights_seq_no: version of the weights that chose them.
+        """
+        self._acted = {}
+        for request, action, actions in zip(requests, chosen, sent, strict=True):
+            seat_id = request.seat.seat_id
+            record = self._records[seat_id]
+            record.module_state = action.module_state
+            record.last_actions.update(actions)  # a member that was not asked keeps its own
+            self._acted[seat_id] = action
+        self._weights_seq_no = weights_seq_no
+
+    def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
+        """Counts what other servers' agents brought about before this server's first action.
+
+        No action of this server's is credited with such rewards: they are in the returns only.
+        """
+        self._sum(rewards)
+        self._mark_done(done)
+
+    def _add_transition(self, step: CheckedStep, seen: dict[str, Any]) -> None:
+        done = step.terminated | step.truncated
+        ends = self._find_ends(step, seen, done) if done else _NO_ENDS
+        # Nothing has changed yet: a refusal above leaves the episode as it was.
+        rewards = step.rewards
+        self._sum(rewards)
+        still_here = [s for seat_id, s in self._seats.items() if not self._records[seat_id].is_done]
+        if self._is_training and still_here:
+            self._recorder.add(
+                acted=self._acted,
+                observations=seen | ends.final_observations if done else seen,
+                rewards={
+                    seat.seat_id: seat.reward(rewards)
+                    for seat in still_here
+                    if self._records[seat.seat_id].has_begun
+                    and not rewards.keys().isdisjoint(seat.members)
+                },
+                terminated=ends.terminated,
+                truncated=ends.truncated,
+                is_last=ends.num_seats == len(still_here),
+                weights_seq_no=self._weights_seq_no,
+            )
+            self._acted = {}
+        if done:
+            self._mark_done(done)
+
+    def _find_ends(self, step: CheckedStep, seen: Mapping[str, Any], done: AgentIds) -> _Ends:
+        """Finds the seats that end, how, and what they observe then; changes nothing."""
+        finals = step.final_observations
+        # Beside its own final observation, a seat that ends sees what the others see now.
+        last_seen = {**step.observations, **finals} if finals else {}
+        # A truncated agent is still observed, so that its value is bootstrapped. One that
+        # terminates beside it is not, as if that had been a step earlier.
+        departed = self.agents_done | (step.terminated - step.truncated)
+        if_terminated = StepView(last_seen, step.state, departed)
+        present = {agent_id: o for agent_id, o in last_seen.items() if agent_id not in departed}
+        if_truncated = StepView(present, step.state, departed)
+        num_seats = 0
+        terminated: set[str] = set()
+        truncated: set[str] = set()
+        observations: dict[str, Any] = {}
+        for seat_id, seat in self._seats.items():
+            record = self._records[seat_id]
+            done_now = done.intersection(seat.members)
+            if record.is_done or not done_now:
+                continue
+            if len(record.members_done | done_now) < len(seat.members):
+                continue
+            num_seats += 1
+            if not record.has_begun:
+                continue
+            cut_short = done_now & step.truncated
+            (truncated if cut_short else terminated).add(seat_id)
+            if seat_id in seen:
+                continue
+            final = seat.observe(if_truncated if cut_short else if_terminated, record)
+            if final is None and cut_short and self._is_training:
+                final = self._last_known(seat_id, min(cut_short))
+            if final is not None:
+                observations[seat_id] = final
+        return _Ends(num_seats, terminated, truncated, observations)
+
+    def _last_known(self, seat_id: str, agent_id: str) -> Any:
+        """Returns what a seat without a final observation is bootstrapped from."""
+        if seat_id in self._acted:
+            raise ValueMismatch(
+                f"agent {agent_id!r} was truncated without its final observation, which its "
+                "value is bootstrapped from",
+                agent_id=agent_id,
+                expected=f"final_observations[{agent_id!r}]",
+                got="none",
+            )
+        return self._recorder.last_observation(seat_id)
+
+    def _sum(self, rewards: Mapping[str, float]) -> None:
+        returns = self.returns
+        for agent_id, reward in rewards.items():
+            returns[agent_id] = returns.get(agent_id, 0.0) + reward
+
+    def _mark_done(self, done: AgentIds) -> None:
+        for seat_id, seat in self._seats.items():
+            record = self._records[seat_id]
+            record.members_done |= done.intersection(seat.members)
+            record.is_done = len(record.members_done) == len(seat.members)

@@ -1,0 +1,62 @@
+"""One message of a client on its way through a server: what it asks, and where its answers go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muxrl.protocol.errors import NotServing, ProtocolError
+from muxrl.protocol.messages import (
+    AbortEpisode,
+    AnyReply,
+    EndEpisode,
+    Refused,
+    StartEpisode,
+    Step,
+)
+from muxrl.servers.episodes.episode import PendingStep
+
+AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode
+Answered = Callable[[list[AnyReply]], None]
+
+
+@dataclass(slots=True)
+class Frame:
+    """The items of one message, and what has become of each.
+
+    Args:
+        items: of any episodes, in the order in which they are answered.
+        outcomes: for each item its answer, or the step that waits for its actions.
+        reply: takes the answers, one for each item. It raises nothing, since others are answered
+            after it.
+        refuse: makes the answer to an item that failed.
+        is_alone: whether no other client can ask meanwhile.
+    """
+
+    items: list[AnyItem]
+    outcomes: list[AnyReply | PendingStep]
+    reply: Answered
+    refuse: Callable[[AnyItem, ProtocolError], Refused]
+    is_alone: bool
+
+    @property
+    def pending(self) -> list[PendingStep]:
+        """The steps that wait for their actions."""
+        return [outcome for outcome in self.outcomes if isinstance(outcome, PendingStep)]
+
+    def finish(self, problem: NotServing | None = None) -> None:
+        """Sends the answers.
+
+        Args:
+            problem: why pending steps have none; None if all have one.
+        """
+        replies: list[AnyReply] = []
+        for item, outcome in zip(self.items, self.outcomes, strict=True):
+            if not isinstance(outcome, PendingStep):
+                replies.append(outcome)
+            elif outcome.answer is not None:
+                replies.append(outcome.answer)
+            else:
+                assert problem is not None
+                replies.append(self.refuse(item, problem))
+        self.reply(replies)
