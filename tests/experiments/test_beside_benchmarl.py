@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muxrl.experiments.beside_benchmarl import measure
-from muxrl.experiments.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
+from muxrl.experiments.studies.beside_benchmarl import measure
+from muxrl.experiments.studies.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\ninput()"
 
@@ -79,7 +79,7 @@ class TestMeter:
 
 @pytest.mark.learning
 def test_our_side_makes_the_updates_that_it_is_matched_by(monkeypatch: Any) -> None:
-    from muxrl.experiments.beside_benchmarl import muxrl_side
+    from muxrl.experiments.studies.beside_benchmarl import muxrl_side
 
     monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
     run = muxrl_side.train("matched", seed=0, env_steps=4_000, started=time.monotonic())
