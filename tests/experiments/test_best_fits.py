@@ -1,4 +1,4 @@
-"""What theory says of the matrix games, and that the study's predictions are it."""
+"""What theory says of the matrix games, which the study's predictions have to be."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_sentries_that_could_not_all_arrive_are_refused() -> None:
 def seek(agent: str, seen: Any, rng: np.random.Generator) -> int:
     """Walks to one side of the first apple, agents to opposite ones, and loads there.
 
-    Now and then it strays, or two that meet, or meet an apple, would stand there for ever.
+    Now and then it strays: two that meet each other, or an apple, would else stand there for ever.
     """
     row, column = seen[:2]
     if row < 0:

@@ -67,7 +67,7 @@ HYPERNET_EMBED = 64  # our default
 
 
 class Spread(PettingZooClass):
-    """The task in BenchMARL's terms; all but the environment is its own SIMPLE_SPREAD's."""
+    """The task in BenchMARL's terms; all but the environment is that of its SIMPLE_SPREAD."""
 
     def __init__(self) -> None:
         super().__init__("SIMPLE_SPREAD", {"max_cycles": EPISODE_STEPS})
@@ -90,12 +90,12 @@ class Spread(PettingZooClass):
 class TwoLayerQmix(Qmix):
     """BenchMARL's QMIX but for the hypernetworks of the mixer's weights: Linear - ReLU - Linear.
 
-    BenchMARL's are one linear layer, as in the paper of 2018; PyMARL has had two since, and so
-    have we.
+    BenchMARL's are one linear layer, as in the paper of 2018; PyMARL's, and ours, have two
+    layers.
     """
 
     def get_mixer(self, group: str) -> Any:
-        """The mixer in a TensorDictModule."""
+        """Returns the mixer in a TensorDictModule."""
         module = super().get_mixer(group)
         mixer = module.module
         for name in ("hyper_w_1", "hyper_w_final"):
@@ -108,11 +108,11 @@ class TwoLayerQmix(Qmix):
 
 @dataclass
 class TwoLayerQmixConfig(QmixConfig):
-    """The same settings as QMIX's."""
+    """QMIX's settings, for the other mixer."""
 
     @staticmethod
     def associated_class() -> type[Qmix]:
-        """What they are the settings of."""
+        """Returns the algorithm that they configure."""
         return TwoLayerQmix
 
 

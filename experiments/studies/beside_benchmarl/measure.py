@@ -1,7 +1,7 @@
 """The task, and how both sides are measured: the same code in both environments.
 
-Nothing here knows a trainer. It is imported by two interpreters with different packages, so that
-it asks for numpy and mpe2 only.
+It knows no trainer. Two interpreters with different packages import it, so it needs numpy and mpe2
+only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NewEpisode = Callable[[], AbstractContextManager[Act]]
 
 
 def make_env() -> Any:
-    """The task, a PettingZoo ParallelEnv."""
+    """Returns the task, a PettingZoo ParallelEnv."""
     return simple_spread_v3.parallel_env(**TASK)
 
 
@@ -106,7 +106,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Run:
-    """One side, setting and seed: what it was told and what came of it."""
+    """The settings and results of one side, setting and seed."""
 
     side: str
     setting: str
@@ -117,15 +117,15 @@ class Run:
     setup_s: float
     """Wall time before the first env step: imports, networks, servers."""
     num_updates: int
-    """Gradient steps that were counted last."""
+    """Gradient steps at the last count."""
     num_updates_env_steps: int
-    """And the env steps at which they were."""
+    """Env steps at that count."""
     points: list[Point]
     last_returns: list[float]
 
 
 def processor_time_s() -> float:
-    """Processor time of this process, its threads and the processes under it (a local Ray)."""
+    """Returns the processor time of this process and its children (a local Ray)."""
     parents, times = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""What a team can learn of a payoff table at best, under uniform exploration.
+"""The best that a team can learn of a payoff table under uniform exploration.
 
 The greedy actions of the best least-squares fit to a table ``[agent_0's action, agent_1's action]``
 whose cells are all equally frequent, for each family of values:
@@ -7,7 +7,7 @@ whose cells are all equally frequent, for each family of values:
 - VDN fits a sum, row effect plus column effect; its greedy actions are the same,
 - QMIX fits a table that rises along some order of the rows and some order of the columns (Rashid
   et al. 2018, equation 5). For given orders that is isotonic regression, a projection onto a cone,
-  solved by its dual with non-negative least squares; the orders are tried out.
+  solved by its dual with non-negative least squares; all orders are tried.
 
 QMIX's family here is the whole monotonic one, of which a network reaches a part, and descent may
 end in the best fit of other orders than the best.
@@ -27,7 +27,7 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted table's greedy joint action, what it really pays, and the squared error."""
+    """A fitted table's greedy joint action, what that action really pays, and the squared error."""
 
     actions: tuple[int, int]
     payoff: float
@@ -35,7 +35,7 @@ class Fit:
 
 
 def additive_fit(payoffs: Table) -> Fit:
-    """VDN's, and what independent learners choose."""
+    """Returns VDN's fit, whose greedy actions independent learners choose, too."""
     rows, columns = payoffs.mean(1, keepdims=True), payoffs.mean(0, keepdims=True)
     fitted = rows + columns - payoffs.mean()
     actions = int(rows.argmax()), int(columns.argmax())
@@ -43,7 +43,7 @@ def additive_fit(payoffs: Table) -> Fit:
 
 
 def monotonic_fits(payoffs: Table) -> list[Fit]:
-    """QMIX's, the best first: one for each joint action that can be the greatest."""
+    """Returns QMIX's fits, the best first: one for each joint action that can be the greatest."""
     num_rows, num_columns = payoffs.shape
     best: dict[tuple[int, int], Fit] = {}
     for rows in itertools.permutations(range(num_rows)):
@@ -56,7 +56,7 @@ def monotonic_fits(payoffs: Table) -> list[Fit]:
 
 
 def _isotonic_error(table: Table) -> float:
-    """Squared distance of a table to the nearest one that rises along both axes."""
+    """Returns the squared distance of a table to the nearest one that rises along both axes."""
     at = np.arange(table.size).reshape(table.shape)
     lower = np.concatenate([at[:-1].ravel(), at[:, :-1].ravel()])
     upper = np.concatenate([at[1:].ravel(), at[:, 1:].ravel()])
