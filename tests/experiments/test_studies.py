@@ -52,6 +52,7 @@ def test_every_folder_is_a_study_with_a_page_and_results() -> None:
     assert sorted(path.name for path in folders) == STUDIES
     for path in folders:
         assert any((path / "results").iterdir())
+        assert "**What cannot be concluded.**" in (path / "README.md").read_text()
 
 
 @pytest.mark.parametrize("study", STUDIES)
