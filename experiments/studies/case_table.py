@@ -243,7 +243,7 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
     if "measured" in record:
         measured = {int(steps): figures for steps, figures in record["measured"].items()}
         return Outcome(record["case"], record["seed"], measured)
-    # Committed before: by algorithm, contestant, case or assignment, with returns or the last one.
+    # Committed before: named by algorithm, contestant, case or servers, with a curve or its end.
     if "replaced" in record:
         name = "+".join(server.partition("_")[0].upper() for server in record["replaced"])
     else:
@@ -253,11 +253,11 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
     if "returns" in record:
         measured = {int(steps): {"return": value} for steps, value in record["returns"].items()}
     else:
-        value = record.get("learned", record.get("greedy_return"))
-        replaced = {f"{s} random": v for s, v in record.get("replaced", {}).items()}
-        others = ("policy_lag_max", "train_return", "time_s")
-        more = {key: record[key] for key in others if key in record}
-        measured = {record["env_steps"]: {"return": value, **replaced, **more}}
+        known_as = {"learned": "return", "train_return": "return", "greedy_return": "greedy"}
+        kept = ("policy_lag_max", "time_s", *known_as)
+        figures = {known_as.get(key, key): record[key] for key in kept if key in record}
+        figures |= {f"{s} random": value for s, value in record.get("replaced", {}).items()}
+        measured = {record["env_steps"]: figures}
     return Outcome(name, record["seed"], measured)
 
 
