@@ -43,8 +43,8 @@ from muxrl.orchestrator.config import ConfigError, ExperimentConfig, load_config
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.versions import software_versions
 from muxrl.orchestrator.runs.in_process import serve
-from muxrl.orchestrator.runs.local_ray import ONE_THREAD
 from muxrl.orchestrator.runs.processes import first_seeds
+from muxrl.orchestrator.runs.ray_session import ONE_THREAD
 from muxrl.orchestrator.runs.signals import claim_signals
 
 RANDOM = "random"

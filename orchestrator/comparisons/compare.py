@@ -31,8 +31,9 @@ from muxrl.orchestrator.comparisons.side_by_side import (
     score_runs,
     standings_of,
 )
-from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun, read_sources
+from muxrl.orchestrator.comparisons.sources import ComparedRun, read_sources
 from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.reports.statistics import mean_interval
 from muxrl.orchestrator.sweeps.directory import TRIALS_FILE
 from muxrl.protocol.suggestions import did_you_mean

@@ -31,8 +31,9 @@ from muxrl.orchestrator.comparisons.arena import (
 )
 from muxrl.orchestrator.comparisons.contestants import Contestant
 from muxrl.orchestrator.comparisons.roles import Subject
-from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.sources import ComparedRun
 from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.recorded_run import Floats
 from muxrl.orchestrator.reports.statistics import (
     Estimate,

@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.sources import ComparedRun
 from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.evaluations.evaluated import unnumbered
 from muxrl.orchestrator.records.recorded_run import AgentReturns, Floats
 

@@ -18,7 +18,8 @@ import numpy as np
 from muxrl.orchestrator.comparisons.contestants import Contestant
 from muxrl.orchestrator.comparisons.curves import Curve
 from muxrl.orchestrator.comparisons.roles import Subject
-from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.sources import ComparedRun
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, Floats
 from muxrl.orchestrator.reports.statistics import (
     Estimate,

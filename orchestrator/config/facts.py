@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.plain_spaces import read_space
-from muxrl.orchestrator.config.problems import ConfigError
 from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Space
 
 

@@ -19,8 +19,9 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.problems import ConfigError, listed
+from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.config import ServerConfig
 

@@ -22,29 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from muxrl.orchestrator.errors import MalformedMetrics
 from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 RESERVED_NAMES = frozenset({"joint", "evaluation"})
 """Names a server cannot have, since its metrics would mix with the run's own."""
 _TENSORBOARD_FLUSH_S = 10  # seldom enough to cost nothing, often enough to watch
-
-
-class MalformedMetrics(Exception):
-    """A line other than the last of a metrics file is not a JSON object.
-
-    Attributes:
-        path: the file.
-        line: counted from 1.
-    """
-
-    def __init__(self, path: Path, line: int) -> None:
-        super().__init__(
-            f"{path}, line {line}, is not a JSON object though other lines follow; did something "
-            "other than muxrl write to this file?"
-        )
-        self.path = path
-        self.line = line
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

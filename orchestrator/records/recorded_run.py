@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.metrics import read_metrics
-from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
 
 Floats = NDArray[np.float64]
 AgentReturns = Mapping[str, Sequence[float | None]]

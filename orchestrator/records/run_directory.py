@@ -25,20 +25,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
+from muxrl.orchestrator.records.next_path import make_next_folder, next_path
 from muxrl.orchestrator.records.versions import software_versions
-
-
-class NotARunDirectory(Exception):
-    """The folder is not one that a run has written, or a file that must be there is not.
-
-    Attributes:
-        path: the folder.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is not the directory of a run: {reason}")
-        self.path = path
 
 
 @dataclass(frozen=True)
@@ -50,7 +40,7 @@ class RunDirectory:
     @classmethod
     def create(cls, root: Path, name: str, now: datetime) -> RunDirectory:
         """Make a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
-        where two runs of a name start in one second. Safe against another process doing the same.
+        where two runs of a name start in one second.
 
         Raises:
             ValueError: `name` is empty, hidden, or would lead out of `root`.
@@ -61,17 +51,7 @@ class RunDirectory:
                 f"run name {name!r} cannot be part of a folder's name: expected letters, digits, "
                 "'-', '_', '.' and spaces, the first not a '.'"
             )
-        root.mkdir(parents=True, exist_ok=True)
-        stem = f"{name}-{now:%Y%m%d-%H%M%S}"
-        attempt = 1
-        while True:
-            path = root / (stem if attempt == 1 else f"{stem}-{attempt}")
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:
-                attempt += 1
-        return cls(path)._with_folders()
+        return cls(make_next_folder(root, f"{name}-{now:%Y%m%d-%H%M%S}"))._with_folders()
 
     @classmethod
     def create_at(cls, path: Path) -> RunDirectory:
@@ -113,6 +93,10 @@ class RunDirectory:
         """One file for each process."""
         return self.path / "logs"
 
+    def log(self, process: str) -> Path:
+        """The log file of a process: a server's id, ``simulation-0``, ``evaluation``, ``trial``."""
+        return (self.logs / f"{process}.log").absolute()
+
     @property
     def metrics(self) -> Path:
         """What `muxrl.orchestrator.records.metrics` writes."""
@@ -134,18 +118,15 @@ class RunDirectory:
         return self.path / "tensorboard"
 
     def new_evaluation(self, now: datetime) -> Path:
-        """The path of a file that is not there yet, ``evaluations/YYYYmmdd-HHMMSS.json``, with
-        ``-2``, ``-3``... added where two evaluations end in one second.
+        """The path of a new file ``evaluations/YYYYmmdd-HHMMSS.json``, with ``-2``, ``-3``... added
+        where two evaluations end in one second.
 
         Raises:
             OSError: the folder cannot be made.
         """
         folder = self.path / "evaluations"
         folder.mkdir(exist_ok=True)
-        stem, attempt = f"{now:%Y%m%d-%H%M%S}", 1
-        while (path := folder / f"{stem}{f'-{attempt}' * (attempt > 1)}.json").exists():
-            attempt += 1
-        return path
+        return next_path(folder, f"{now:%Y%m%d-%H%M%S}", ".json")
 
     def write_config(self, yaml_text: str) -> Path:
         """Save the resolved experiment as ``config.yaml``."""

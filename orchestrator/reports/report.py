@@ -18,15 +18,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from muxrl.orchestrator.errors import DifferentRuns, MalformedMetrics, NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
-from muxrl.orchestrator.records.metrics import MalformedMetrics
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.against_random import Verdict
 from muxrl.orchestrator.reports.number_text import MISSING, number, signed_interval
 from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.orchestrator.reports.plots import draw_learning
-from muxrl.orchestrator.reports.results import DifferentRuns, Report, ServerResult, results_of
+from muxrl.orchestrator.reports.results import Report, ServerResult, results_of
 
 _HEADINGS = (
     "server",

@@ -13,13 +13,10 @@ from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.errors import NoPlace
 
 PATIENCE_S = 600.0
 """How long places are waited for: a cluster may first have to start machines."""
-
-
-class NoPlace(Exception):
-    """The cluster has no room for the run; the sentence says what was wanted and what there is."""
 
 
 def has_evaluations(config: ExperimentConfig) -> bool:

@@ -29,8 +29,6 @@ class ServerSnapshot:
 
     server_id: str
     algorithm: str
-    address: str = ""
-    """``host:port``, once it listens."""
     phase: str = "starting"
     """What it does, in a word: starting, collecting, updating, stopped..."""
     is_waiting: bool = False

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from muxrl.orchestrator.config import ConfigError, ExperimentConfig, find_config, load_config
+from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
 from muxrl.orchestrator.config.load import load_structured, read_yaml
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")

@@ -29,7 +29,7 @@ def measure(run: Run, config: MetricConfig) -> Measured | None:
     record = run.evaluated
     if config.source == "evaluation" and record is not None:
         # Episodes without an agent hold no return of it.
-        known = {a: list(filter(math.isfinite, v)) for a, v in record["returns"].items()}
+        known = {a: [r for r in v if r is not None] for a, v in record["returns"].items()}
         means = {a: sum(values) / len(values) for a, values in known.items() if values}
         source, env_steps = "evaluation", int(record["env_steps"])
     else:

@@ -15,8 +15,9 @@ from muxrl.orchestrator.comparisons.arena import Arena, EpisodeReturns, Player, 
 from muxrl.orchestrator.comparisons.contestants import Contestant, find_contestants
 from muxrl.orchestrator.comparisons.head_to_head import HeadToHead, play_head_to_head
 from muxrl.orchestrator.comparisons.roles import find_roles
-from muxrl.orchestrator.comparisons.sources import CannotCompare, ComparedRun, read_sources
+from muxrl.orchestrator.comparisons.sources import ComparedRun, read_sources
 from muxrl.orchestrator.config import SimulationConfig
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.servers.config import ServerConfig
 
 STRENGTH = {"qmix": 4.0, "ppo": 1.0, "a2c": 2.0, "random": 0.0, "flee": 3.0}

@@ -15,7 +15,8 @@ from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
 from muxrl.orchestrator.comparisons.comparison import Comparison
 from muxrl.orchestrator.comparisons.files import marl_eval
 from muxrl.orchestrator.comparisons.side_by_side import find_budget
-from muxrl.orchestrator.comparisons.sources import CannotCompare, read_sources
+from muxrl.orchestrator.comparisons.sources import read_sources
+from muxrl.orchestrator.errors import CannotCompare
 
 QMIX_PPO = "qmix hunters | ppo prey"
 
