@@ -1,4 +1,4 @@
-"""``muxrl evaluate``: the policies of a finished run, measured again."""
+"""``muxrl evaluate``: the policies of a finished run, evaluated again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``muxrl sweep``: a table of trials, shown, run, or gone on with."""
+"""``muxrl sweep``: shows, runs or resumes a table of trials."""
 
 from __future__ import annotations
 

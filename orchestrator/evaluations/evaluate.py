@@ -1,4 +1,4 @@
-"""A finished run, measured once more: its servers frozen, on episodes that train nothing.
+"""A finished run, evaluated again: its servers frozen, on episodes that train nothing.
 
 ::
 
@@ -6,8 +6,8 @@
     result.servers["qmix"].returns.mean
 
 Every server of the run is served again from its checkpoint, by an algorithm that cannot learn, and
-all of them play the episodes of the given seeds together. So weights are the same afterwards, bit
-by bit, and the same call gives the same returns, if the simulation does so for the same seed.
+all of them play the episodes of the given seeds together. Weights stay the same bit by bit, and the
+same call gives the same returns if the simulation is deterministic for a seed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _frozen(
     replaced: Mapping[str, str],
     should_explore: bool,
 ) -> dict[str, ServerConfig]:
-    """Returns the servers of an experiment with none left that learns."""
+    """Returns the servers of an experiment, with all that learned frozen."""
     servers: dict[str, ServerConfig] = {}
     problems: list[str] = []
     for server_id, server in config.servers.items():
@@ -164,7 +164,7 @@ def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
 
 
 def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
-    """Returns the same from a checkpoint of another server, with that one's own groups."""
+    """Returns a server that plays from a checkpoint of another one, with that one's groups."""
     about = Checkpoint.open(path)
     return dataclasses.replace(
         freeze(server, path, about.algorithm, should_explore=should_explore),
@@ -236,7 +236,7 @@ def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | Non
 
 
 def _shown(path: Path, folder: RunDirectory) -> str:
-    """A checkpoint of the run by its place in it, so that a run can be moved."""
+    """Returns a checkpoint's path, relative to the run's if it is in there: a run can be moved."""
     root = folder.path.absolute()
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 

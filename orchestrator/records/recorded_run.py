@@ -1,4 +1,4 @@
-"""A run as its files tell it, whole or cut short."""
+"""A run read back from its files, whether it ended or was cut short."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 
 Floats = NDArray[np.float64]
 AgentReturns = Mapping[str, Sequence[float | None]]
-"""For each agent, one return for each episode; None where it was not in it."""
+"""Agent to its return in each episode; None where it took no part."""
 
 
 @dataclass(frozen=True)
 class PlannedServer:
-    """Who a server was to play, and how."""
+    """A server of the run's plan."""
 
     algorithm: str
     agents: tuple[str, ...]
@@ -32,21 +32,21 @@ class PlannedServer:
 
 @dataclass(frozen=True)
 class EvaluationPoint:
-    """One evaluation: the same weights under every condition that was measured."""
+    """One evaluation: the same weights in every condition."""
 
     env_steps: int
     """Env steps of training before it."""
     returns: Mapping[str | None, AgentReturns]
-    """By whose agents acted at random; None: all acted as learned."""
+    """By the server whose agents acted at random; None: all acted as learned."""
     time_s: float = math.nan
-    """Seconds of training before it; NaN where nobody wrote that down."""
+    """Seconds of training before it; NaN in files that do not have them."""
 
     def returns_of(self, agents: Sequence[str], replaced: str | None) -> Floats | None:
-        """For each episode, the mean return over `agents`; None if that was not measured.
+        """Returns each episode's mean return over `agents`, None if it was not measured.
 
-        An agent that was not in an episode does not count there; an episode that had none of
-        them is NaN, so that all conditions keep their places, by which they are paired. None, too,
-        if no episode had any.
+        An agent that took no part in an episode does not count there. An episode without any of
+        them is NaN, so that episodes keep their places, by which conditions are paired. None, too,
+        if no episode had any of them.
         """
         known = self.returns.get(replaced, {})
         rows = [[math.nan if r is None else r for r in known[a]] for a in agents if a in known]
@@ -65,11 +65,11 @@ class EvaluationPoint:
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """Returns while training, exploration included."""
+    """Returns of training episodes, exploration included."""
 
     env_steps: Floats
     returns: Floats
-    """At each, the mean over recent episodes and the server's agents."""
+    """At each of these, the mean over recent episodes and the server's agents."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +81,20 @@ class RecordedRun:
     seed: int | None
     servers: Mapping[str, PlannedServer]
     points: tuple[EvaluationPoint, ...]
-    """By env steps, no two at the same."""
+    """In the order of their env steps, no two at the same."""
     should_explore: bool | None
     """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
     training: Mapping[str, TrainingCurve]
     """By server; one that never finished an episode has an empty curve."""
     env_steps: Mapping[str, int]
-    """By server, those that its last training iteration had seen."""
+    """By server, as of its last training iteration."""
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
-        """Read a run back from its directory; metrics that are absent count as none.
+        """Reads a run back from its directory; it may have no metrics yet.
 
         Raises:
-            NotARunDirectory: the folder is no run's, or its ``plan.json`` is absent or broken.
+            NotARunDirectory: the folder is not a run's, or its ``plan.json`` is missing or broken.
             MalformedMetrics: a metrics file is broken elsewhere than in its last line.
         """
         directory = RunDirectory.open(path)
@@ -140,11 +140,11 @@ class RecordedRun:
 
 
 def _points(evaluations: Iterable[Mapping[str, Any]]) -> tuple[EvaluationPoint, ...]:
-    """Gather the conditions of each evaluation.
+    """Gathers the conditions of each evaluation.
 
-    A condition seen again begins the next evaluation, so that a point holds together even where
-    training went on meanwhile and its records differ by a few env steps. Two evaluations at the
-    same env step (the last of training and the final one) are one; the later counts.
+    A condition that is seen again begins the next evaluation: records of one evaluation may differ
+    by a few env steps, since training goes on meanwhile. Of two evaluations at the same env step
+    (the last one of training and the final one) the later counts.
     """
     gathered: list[tuple[int, float, dict[str | None, AgentReturns]]] = []
     for record in evaluations:
@@ -165,7 +165,7 @@ def _training_curve(
     iterations: Sequence[Mapping[str, Any]],
     agents: Sequence[str],
 ) -> TrainingCurve:
-    """From the joint records, which count raw rewards as evaluations do; else the server's own."""
+    """Returns the curve of the joint records (raw rewards), or without any, the server's own."""
     pairs: list[tuple[float, float]] = []
     for record in joint:
         by_agent = record.get("episode_return_mean") or {}

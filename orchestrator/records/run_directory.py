@@ -39,7 +39,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str, now: datetime) -> RunDirectory:
-        """Make a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
+        """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
         where two runs of a name start in one second.
 
         Raises:
@@ -55,7 +55,7 @@ class RunDirectory:
 
     @classmethod
     def create_at(cls, path: Path) -> RunDirectory:
-        """Make exactly this folder.
+        """Makes exactly this folder.
 
         Raises:
             FileExistsError: it is there already; a run never writes over another one.
@@ -104,7 +104,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """What the servers save."""
+        """The servers' checkpoints."""
         return self.path / "checkpoints"
 
     @property
@@ -129,12 +129,12 @@ class RunDirectory:
         return next_path(folder, f"{now:%Y%m%d-%H%M%S}", ".json")
 
     def write_config(self, yaml_text: str) -> Path:
-        """Save the resolved experiment as ``config.yaml``."""
+        """Saves the resolved experiment as ``config.yaml``."""
         write_text(self.path / "config.yaml", yaml_text)
         return self.path / "config.yaml"
 
     def write_plan(self, plan: Mapping[str, Any]) -> Path:
-        """Save who plays whom as ``plan.json``.
+        """Saves which server has which agents as ``plan.json``.
 
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
         "seed"}``.
@@ -143,7 +143,7 @@ class RunDirectory:
         return self.path / "plan.json"
 
     def read_plan(self) -> dict[str, Any]:
-        """What `write_plan` saved.
+        """Returns what `write_plan` saved.
 
         Raises:
             NotARunDirectory: it was not saved, or something else wrote the file.
@@ -162,17 +162,17 @@ class RunDirectory:
         return plan
 
     def write_versions(self) -> dict[str, str | None]:
-        """Save the software of this process as ``versions.json``, and return it."""
+        """Saves the software of this process as ``versions.json``, and returns it."""
         versions = software_versions()
         write_json(self.path / "versions.json", versions)
         return versions
 
     def write_addresses(self, addresses: Mapping[str, str]) -> Path:
-        """Save where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
+        """Saves where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
         write_json(self.path / "servers.json", addresses)
         return self.path / "servers.json"
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        """Save the outcome as ``summary.json``."""
+        """Saves the report as ``summary.json``."""
         write_json(self.path / "summary.json", summary)
         return self.path / "summary.json"

@@ -1,7 +1,7 @@
 """An experiment's servers inside this process: for studies, notebooks and tests.
 
-The servers are the real ones, spoken to over loopback; only their processes are missing, so
-they share one interpreter lock. `muxrl.orchestrator.runs.whole_run` is for runs that matter.
+They are real servers, reached over loopback, but without processes of their own: all share one
+interpreter lock. For training runs use `muxrl.orchestrator.runs.whole_run`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Served:
         first_seed: int = 10_000,
         should_explore: bool | Mapping[str, bool] = False,
     ) -> list[EpisodeResult]:
-        """Plays episodes that never train; see `muxrl.orchestrator.runs.evaluation`."""
+        """Plays episodes that never train; see `play_episodes`."""
         seeds = range(first_seed, first_seed + num_episodes)
         with self.client(replaced, first_seed) as client:
             return play_episodes(client, [self.simulation()], seeds, should_explore)
@@ -72,7 +72,7 @@ def serve(config: ExperimentConfig) -> Iterator[Served]:
     """Runs an experiment's servers while the ``with`` block lasts.
 
     Args:
-        config: its simulation is asked for agents and spaces, but not started.
+        config: its simulation is made to read agents and spaces, and closed again.
 
     Raises:
         ConfigError: something in it is wrong.
@@ -92,7 +92,7 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
     from muxrl.servers.server import PolicyServer
 
     servers: dict[str, PolicyServer] = {}
-    # RLlib hands weights over through Ray; what does not learn has no use for it.
+    # RLlib hands weights over through Ray; servers that do not learn need none.
     needs_ray = len(experiment.fixed_servers) < len(experiment.servers)
     with ray_session(num_cpus=1) if needs_ray else contextlib.nullcontext():
         try:

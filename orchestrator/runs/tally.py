@@ -53,7 +53,7 @@ class Tally:
         self._rate.add(0.0, 0)
 
     def add(self, name: str, report: SimulationReport) -> None:
-        """Takes in what a simulation process has played."""
+        """Adds what a simulation process has played."""
         self._steps[name] = report.num_env_steps
         self._mismatches[name] = report.num_mismatches
         self.num_episodes += len(report.episodes)
@@ -62,7 +62,7 @@ class Tally:
         self.num_mismatches = sum(self._mismatches.values())
 
     def set_external(self, statuses: Mapping[str, Status]) -> None:
-        """Takes the servers' counts instead: nobody else counts an external simulation."""
+        """Takes the servers' counts instead, for an external simulation."""
         self.env_steps = max((s.num_env_steps for s in statuses.values()), default=0)
         self.num_episodes = max((s.num_episodes for s in statuses.values()), default=0)
 

@@ -25,10 +25,10 @@ def make_role_assignments(
     """Returns the assignments of a sweep, each once, in the order in which they are written.
 
     Args:
-        config: what to make them of.
+        config: as the sweep has it.
         roles: role to its agents, by name.
         templates: names of all templates.
-        problems: gets a sentence for each thing that cannot be.
+        problems: a sentence is added for each thing that is wrong.
     """
     known = _Known(list(roles), list(templates), problems)
     found: list[RoleAssignment] = []
@@ -59,13 +59,13 @@ def make_role_assignments(
 
 
 def assignment_of(chosen: RoleAssignment, agents_of: Mapping[str, Sequence[str]]) -> str:
-    """Returns the canonical string of roles alone, servers that stay left out."""
+    """Returns the canonical string of the roles' servers; the base's other servers are left out."""
     labels = server_labels(chosen)
     return canonical({labels[role]: agents_of[role] for role in chosen})
 
 
 class _Known:
-    """Names there are; adds a sentence to `problems` for each that there is not."""
+    """The known names; adds a sentence to `problems` for each unknown one."""
 
     def __init__(self, roles: list[str], templates: list[str], problems: list[str]) -> None:
         self.roles = roles

@@ -33,7 +33,7 @@ class Timing:
     """Until servers and simulations were up."""
     env_steps_per_s: float
     train_s: float | None
-    """From the first env step to the stop condition at that rate; None: nobody can tell."""
+    """From the first env step to the stop condition at that rate; None: unknown."""
     evaluation_s: float
     """Of evaluations that training waits for, if episodes stay as long and go no faster."""
 
@@ -80,8 +80,8 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
             run.begin()
             while not run.watch():
                 pass
-            left = StopConditions(experiment.config.stop, experiment.fixed_servers)
-            left_s = left.time_left_s(run.tally, run.statuses)
+            remaining = StopConditions(experiment.config.stop, experiment.fixed_servers)
+            left_s = remaining.time_left_s(run.tally, run.statuses)
             train_s = None if left_s is None else run.tally.time_s + left_s
             return Timing(
                 assignment,

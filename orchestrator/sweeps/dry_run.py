@@ -55,7 +55,7 @@ def _timing_text(timing: Timing) -> str:
 
 
 def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
-    """Returns how long all trials take, as far as that can be told."""
+    """Returns how long all trials take, as far as it is known."""
     known = [timing.trial_s * timing.num_trials for timing in timings if timing.trial_s is not None]
     if len(known) < len(timings):
         return "in all: cannot be told, since trials have no stop condition that comes nearer"

@@ -1,4 +1,4 @@
-"""The one number of a trial, from what its run has measured so far."""
+"""The metric by which trials are compared, from what a run has measured so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Measured:
     source: str
     """"evaluation" or "training"."""
     env_steps: int
-    """Of training before it was measured."""
+    """Of training before the measurement."""
 
 
 def measure(run: Run, config: MetricConfig) -> Measured | None:

@@ -43,7 +43,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
     # A trial that has not ended an episode yet has no metric.
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
     os.environ.setdefault("TUNE_FORCE_TRIALCLEANUP_S", str(CLEANUP_S))
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the table of trials with columns of one's own
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # its other table has no columns of our own
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
     # Failures are reported with their causes at the end, not as Tune's tracebacks in between.
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"
