@@ -27,8 +27,8 @@ from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.multiplexer import Outbox
 from muxrl.orchestrator.config import load_config, prepare
-from muxrl.orchestrator.runs.local_ray import ONE_THREAD, local_ray
 from muxrl.orchestrator.runs.processes import ServerProcess
+from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -115,7 +115,7 @@ def main() -> None:
     import ray
 
     experiment = prepare(load_config(CONFIG, args.overrides), needs_stop=False)
-    with tempfile.TemporaryDirectory() as folder, local_ray(num_cpus=8):
+    with tempfile.TemporaryDirectory() as folder, ray_session(num_cpus=8):
         actors = [
             ray.remote(ServerProcess)
             .options(num_cpus=0.5, max_concurrency=4, runtime_env={"env_vars": ONE_THREAD})

@@ -1,4 +1,4 @@
-"""What the command `muxrl` does, as functions: exported by `orchestrator` itself."""
+"""The commands `muxrl launch` and `muxrl sweep` as functions, exported by `muxrl` itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def launch(
         show_progress: whether to print what `muxrl launch` prints, live table and report.
 
     Raises:
-        ConfigError: with all that is wrong with the config, before anything is started.
+        ConfigError: with all problems of the config; nothing was started.
         OSError: the run directory is there already, or cannot be made.
     """
     if not isinstance(config, ExperimentConfig):
@@ -59,7 +59,7 @@ def sweep(
 ) -> SweepResult:
     """Runs all trials of a sweep, each as a run of its own, on Ray Tune.
 
-    A trial that fails does not end it; the result names those that did. Ctrl-C ends it cleanly.
+    A trial that fails does not end the sweep, and is named in the result. Ctrl-C ends it cleanly.
 
     Args:
         config: a YAML file, the name of a packaged sweep, or the sweep itself; with `resume` the
@@ -71,8 +71,8 @@ def sweep(
         show_progress: whether to print what `muxrl sweep` prints: Tune's table of trials.
 
     Raises:
-        ConfigError: with all that is wrong with the sweep or any trial, before any is started.
-        NotASweepDirectory, SweepIsRunning: there is nothing to resume, or it is running.
+        ConfigError: with all problems of the sweep and its trials; none was started.
+        NotASweepDirectory, SweepIsRunning: nothing can be resumed, or it is running.
         RunFailed: Ray did not start.
         OSError: the directory is there already, or cannot be made.
     """

@@ -3,58 +3,59 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 
 from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands import compare, evaluate, experiment, report, sweep
+from muxrl.orchestrator.errors import ConfigError, exit_code_of, is_expected
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
+from muxrl.orchestrator.user_modules import prefer_installed_modules
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, or 2 for what cannot be run.
+    """Runs one command and returns its exit code; see `muxrl.orchestrator.exit_codes`.
 
     Args:
-        argv: the arguments without the program's name; None: those of this process.
+        argv: the arguments without the program's name. None takes those of this process, which
+            then does nothing else: Ctrl-C and SIGTERM end the command, and once it is done they
+            are ignored.
 
     Raises:
         SystemExit: the command line itself is wrong (2), or help or the version was asked for (0).
     """
-    args = _parse(argv)
-    # Experiments name environments of the folder they are started in, as `python -m` allows.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    from muxrl.orchestrator.config import ConfigError
-
-    try:
-        return int(args.execute(args))
-    except ConfigError as error:
-        what = getattr(args, "config", None) or getattr(args, "run", args.command)
-        for problem in error.problems:
-            sys.stderr.write(f"muxrl: {what}: {problem}\n")
-        return exit_codes.CONFIG
-    except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
-
-
-def program() -> int:
-    """`main`, for a process that does nothing else: signals stay ignored once it is done.
-
-    Returns:
-        The exit code, also if it is told to end again and again.
-    """
+    if argv is not None:
+        return _run(argv)
     claim_signals()
     try:
-        code = main()
+        code = _run(sys.argv[1:])
         ignore_signals()
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     return code
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _run(argv: Sequence[str]) -> int:
+    args = _parse(argv)
+    prefer_installed_modules()
+    try:
+        return int(args.execute(args))
+    except ConfigError as error:
+        what = getattr(args, "config", None) or getattr(args, "run", args.command)
+        for problem in error.problems:
+            sys.stderr.write(f"muxrl: {what}: {problem}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except Exception as error:
+        if not is_expected(error):
+            raise
+        sys.stderr.write(f"muxrl: {error}\n")
+        return exit_code_of(error)
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="muxrl",
         description="Several RL trainers, learning at the same time from one shared simulation.",
@@ -84,4 +85,4 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(program())
+    sys.exit(main())

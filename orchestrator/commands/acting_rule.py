@@ -1,4 +1,4 @@
-"""``--explore`` and ``--greedy``: how stochastic policies act while they are measured."""
+"""``--explore`` and ``--greedy``: how stochastic policies act while they are evaluated."""
 
 from __future__ import annotations
 

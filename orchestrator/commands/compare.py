@@ -79,37 +79,28 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Writes the report, prints its summary, and returns the exit code."""
-    from muxrl.orchestrator.runs.local_ray import ONE_THREAD
+    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
 
-    os.environ.update(ONE_THREAD)  # before numpy comes in
-    with quiet(but_raise=()):
-        from muxrl.client.env_loop import SimulationFailed
-        from muxrl.client.errors import ClientError
+    os.environ.update(ONE_THREAD)  # before numpy is imported
+    with quiet():
         from muxrl.orchestrator.commands.match_progress import MatchProgress
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
-        from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare
         from muxrl.orchestrator.comparisons.output.terminal import print_comparison
-        from muxrl.orchestrator.records.metrics import MalformedMetrics
-        from muxrl.servers.policies import ServerProblem
 
-    failures = (ServerProblem, SimulationFailed, ClientError, MalformedMetrics, OSError)
-    try:
-        # Made before `quiet` redirects standard error, so that it keeps the terminal.
-        with MatchProgress() as progress, quiet(but_raise=(CannotCompare, *failures)):
-            comparison = compare_runs(
-                args.paths,
-                num_episodes=args.episodes,
-                should_meet=args.head_to_head,
-                roles=dict(args.role) or None,
-                interchangeable=args.interchangeable,
-                budget=args.budget,
-                thresholds=dict(args.threshold),
-                should_explore=args.should_explore,
-                on_match=progress,
-            )
-            report = comparison.write(args.out or default_folder(args.paths))
-    except (CannotCompare, *failures) as error:
-        return exit_codes.say_why(error, refused=CannotCompare)
+    # The progress is made first: it keeps the terminal that `quiet` redirects.
+    with MatchProgress() as progress, quiet():
+        comparison = compare_runs(
+            args.paths,
+            num_episodes=args.episodes,
+            should_meet=args.head_to_head,
+            roles=dict(args.role) or None,
+            interchangeable=args.interchangeable,
+            budget=args.budget,
+            thresholds=dict(args.threshold),
+            should_explore=args.should_explore,
+            on_match=progress,
+        )
+        report = comparison.write(args.out or default_folder(args.paths))
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
     return exit_codes.DONE

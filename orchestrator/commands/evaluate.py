@@ -1,4 +1,4 @@
-"""``muxrl evaluate``: the policies of a finished run, measured again."""
+"""``muxrl evaluate``: the policies of a finished run, evaluated again."""
 
 from __future__ import annotations
 
@@ -46,32 +46,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plays the episodes, prints what came of them, and returns the exit code."""
-    from muxrl.orchestrator.runs.local_ray import ONE_THREAD
+    """Plays the episodes, prints the returns, and returns the exit code."""
+    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
 
-    os.environ.update(ONE_THREAD)  # before numpy comes in
-    from muxrl.orchestrator.config import ConfigError
-
-    with quiet(but_raise=()):
-        from muxrl.client.env_loop import SimulationFailed
-        from muxrl.client.errors import ClientError
-        from muxrl.orchestrator.evaluations.evaluate import CannotEvaluate, evaluate_run
+    os.environ.update(ONE_THREAD)  # before numpy is imported
+    with quiet():
+        from muxrl.orchestrator.evaluations.evaluate import evaluate_run
         from muxrl.orchestrator.evaluations.table import print_evaluation
-        from muxrl.servers.policies import ServerProblem
 
-    failures = (ServerProblem, SimulationFailed, ClientError, OSError)
-    try:
-        with quiet(but_raise=(ConfigError, CannotEvaluate, *failures)):
-            result = evaluate_run(
-                args.run,
-                num_episodes=args.episodes,
-                seed=args.seed,
-                should_explore=args.should_explore,
-                checkpoint=args.checkpoint,
-                replace=dict(args.replace),
-            )
-    except (CannotEvaluate, *failures) as error:
-        return exit_codes.say_why(error, refused=CannotEvaluate)
+        result = evaluate_run(
+            args.run,
+            num_episodes=args.episodes,
+            seed=args.seed,
+            should_explore=args.should_explore,
+            checkpoint=args.checkpoint,
+            replace=dict(args.replace),
+        )
     print_evaluation(result)
     sys.stdout.write(f"written to {result.path}\n")
     return exit_codes.DONE

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
@@ -64,7 +65,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _launch(args: argparse.Namespace) -> int:
-    experiment = _prepare(args, needs_stop=True)
+    experiment = _prepare(_load(args), needs_stop=True)
     from rich.console import Console
 
     from muxrl.orchestrator.runs.whole_run import run_experiment
@@ -78,11 +79,11 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.config.problems import ConfigError, listed
-    from muxrl.orchestrator.runs.local_ray import ONE_THREAD, local_ray
+    from muxrl.orchestrator.config.problems import listed
+    from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
     from muxrl.protocol.suggestions import did_you_mean
 
-    os.environ.update(ONE_THREAD)  # before numpy comes in
+    os.environ.update(ONE_THREAD)  # before numpy is imported
 
     config = _load(args)
     if args.server not in config.servers:
@@ -93,12 +94,12 @@ def _serve(args: argparse.Namespace) -> int:
                 f"{hint or f'; the servers are {listed(config.servers)}'}"
             ]
         )
-    experiment = _prepare(args, needs_stop=False)
+    experiment = _prepare(config, needs_stop=False)
     from muxrl.servers.server import serve_forever
 
-    # RLlib hands weights over through Ray; what does not learn has no use for it.
+    # RLlib hands weights over through Ray; a server that does not learn needs none.
     is_fixed = args.server in experiment.fixed_servers
-    with contextlib.nullcontext() if is_fixed else local_ray(num_cpus=1):
+    with contextlib.nullcontext() if is_fixed else ray_session(num_cpus=1):
         return serve_forever(experiment.servers[args.server], args.run_dir)
 
 
@@ -106,7 +107,7 @@ def _check(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.commands.seat_table import print_seats
     from muxrl.orchestrator.config import to_yaml
 
-    experiment = _prepare(args, needs_stop=True)
+    experiment = _prepare(_load(args), needs_stop=True)
     sys.stdout.write(to_yaml(experiment.config))
     print_seats(experiment)
     return exit_codes.DONE
@@ -121,9 +122,8 @@ def _load(args: argparse.Namespace) -> ExperimentConfig:
     return config
 
 
-def _prepare(args: argparse.Namespace, *, needs_stop: bool) -> Experiment:
-    from muxrl.orchestrator.config import ConfigError, prepare
+def _prepare(config: ExperimentConfig, *, needs_stop: bool) -> Experiment:
+    from muxrl.orchestrator.config import prepare
 
-    config = _load(args)
-    with quiet(but_raise=(ConfigError,)):
+    with quiet():
         return prepare(config, needs_stop=needs_stop)

@@ -9,13 +9,15 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 
+from muxrl.orchestrator.errors import is_expected
+
 
 @contextlib.contextmanager
-def quiet(but_raise: tuple[type[Exception], ...]) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps what RLlib and environments print while they load off the terminal.
 
-    File descriptors are turned, not `sys.stderr`: loggers made meanwhile keep the stream they
-    find, and must speak again later. After an unexpected exception all of it is shown.
+    File descriptors are redirected, not `sys.stderr`: loggers that are made meanwhile keep the
+    stream they find, and must work later. After an unexpected exception all output is shown.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -29,10 +31,8 @@ def quiet(but_raise: tuple[type[Exception], ...]) -> Iterator[None]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 yield
-        except but_raise:
-            raise
-        except BaseException:
-            failed = True
+        except BaseException as error:
+            failed = not is_expected(error)
             raise
         finally:
             sys.stdout.flush()

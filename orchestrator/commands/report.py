@@ -34,23 +34,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Writes the report, prints it, and returns the exit code."""
-    from muxrl.orchestrator.config import ConfigError
-    from muxrl.orchestrator.records.metrics import MalformedMetrics
-    from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+    from muxrl.orchestrator.errors import ConfigError
+    from muxrl.orchestrator.records.run_directory import RunDirectory
     from muxrl.orchestrator.reports.report import combine_runs, write_report
-    from muxrl.orchestrator.reports.results import DifferentRuns
     from muxrl.orchestrator.reports.terminal import print_report
 
     if len(args.runs) > 1 and args.out is None:
         raise ConfigError(
             ["several runs need --out DIR, since their report belongs to none of them"]
         )
-    try:
-        if args.out is None:
-            report = write_report(RunDirectory.open(args.runs[0]))
-        else:
-            report = combine_runs(args.runs, args.out, over_seeds=args.over_seeds)
-    except (NotARunDirectory, DifferentRuns, MalformedMetrics, OSError) as error:
-        return exit_codes.say_why(error, refused=(NotARunDirectory, DifferentRuns))
+    if args.out is None:
+        report = write_report(RunDirectory.open(args.runs[0]))
+    else:
+        report = combine_runs(args.runs, args.out, over_seeds=args.over_seeds)
     print_report(report)
     return exit_codes.DONE

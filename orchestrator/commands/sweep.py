@@ -1,13 +1,20 @@
-"""``muxrl sweep``: a table of trials, shown, run, or gone on with."""
+"""``muxrl sweep``: shows, runs or resumes a table of trials."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from muxrl.orchestrator.sweeps import SweepResult
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,28 +50,41 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does what was asked of the sweep and returns the exit code."""
+    """Shows, runs or resumes the sweep and returns the exit code."""
     from rich.console import Console
 
-    from muxrl.orchestrator.config import ConfigError
-
-    with quiet(but_raise=(ConfigError,)):
-        from muxrl.orchestrator.runs.failures import RunFailed
-        from muxrl.orchestrator.sweeps.command import dry_run, resume, start
-        from muxrl.orchestrator.sweeps.directory import NotASweepDirectory, SweepIsRunning
+    if args.resume and args.sweep_dir is not None:
+        raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
+    with quiet():
+        from muxrl.orchestrator.sweeps.dry_run import dry_run
+        from muxrl.orchestrator.sweeps.load import load_sweep
+        from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep
 
     overrides = list(args.overrides)
     if args.address:
         overrides.append(f"address={args.address}")
     # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    try:
-        if args.resume:
-            if args.sweep_dir is not None:
-                raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
-            return resume(Path(args.config), overrides, console)
-        if args.dry_run:
-            return dry_run(args.config, overrides, console)
-        return start(args.config, overrides, args.sweep_dir, console)
-    except (NotASweepDirectory, RunFailed, SweepIsRunning, OSError) as error:
-        return exit_codes.say_why(error, refused=(NotASweepDirectory, FileExistsError))
+    if args.dry_run:
+        dry_run(args.config, overrides, console)
+        return exit_codes.DONE
+    if args.resume:
+        result = resume_sweep(Path(args.config), overrides, console=console)
+    else:
+        config = load_sweep(args.config, overrides)
+        result = start_sweep(config, args.sweep_dir, console=console)
+    _print(result, console)
+    return result.exit_code
+
+
+def _print(result: SweepResult, console: Console) -> None:
+    from muxrl.orchestrator.runs.signals import uninterrupted
+    from muxrl.orchestrator.sweeps.table import print_result
+
+    lines = [f"sweep directory: {result.sweep_dir}"]
+    if any(not trial.is_finished for trial in result.trials):
+        lines.append(f"go on with: muxrl sweep {result.sweep_dir} --resume")
+    with uninterrupted():
+        print_result(result, console)
+        for line in lines:
+            console.print(line, soft_wrap=True, highlight=False)

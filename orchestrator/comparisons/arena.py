@@ -17,15 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation, make_simulation
-from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.client.random_policy import RandomTransport
-from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import is_fixed, server_of_role
-from muxrl.orchestrator.config import ConfigError, ExperimentConfig, resolve
+from muxrl.orchestrator.config import ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
-from muxrl.orchestrator.runs.processes import ServerAddress, connect
+from muxrl.orchestrator.errors import CannotCompare, ConfigError
+from muxrl.orchestrator.evaluations.frozen import freeze, on_free_port
+from muxrl.orchestrator.runs.episodes import (
+    MAX_ENVS,
+    ServerAddress,
+    connect,
+    play_episodes,
+    returns_by_agent,
+)
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
@@ -36,8 +43,6 @@ if TYPE_CHECKING:
 
 RANDOM = "random"
 """Label of uniformly random actions."""
-_MAX_ENVS = 8
-"""Environments in lockstep: they share every message, and more of them would save little."""
 _REST = "rest"
 
 EpisodeReturns = Mapping[str, tuple[float | None, ...]]
@@ -93,32 +98,21 @@ def player_of(
     """
     server_id, server = server_of_role(run, agents)
     if is_fixed(server):
-        fixed = dataclasses.replace(server, agents=list(agents), host="127.0.0.1", port=0, token="")
         if server.algorithm.upper() == "RANDOM":
             return random_player(role, agents)
+        fixed = dataclasses.replace(on_free_port(server), agents=list(agents))
         return Player(label, role, fixed)
     path = run.path / "checkpoints" / server_id / checkpoint
     try:
         about = Checkpoint.open(path).about
-        algorithm = get_algorithm(server.algorithm)
+        frozen = freeze(server, path, server.algorithm, should_explore=should_explore)
+        forms_teams = get_algorithm(server.algorithm).seating.forms_teams
     except AlgorithmProblem as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
     groups = _teams_of_role(about, server, agents, run.name, role)
-    teams = groups if algorithm.seating.forms_teams else {}
-    policies = _policies_of_role(about, server, agents, teams)
-    frozen = ServerConfig(
-        algorithm="FROZEN",
-        agents=list(agents),
-        policies=policies,
-        groups=groups,
-        late_members=server.late_members,
-        use_global_state=server.use_global_state,
-        settings={
-            "checkpoint": str(path),
-            "should_explore": should_explore and algorithm.samples_actions,
-        },
-    )
-    return Player(label, role, frozen, run, run.path)
+    policies = _policies_of_role(about, server, agents, groups if forms_teams else {})
+    served = dataclasses.replace(frozen, agents=list(agents), policies=policies, groups=groups)
+    return Player(label, role, served, run, run.path)
 
 
 def _teams_of_role(
@@ -245,17 +239,13 @@ class Arena:
         return [self.facts.agents[agent] for agent in self._roles[role]]
 
     def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> EpisodeReturns:
-        results: list[EpisodeResult] = []
-        num = min(len(seeds), _MAX_ENVS)
-        while len(self._simulations) < num:
+        while len(self._simulations) < min(len(seeds), MAX_ENVS):
             made = make_simulation(self._config.env, dict(self._config.kwargs))
             self._stack.callback(made.close)
             self._simulations.append(made)
-        loop = EnvLoop(self._simulations[:num], client, mode="eval", seeds=iter(seeds))
-        loop.run(results.append)
-        self.num_episodes += len(results)
-        results.sort(key=lambda result: result.seed or 0)
-        return {a: tuple(r.returns.get(a) for r in results) for a in self.facts.agents}
+        episodes = play_episodes(client, self._simulations, seeds)
+        self.num_episodes += len(episodes)
+        return returns_by_agent(episodes, list(self.facts.agents))
 
     def _address(self, player: Player, role: str) -> ServerAddress:
         """Returns where a player listens for the agents of a role; it is started if it is new."""

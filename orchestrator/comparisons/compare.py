@@ -16,10 +16,7 @@ from muxrl.orchestrator.comparisons.arena import Arena, episode_seeds
 from muxrl.orchestrator.comparisons.baselines import find_scripts, play_baselines
 from muxrl.orchestrator.comparisons.comparison import Comparison
 from muxrl.orchestrator.comparisons.findings.budget import find_budget
-from muxrl.orchestrator.comparisons.findings.compared_runs import (
-    CannotCompare,
-    read_compared_runs,
-)
+from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import find_contestants
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
@@ -33,6 +30,7 @@ from muxrl.orchestrator.comparisons.findings.scores import (
 )
 from muxrl.orchestrator.comparisons.matches import play_head_to_head
 from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.sweeps.directory import TRIALS_FILE
 from muxrl.protocol.suggestions import did_you_mean
 

@@ -25,10 +25,11 @@ from muxrl.orchestrator.comparisons.arena import (
     random_player,
     rotations,
 )
-from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
 from muxrl.orchestrator.comparisons.findings.roles import Subject
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.agent_returns import Floats
 
 

@@ -10,7 +10,6 @@ neither ray nor torch; `resolve` does, for the algorithms' settings.
 from muxrl.orchestrator.config.dump import from_yaml, to_yaml
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.load import find_config, load_config, packaged_configs
-from muxrl.orchestrator.config.problems import ConfigError
 from muxrl.orchestrator.config.resolve import Experiment, prepare, resolve
 from muxrl.orchestrator.config.schema import (
     CheckpointConfig,
@@ -21,6 +20,7 @@ from muxrl.orchestrator.config.schema import (
     StopConfig,
 )
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.errors import ConfigError
 
 __all__ = [
     "CheckpointConfig",

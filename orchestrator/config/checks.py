@@ -1,4 +1,4 @@
-"""What is wrong with a config by itself, before any simulation is asked."""
+"""What is wrong with a config in itself, before its simulation is made."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.config import ServerConfig
 
 EXTERNAL = "external"
-"""`simulation.env` of a simulation that someone else starts."""
+"""`simulation.env` of a simulation that muxrl does not start."""
 
-# Names become files and directories, and server ids also keys of overrides: no dots in those.
+# Names become files and directories; server ids are keys of overrides, too, so without dots.
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-# Without "@", which sets a label apart from the server where several servers have it.
+# Without "@", which separates a label from the server id where several servers share it.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MAX_SEED = 2**32 - 1
@@ -36,7 +36,7 @@ def is_label(name: str) -> bool:
 
 
 def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[str]:
-    """Returns one sentence for each thing that cannot be run.
+    """Returns one sentence for each thing that is wrong.
 
     Args:
         config: the experiment.

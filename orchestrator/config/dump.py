@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muxrl.orchestrator.config.problems import ConfigError
 from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.errors import ConfigError
 
 
 def to_yaml(config: ExperimentConfig) -> str:

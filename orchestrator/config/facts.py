@@ -1,6 +1,6 @@
-"""What a simulation says of itself: its agents, their spaces, the length of its state.
+"""A simulation's agents, their spaces, and the length of its state.
 
-The environment is made once to be asked; an external simulation is taken at its config's word.
+The environment is made once to read them; those of an external simulation are in its config.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.plain_spaces import read_space
-from muxrl.orchestrator.config.problems import ConfigError
 from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Space
 
 
 @dataclass(frozen=True)
 class SimulationFacts:
-    """What a simulation says of itself."""
+    """The agents of a simulation, and what passes between them and it."""
 
     agents: dict[str, tuple[Space, Space]]
     """Agent to its observation and action space, in the order of `possible_agents`."""
     state_size: int | None = None
-    """Length of the global state that it sends, None: it sends none."""
+    """Length of the global state that it sends; None: it sends none."""
 
 
 def probe(simulation: SimulationConfig) -> SimulationFacts:
-    """Makes the environment once and asks for its agents and spaces; closes it again.
+    """Makes the environment, reads its agents and spaces, and closes it.
 
-    An external simulation is not asked, its config says it all.
+    Those of an external simulation are read from its config.
 
     Raises:
         ConfigError: the environment cannot be made, or a space cannot be read.

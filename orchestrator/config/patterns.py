@@ -1,8 +1,7 @@
 """Shell patterns to names (``fnmatch``, case matters).
 
-What is written is taken as a name first, so an agent called ``car[1]`` can be named as it is. A
-pattern's matches come in the order of the names, several patterns in the order in which they are
-written.
+A name is taken as a name first, so that an agent called ``car[1]`` can be named as it is. Matches
+of one pattern come in the order of the names, those of several in the order of the patterns.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from muxrl.protocol.suggestions import did_you_mean
 
 
 def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the names that are matched, once each, and the patterns that match none.
+    """Returns the matched names, once each, and the patterns that match none.
 
     Args:
         patterns: names or shell patterns; a name wins over a pattern.
-        names: what there is, in the order in which one pattern's matches are returned.
+        names: to match, in the order in which one pattern's matches are returned.
     """
     matched: dict[str, None] = {}
     idle = []

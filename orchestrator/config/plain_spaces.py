@@ -42,7 +42,7 @@ def read_space(tree: Any) -> plain.Space:
 
 
 def _misspelt(tree: Any, where: str = "") -> Iterator[str]:
-    """Yields a sentence for each kind and key that no space has; msgspec passes over such keys."""
+    """Yields a sentence for each kind and key that no space has; msgspec ignores such keys."""
     at = f"{where}: " if where else ""
     if not isinstance(tree, Mapping):
         yield f"{at}must be a mapping such as {{type: discrete, n: 2}}, got {tree!r}"

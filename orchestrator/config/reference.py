@@ -2,8 +2,8 @@
 
     python -m muxrl.orchestrator.config.reference
 
-Types, defaults and the line of documentation below each field are read from the source, so
-the page says what the code says; a test holds the committed page to it.
+Types, defaults and the line of documentation below each field are read from the source. A test
+compares the committed page with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Patterns to names: from what the user wrote to what each server process is started with.
+"""From a config with patterns to the plan that each server process is started with.
 
 An agent belongs to exactly one server, and its server's plan (`orchestrator.config.server_plan`)
-says what it is there. A server's seed comes from the experiment's and the server's id: it stays
-when other servers are added, removed or moved.
+says how that server plays it. A server's seed is made of the experiment's seed and the server's
+id, so that it stays the same when other servers are added, removed or moved.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.patterns import match, similar_pattern
-from muxrl.orchestrator.config.problems import ConfigError, listed
+from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import assignment
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies import find_fixed
@@ -23,7 +24,7 @@ from muxrl.servers.fixed_policies import find_fixed
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment in which every name is known and every number makes sense."""
+    """An experiment with every name looked up and every number checked."""
 
     config: ExperimentConfig
     """As the user wrote it."""
@@ -42,12 +43,12 @@ class Experiment:
 
     @property
     def fixed_servers(self) -> frozenset[str]:
-        """Servers whose policies stay as they are."""
+        """Servers whose policies never change."""
         return frozenset(s for s, p in self.servers.items() if find_fixed(p.algorithm) is not None)
 
     @property
     def is_external(self) -> bool:
-        """Whether someone else starts the simulation."""
+        """Whether muxrl does not start the simulation."""
         return self.config.simulation.env == EXTERNAL
 
 
@@ -73,7 +74,7 @@ def resolve(
     *,
     needs_stop: bool = True,
 ) -> Experiment:
-    """Turns what the user wrote into a plan for each server.
+    """Turns a config into a plan for each server.
 
     Args:
         config: the experiment.
@@ -81,7 +82,7 @@ def resolve(
         needs_stop: whether the run has to end by itself.
 
     Raises:
-        ConfigError: with everything that cannot be run.
+        ConfigError: with all problems.
     """
     # Here, not above: it imports RLlib, which takes seconds.
     from muxrl.orchestrator.config.server_plan import ServerResolver

@@ -1,4 +1,4 @@
-"""What an experiment's YAML may say. Servers have their own part in `muxrl.servers.config`."""
+"""The keys of an experiment's YAML. Servers have their own part in `muxrl.servers.config`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed for an experiment, and one made of it for each of its parts."""
+"""Seeds for the parts of an experiment, made from the experiment's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finished run, measured once more: its servers frozen, on episodes that train nothing.
+"""A finished run, evaluated again: its servers frozen, on episodes that train nothing.
 
 ::
 
@@ -6,8 +6,8 @@
     result.servers["qmix"].returns.mean
 
 Every server of the run is served again from its checkpoint, by an algorithm that cannot learn, and
-all of them play the episodes of the given seeds together. So weights are the same afterwards, bit
-by bit, and the same call gives the same returns, if the simulation does so for the same seed.
+all of them play the episodes of the given seeds together. Weights stay the same bit by bit, and the
+same call gives the same returns if the simulation is deterministic for a seed.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.errors import CannotEvaluate, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
     EvaluationResult,
     returns_of,
     roles_of,
 )
+from muxrl.orchestrator.evaluations.frozen import freeze, label_of, on_free_port
 from muxrl.orchestrator.records.json_files import write_json
-from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.versions import software_versions
+from muxrl.orchestrator.runs.episodes import MAX_ENVS, play_episodes, returns_by_agent
 from muxrl.orchestrator.runs.in_process import serve_experiment
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
+from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
@@ -40,13 +43,7 @@ from muxrl.servers.fixed_policies import find_fixed
 RANDOM = "random"
 """Stands, in `replace`, for uniformly random actions."""
 
-_MAX_ENVS = 8
-"""Environments in lockstep: they share every message, and more of them would save little."""
 _FORMAT = 1
-
-
-class CannotEvaluate(Exception):
-    """The run cannot be evaluated as asked for; the sentence says what is missing."""
 
 
 def evaluate_run(
@@ -129,7 +126,7 @@ def _frozen(
     replaced: Mapping[str, str],
     should_explore: bool,
 ) -> dict[str, ServerConfig]:
-    """Returns the servers of an experiment with none left that learns."""
+    """Returns the servers of an experiment, with all that learned frozen."""
     servers: dict[str, ServerConfig] = {}
     problems: list[str] = []
     for server_id, server in config.servers.items():
@@ -140,14 +137,13 @@ def _frozen(
             elif instead is not None:
                 servers[server_id] = _other(server, Path(instead), should_explore)
             elif find_fixed(server.algorithm) is not None:
-                # The run's own port may be taken by the next run, and nobody else is to connect.
                 servers[server_id] = dataclasses.replace(
-                    server, host="127.0.0.1", port=0, token="", label=_label(server)
+                    on_free_port(server), label=label_of(server)
                 )
             else:
                 path = _checkpoint(folder, server_id, checkpoint)
-                servers[server_id] = _from(
-                    server, path, should_explore and get_algorithm(server.algorithm).samples_actions
+                servers[server_id] = freeze(
+                    server, path, server.algorithm, should_explore=should_explore
                 )
         except (AlgorithmProblem, CannotEvaluate) as error:
             problems.append(f"server {server_id!r}: {error}")
@@ -167,52 +163,25 @@ def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
     return path
 
 
-def _from(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
-    """Returns a server that plays for the same agents from a checkpoint."""
-    return ServerConfig(
-        algorithm="FROZEN",
-        agents=server.agents,
-        label=_label(server),
-        policies=server.policies,
-        groups=server.groups,
-        settings={"checkpoint": str(path.absolute()), "should_explore": should_explore},
-        use_global_state=server.use_global_state,
-        late_members=server.late_members,
-        resources=server.resources,
-        limits=server.limits,
-    )
-
-
 def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConfig:
-    """Returns the same from a checkpoint of another server, with that one's own groups."""
+    """Returns a server that plays from a checkpoint of another one, with that one's groups."""
     about = Checkpoint.open(path)
-    can_sample = about.algorithm is None or get_algorithm(about.algorithm).samples_actions
     return dataclasses.replace(
-        _from(server, path, should_explore and can_sample),
+        freeze(server, path, about.algorithm, should_explore=should_explore),
         label=about.algorithm or "",
         groups=about.about.get("groups", server.groups),
         policies={},
     )
 
 
-def _label(server: ServerConfig) -> str:
-    """Returns what stands for a server in assignments: what trained its policies."""
-    if server.label or server.algorithm.upper() != "FROZEN":
-        return server.label or server.algorithm
-    return Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm or ""
-
-
 def _play(experiment: Experiment, seeds: Sequence[int]) -> list[EpisodeResult]:
-    """Returns the episodes by seed."""
-    results: list[EpisodeResult] = []
     with serve_experiment(experiment) as served, served.client() as client:
-        simulations = [served.simulation() for _ in range(min(len(seeds), _MAX_ENVS))]
+        simulations = [served.simulation() for _ in range(min(len(seeds), MAX_ENVS))]
         try:
-            EnvLoop(simulations, client, mode="eval", seeds=iter(seeds)).run(results.append)
+            return play_episodes(client, simulations, seeds)
         finally:
             for simulation in simulations:
                 simulation.close()
-    return sorted(results, key=lambda result: result.seed or 0)
 
 
 def _result(
@@ -223,7 +192,7 @@ def _result(
     replaced: Mapping[str, str],
 ) -> EvaluationResult:
     agents = [a for a in experiment.facts.agents if any(a in e.returns for e in episodes)]
-    returns = {agent: tuple(e.returns.get(agent) for e in episodes) for agent in agents}
+    returns = returns_by_agent(episodes, agents)
     servers = {}
     groups = {}
     for server_id, plan in experiment.servers.items():
@@ -267,7 +236,7 @@ def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | Non
 
 
 def _shown(path: Path, folder: RunDirectory) -> str:
-    """A checkpoint of the run by its place in it, so that a run can be moved."""
+    """Returns a checkpoint's path, relative to the run's if it is in there: a run can be moved."""
     root = folder.path.absolute()
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 

@@ -1,4 +1,4 @@
-"""What evaluation episodes gave: returns of servers, agents, teams and roles, with intervals."""
+"""Results of evaluation episodes: returns of servers, agents, teams and roles, with intervals."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Returns:
     """Returns of some agents over the episodes.
 
     Attributes:
-        agents: whose; one that was not in an episode does not count there.
+        agents: whose; one that took no part in an episode does not count there.
         mean: of an episode's mean over the agents, with its 95 % bootstrap interval.
         deviation: standard deviation over the episodes, unbiased; NaN of one episode.
         interquartile_mean: over the episodes.
-        total: as `mean`, of the sum over the agents: what they earned together.
+        total: as `mean`, of the sum over the agents.
     """
 
     agents: tuple[str, ...]
@@ -56,7 +56,7 @@ class EvaluatedServer:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What the episodes gave.
+    """The results of all episodes.
 
     Attributes:
         run: name of the run.
@@ -69,7 +69,7 @@ class EvaluationResult:
         groups: teams of more than one agent, by "server/group".
         roles: by role, where agents are numbered: "prey" for "prey_0" and "prey_1".
         everybody: all agents together.
-        replaced: server to what stood in for it.
+        replaced: server to what played its agents instead.
         path: of the file that was written, None if none was.
     """
 
@@ -115,9 +115,9 @@ def returns_of(episode_returns: AgentReturns, agents: Sequence[str]) -> Returns:
 
 
 def roles_of(agents: Sequence[str]) -> dict[str, list[str]]:
-    """Returns agents by role: the name before a number; {} if that tells nothing new.
+    """Returns agents by role: the name before a number; {} if there is one role, or one each.
 
-    Roles are not known to anyone but the simulation, so names have to do.
+    Only the simulation knows the roles, so they are read from the agents' names.
     """
     roles: dict[str, list[str]] = {}
     for agent in agents:

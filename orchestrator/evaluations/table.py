@@ -39,7 +39,7 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[tuple[str, s
     )
     shown = {server.returns.agents for server in result.servers.values()}
     for title, found in (("teams", result.groups), ("roles", result.roles)):
-        # One with the same agents as a server, or as a team, has the same numbers.
+        # Those with the same agents as a server or a team have the same numbers.
         news = {name: returns for name, returns in found.items() if returns.agents not in shown}
         shown |= {returns.agents for returns in news.values()}
         yield title, [(name, "", returns) for name, returns in news.items()]

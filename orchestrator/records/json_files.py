@@ -15,9 +15,9 @@ import numpy as np
 
 
 def finite(value: Any) -> Any:
-    """The same value as JSON knows it: NaN and infinities are None, numpy's numbers Python's.
+    """Returns a value for JSON: None for NaN and infinities, Python's numbers for numpy's.
 
-    JSON has no NaN, and a reader in another language stops at Python's spelling of it.
+    JSON has no NaN, and readers in other languages reject Python's spelling of it.
     """
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
@@ -31,9 +31,9 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in `path`'s place.
+    """Lets `write` fill a temporary file beside `path`, then moves it to `path`.
 
-    A reader sees the old file or the new one, never a half; if `write` raises, the old one stays.
+    A reader sees the old file or the new one, never a part; if `write` raises, the old one stays.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -55,7 +55,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8, whole or not at all.
+    """Writes `text` to `path` as UTF-8, whole or not at all.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -64,10 +64,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` to `path` as indented JSON, whole or not at all.
+    """Writes `value` to `path` as indented JSON, whole or not at all.
 
     Raises:
-        TypeError: `value` holds something JSON has no form for.
+        TypeError: `value` holds something that JSON cannot hold.
         OSError: the folder cannot be written to.
     """
     write_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")

@@ -1,7 +1,7 @@
 """Metrics as they happen: one JSON object a line, and the same numbers to TensorBoard.
 
-A line goes to the operating system in one write, so that a killed process leaves at most its
-last line torn, and `read_metrics` passes over that one.
+A line goes to the operating system in one write, so that a process that is killed leaves at most an
+incomplete last line, which `read_metrics` skips.
 
 Server record, one for each training iteration
     ``time_s, env_steps, agent_steps, episodes, iteration, env_steps_per_s, episode_return_mean,
@@ -23,36 +23,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from muxrl.orchestrator.errors import MalformedMetrics
 from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 RESERVED_NAMES = frozenset({"joint", "evaluation"})
-"""Names a server cannot have, since its metrics would mix with the run's own."""
-_TENSORBOARD_FLUSH_S = 10  # seldom enough to cost nothing, often enough to watch
-
-
-class MalformedMetrics(Exception):
-    """A line other than the last of a metrics file is not a JSON object.
-
-    Attributes:
-        path: the file.
-        line: counted from 1.
-    """
-
-    def __init__(self, path: Path, line: int) -> None:
-        super().__init__(
-            f"{path}, line {line}, is not a JSON object though other lines follow; did something "
-            "other than muxrl write to this file?"
-        )
-        self.path = path
-        self.line = line
+"""Names that a server cannot have: its metrics would mix with the run's own."""
+_TENSORBOARD_FLUSH_S = 10  # costs nothing, and is often enough to watch
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of one file, oldest first; none if the file is absent.
+    """Returns the records of one file, oldest first; none if the file is absent.
 
-    A last line that was torn by a kill is left out. NaN and infinities were written as null and
-    come back as None.
+    An incomplete last line, of a process that was killed, is left out. NaN and infinities were
+    written as null and come back as None.
 
     Raises:
         MalformedMetrics: a line before the last is broken.
@@ -98,11 +82,11 @@ class MetricsWriter:
             )
 
     def server(self, server_id: str, record: Mapping[str, Any]) -> None:
-        """Append one training iteration to ``<server_id>.jsonl``.
+        """Appends one training iteration to ``<server_id>.jsonl``.
 
         Raises:
             ValueError: the server's name is one of `RESERVED_NAMES` or no file's name.
-            OSError: the disk is full or gone.
+            OSError: the file cannot be written to.
         """
         if server_id in RESERVED_NAMES or not server_id or Path(server_id).name != server_id:
             raise ValueError(
@@ -113,22 +97,22 @@ class MetricsWriter:
         self._add_scalars(server_id, record, record)
 
     def joint(self, record: Mapping[str, Any]) -> None:
-        """Append the state of the whole run to ``joint.jsonl``.
+        """Appends the state of the whole run to ``joint.jsonl``.
 
         Raises:
-            OSError: the disk is full or gone.
+            OSError: the file cannot be written to.
         """
         self._append("joint", record)
         self._add_scalars("joint", record, record)
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Append one condition of one evaluation to ``evaluation.jsonl``.
+        """Appends one condition of one evaluation to ``evaluation.jsonl``.
 
         TensorBoard gets each agent's mean return, under ``evaluation/all_learned/<agent_id>`` or
         ``evaluation/<server_id>_random/<agent_id>``.
 
         Raises:
-            OSError: the disk is full or gone.
+            OSError: the file cannot be written to.
         """
         self._append("evaluation", record)
         replaced = record.get("replaced")
@@ -137,7 +121,7 @@ class MetricsWriter:
         self._add_scalars(f"evaluation/{condition}", means, record)
 
     def close(self) -> None:
-        """Flush and close everything; a second call does nothing."""
+        """Flushes and closes all files; a second call does nothing."""
         self._is_closed = True
         for file in self._files.values():
             file.close()
@@ -176,7 +160,7 @@ class MetricsWriter:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut what follows the last newline, so that a resumed run does not append to half a line."""
+    """Cuts what follows the last newline, so that nothing is appended to an incomplete line."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -188,7 +172,7 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Every finite number in a nested record, with its path: ``learner/team/qf_loss``."""
+    """Yields each finite number of a nested record with its path: ``learner/team/qf_loss``."""
     for name, value in finite(values).items():
         if isinstance(value, Mapping):
             for inner, number in _scalars(value):

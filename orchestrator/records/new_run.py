@@ -1,4 +1,4 @@
-"""A new run's directory, with all that is known before it plays: config, plan, versions."""
+"""A new run's directory, with all that is known before it starts: config, plan, versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 
 
 def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirectory:
-    """Makes a run's directory and writes them down.
+    """Makes a run's directory and writes these files.
 
     Args:
         experiment: resolved.

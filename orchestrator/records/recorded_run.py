@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.agent_returns import AgentReturns, Floats, returns_by_episode
 from muxrl.orchestrator.records.metrics import read_metrics
-from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)

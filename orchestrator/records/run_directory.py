@@ -25,20 +25,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
+from muxrl.orchestrator.records.next_path import make_next_folder, next_path
 from muxrl.orchestrator.records.versions import software_versions
-
-
-class NotARunDirectory(Exception):
-    """The folder is not one that a run has written, or a file that must be there is not.
-
-    Attributes:
-        path: the folder.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is not the directory of a run: {reason}")
-        self.path = path
 
 
 @dataclass(frozen=True)
@@ -49,8 +39,8 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str, now: datetime) -> RunDirectory:
-        """Make a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
-        where two runs of a name start in one second. Safe against another process doing the same.
+        """Makes a new folder ``<name>-YYYYmmdd-HHMMSS`` under `root`, with ``-2``, ``-3``... added
+        where two runs of a name start in one second.
 
         Raises:
             ValueError: `name` is empty, hidden, or would lead out of `root`.
@@ -61,21 +51,11 @@ class RunDirectory:
                 f"run name {name!r} cannot be part of a folder's name: expected letters, digits, "
                 "'-', '_', '.' and spaces, the first not a '.'"
             )
-        root.mkdir(parents=True, exist_ok=True)
-        stem = f"{name}-{now:%Y%m%d-%H%M%S}"
-        attempt = 1
-        while True:
-            path = root / (stem if attempt == 1 else f"{stem}-{attempt}")
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:
-                attempt += 1
-        return cls(path)._with_folders()
+        return cls(make_next_folder(root, f"{name}-{now:%Y%m%d-%H%M%S}"))._with_folders()
 
     @classmethod
     def create_at(cls, path: Path) -> RunDirectory:
-        """Make exactly this folder.
+        """Makes exactly this folder.
 
         Raises:
             FileExistsError: it is there already; a run never writes over another one.
@@ -113,6 +93,10 @@ class RunDirectory:
         """One file for each process."""
         return self.path / "logs"
 
+    def log(self, process: str) -> Path:
+        """The log file of a process: a server's id, ``simulation-0``, ``evaluation``, ``trial``."""
+        return (self.logs / f"{process}.log").absolute()
+
     @property
     def metrics(self) -> Path:
         """What `muxrl.orchestrator.records.metrics` writes."""
@@ -120,7 +104,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """What the servers save."""
+        """The servers' checkpoints."""
         return self.path / "checkpoints"
 
     @property
@@ -134,26 +118,23 @@ class RunDirectory:
         return self.path / "tensorboard"
 
     def new_evaluation(self, now: datetime) -> Path:
-        """The path of a file that is not there yet, ``evaluations/YYYYmmdd-HHMMSS.json``, with
-        ``-2``, ``-3``... added where two evaluations end in one second.
+        """The path of a new file ``evaluations/YYYYmmdd-HHMMSS.json``, with ``-2``, ``-3``... added
+        where two evaluations end in one second.
 
         Raises:
             OSError: the folder cannot be made.
         """
         folder = self.path / "evaluations"
         folder.mkdir(exist_ok=True)
-        stem, attempt = f"{now:%Y%m%d-%H%M%S}", 1
-        while (path := folder / f"{stem}{f'-{attempt}' * (attempt > 1)}.json").exists():
-            attempt += 1
-        return path
+        return next_path(folder, f"{now:%Y%m%d-%H%M%S}", ".json")
 
     def write_config(self, yaml_text: str) -> Path:
-        """Save the resolved experiment as ``config.yaml``."""
+        """Saves the resolved experiment as ``config.yaml``."""
         write_text(self.path / "config.yaml", yaml_text)
         return self.path / "config.yaml"
 
     def write_plan(self, plan: Mapping[str, Any]) -> Path:
-        """Save who plays whom as ``plan.json``.
+        """Saves which server has which agents as ``plan.json``.
 
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
         "seed"}``.
@@ -162,7 +143,7 @@ class RunDirectory:
         return self.path / "plan.json"
 
     def read_plan(self) -> dict[str, Any]:
-        """What `write_plan` saved.
+        """Returns what `write_plan` saved.
 
         Raises:
             NotARunDirectory: it was not saved, or something else wrote the file.
@@ -181,17 +162,17 @@ class RunDirectory:
         return plan
 
     def write_versions(self) -> dict[str, str | None]:
-        """Save the software of this process as ``versions.json``, and return it."""
+        """Saves the software of this process as ``versions.json``, and returns it."""
         versions = software_versions()
         write_json(self.path / "versions.json", versions)
         return versions
 
     def write_addresses(self, addresses: Mapping[str, str]) -> Path:
-        """Save where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
+        """Saves where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
         write_json(self.path / "servers.json", addresses)
         return self.path / "servers.json"
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        """Save the outcome as ``summary.json``."""
+        """Saves the report as ``summary.json``."""
         write_json(self.path / "summary.json", summary)
         return self.path / "summary.json"

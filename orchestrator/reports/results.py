@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
 from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
 
@@ -17,21 +18,6 @@ _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
 _SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
-
-
-class DifferentRuns(Exception):
-    """Runs cannot be combined: they are not seeds of one experiment.
-
-    Attributes:
-        names: the two that differ.
-    """
-
-    def __init__(self, first: str, other: str, what: str) -> None:
-        super().__init__(
-            f"runs {first!r} and {other!r} cannot be combined: {what}; expected runs that differ "
-            "in nothing but the seed"
-        )
-        self.names = (first, other)
 
 
 @dataclass(frozen=True)

@@ -3,49 +3,66 @@
 Every server that learns is measured by its absence: the same episodes are played with all agents
 as learned, and once more for each such server with its agents random. In a game of several sides
 the return alone says little; the difference says what the learner is worth. Servers with fixed
-policies play along in every condition.
+policies act in every condition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from muxrl.orchestrator.config.schema import EvaluationConfig
+from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.actors import answer_of, start_actor
+from muxrl.orchestrator.runs.episodes import ServerAddress
+from muxrl.orchestrator.runs.processes import EvaluationProcess
 
-Fetch = Callable[[Any], dict[str, list[float]]]
-"""Returns what a Ray reference stands for, or raises what went wrong."""
+_LOG = "evaluation"
 
 
 class Evaluations:
-    """Runs evaluations one after another in the evaluation process, beside the training.
+    """Evaluates in a process of its own, beside the training, one evaluation after another.
 
     Args:
-        config: how many episodes, how often.
-        can_sample: by server that learns, whether its policies are stochastic by themselves (PPO,
-            A2C); value-based ones (QMIX) are always greedy. Each is replaced by random agents in
-            turn.
-        actor: of an `EvaluationProcess`.
+        experiment: resolved.
+        servers: where they listen.
+        folder: the run's directory.
         metrics: where results go.
+        scheduling: Ray's scheduling strategy of the process.
     """
 
     def __init__(
         self,
-        config: EvaluationConfig,
-        can_sample: Mapping[str, bool],
-        actor: Any,
+        experiment: Experiment,
+        servers: Mapping[str, ServerAddress],
+        folder: RunDirectory,
         metrics: MetricsWriter,
+        scheduling: Any,
     ) -> None:
-        self._config = config
-        self._conditions: list[str | None] = [None, *can_sample]
-        self._should_explore = {s: config.should_explore and can_sample[s] for s in can_sample}
-        self._actor = actor
-        self._metrics = metrics
-        self._running: list[tuple[Any, dict[str, Any]]] = []
-        self._due_at = config.interval_env_steps
         self.latest: dict[str, Any] | None = None
         """The newest record with all agents as learned."""
+        simulation, self._config = experiment.config.simulation, experiment.config.evaluation
+        learning = {
+            s: p for s, p in experiment.servers.items() if s not in experiment.fixed_servers
+        }
+        self._conditions: list[str | None] = [None, *learning]
+        # Value-based policies (QMIX) are greedy in any case.
+        self._should_explore = {
+            s: self._config.should_explore and plan.samples_actions for s, plan in learning.items()
+        }
+        self._log = folder.log(_LOG)
+        self._metrics = metrics
+        self._running: list[tuple[Any, dict[str, Any]]] = []
+        self._due_at = self._config.interval_env_steps
+        self._actor = start_actor(
+            EvaluationProcess,
+            simulation,
+            servers,
+            self._log,
+            scheduling=scheduling,
+            num_cpus=simulation.num_cpus,
+        )
 
     @property
     def is_running(self) -> bool:
@@ -82,21 +99,35 @@ class Evaluations:
             }
             self._running.append((ref, record))
 
-    def collect(self, fetch: Fetch) -> None:
-        """Writes down the conditions that are done, in order."""
+    def collect(self) -> None:
+        """Writes down the conditions that are done, in order.
+
+        Raises:
+            RunFailed: the process died, or an episode failed.
+        """
         import ray
 
         while self._running and ray.wait([self._running[0][0]], timeout=0)[0]:
-            self._write_first(fetch)
+            self._write_first()
 
-    def wait(self, fetch: Fetch) -> None:
-        """Waits for all conditions and writes them down."""
+    def wait(self) -> None:
+        """Waits for all conditions and writes them down.
+
+        Raises:
+            RunFailed: the process died, or an episode failed.
+        """
         while self._running:
-            self._write_first(fetch)
+            self._write_first()
 
-    def _write_first(self, fetch: Fetch) -> None:
+    def stop(self) -> None:
+        """Ends the process."""
+        import ray
+
+        ray.kill(self._actor)
+
+    def _write_first(self) -> None:
         ref, record = self._running.pop(0)
-        record["returns"] = fetch(ref)
+        record["returns"] = answer_of(ref, None, "the evaluation", self._log)
         self._metrics.evaluation(record)
         if record["replaced"] is None:
             self.latest = record

@@ -1,7 +1,7 @@
 """An experiment's servers inside this process: for studies, notebooks and tests.
 
-The servers are the real ones, spoken to over loopback; only their processes are missing, so
-they share one interpreter lock. `muxrl.orchestrator.runs.whole_run` is for runs that matter.
+They are real servers, reached over loopback, but without processes of their own: all share one
+interpreter lock. For training runs use `muxrl.orchestrator.runs.whole_run`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation, make_simulation
-from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
-from muxrl.orchestrator.runs.local_ray import local_ray
-from muxrl.orchestrator.runs.processes import ServerAddress, connect
+from muxrl.orchestrator.runs.episodes import ServerAddress, connect, play_episodes
+from muxrl.orchestrator.runs.ray_session import ray_session
 
 if TYPE_CHECKING:
     from muxrl.servers.server import PolicyServer
@@ -54,14 +54,10 @@ class Served:
         first_seed: int = 10_000,
         should_explore: bool | Mapping[str, bool] = False,
     ) -> list[EpisodeResult]:
-        """Plays episodes that never train; see `muxrl.orchestrator.runs.evaluation`."""
-        results: list[EpisodeResult] = []
-        seeds = iter(range(first_seed, first_seed + num_episodes))
+        """Plays episodes that never train; see `play_episodes`."""
+        seeds = range(first_seed, first_seed + num_episodes)
         with self.client(replaced, first_seed) as client:
-            EnvLoop(
-                [self.simulation()], client, mode="eval", should_explore=should_explore, seeds=seeds
-            ).run(results.append)
-        return results
+            return play_episodes(client, [self.simulation()], seeds, should_explore)
 
     def check(self) -> None:
         """Raises `RuntimeError` if a server's training has failed."""
@@ -76,7 +72,7 @@ def serve(config: ExperimentConfig) -> Iterator[Served]:
     """Runs an experiment's servers while the ``with`` block lasts.
 
     Args:
-        config: its simulation is asked for agents and spaces, but not started.
+        config: its simulation is made to read agents and spaces, and closed again.
 
     Raises:
         ConfigError: something in it is wrong.
@@ -96,9 +92,9 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
     from muxrl.servers.server import PolicyServer
 
     servers: dict[str, PolicyServer] = {}
-    # RLlib hands weights over through Ray; what does not learn has no use for it.
+    # RLlib hands weights over through Ray; servers that do not learn need none.
     needs_ray = len(experiment.fixed_servers) < len(experiment.servers)
-    with local_ray(num_cpus=1) if needs_ray else contextlib.nullcontext():
+    with ray_session(num_cpus=1) if needs_ray else contextlib.nullcontext():
         try:
             for server_id, plan in experiment.servers.items():
                 servers[server_id] = PolicyServer(plan)

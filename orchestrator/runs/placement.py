@@ -1,7 +1,7 @@
-"""Where the processes of a run go: places for all of them are reserved together, or for none.
+"""Where the processes of a run go: room for all of them is reserved together, or for none.
 
-A process without a place would be waited for without a word, and a server that listens to its own
-machine alone is of no use to a simulation on another one.
+A run would wait silently for a process without room, and a simulation cannot reach a server on
+another machine that listens on loopback.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.errors import NoPlace
 
 PATIENCE_S = 600.0
-"""How long places are waited for: a cluster may first have to start machines."""
-
-
-class NoPlace(Exception):
-    """The cluster has no room for the run; the sentence says what was wanted and what there is."""
+"""How long to wait for room: a cluster may first have to start machines."""
 
 
 def has_evaluations(config: ExperimentConfig) -> bool:
-    """Whether anything is evaluated, so that a process is needed for it."""
+    """Whether anything is evaluated, which needs a process."""
     evaluation = config.evaluation
     return evaluation.interval_env_steps is not None or evaluation.final_num_episodes > 0
 
@@ -39,7 +36,7 @@ def cpus_wanted(config: ExperimentConfig) -> list[float]:
 
 
 def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Returns what each process that reserves anything reserves."""
+    """Returns the resources of each process that reserves any."""
     num_gpus = [server.resources.num_gpus for server in config.servers.values()]
     wanted = [
         {"CPU": cpus, "GPU": gpus}
@@ -50,7 +47,7 @@ def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
 
 
 def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:
-    """Returns how: on one machine if the servers listen to that alone, else close together."""
+    """Returns Ray's strategy: one machine if all servers listen on loopback, else close by."""
     is_local = all(s.host in ("127.0.0.1", "localhost") for s in config.servers.values())
     return "STRICT_PACK" if is_local else "PACK"
 
@@ -61,11 +58,11 @@ def reserved(
     say: Callable[[str], None] = lambda sentence: None,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Any]:
-    """Holds places on the Ray that this process is connected to, while the ``with`` block lasts.
+    """Reserves room on the Ray that this process is connected to, while the ``with`` block lasts.
 
     Args:
         config: of the run.
-        say: told once if there is no room at first.
+        say: called once with a sentence if there is no room at first.
         patience_s: how long to wait.
 
     Yields:

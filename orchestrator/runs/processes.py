@@ -1,15 +1,13 @@
-"""What runs in processes of its own, as Ray actors: servers, simulations, the evaluator.
+"""What runs in a process of its own, as a Ray actor: a server, a simulation, the evaluation.
 
-The classes are plain; a `Run` turns them into actors. Heavy imports happen inside, so that the
+The classes are plain; `start_actor` makes actors of them. Heavy imports happen inside, so that the
 orchestrator's own process stays light.
 """
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
-import math
 import os
 import threading
 import time
@@ -19,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.schema import SimulationConfig
-from muxrl.orchestrator.runs.process_log import log_to
+from muxrl.orchestrator.runs.episodes import (
+    ServerAddress,
+    connect,
+    play_episodes,
+    returns_by_agent,
+)
+from muxrl.orchestrator.runs.worker_process import set_up, settle
 from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerPlan
 
@@ -28,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerReport:
-    """What a server process says when asked."""
+    """A server's status, and what it has trained."""
 
     status: Status
     records: list[dict[str, Any]]
-    """Training records since it was asked last."""
+    """Training records since the last report."""
     cpu_s: float = 0.0
     """Processor seconds since the server was ready."""
 
@@ -46,7 +50,7 @@ class ServerProcess:
     """
 
     def __init__(self, plan: ServerPlan, log_path: Path) -> None:
-        log_to(log_path)
+        set_up(log_path)
         from muxrl.servers.server import PolicyServer
 
         self._server = PolicyServer(plan)
@@ -55,16 +59,16 @@ class ServerProcess:
     def start(self) -> tuple[str, int]:
         """Serves and learns from now on; returns "host:port" and the process id."""
         address = self._server.start()
-        _settle()
+        settle()
         self._cpu_before_s = time.process_time()
         return address, os.getpid()
 
     def status(self) -> Status:
-        """Returns where it stands."""
+        """Returns the server's status."""
         return self._server.status()
 
     def report(self) -> ServerReport:
-        """Returns where it stands, and the training records since the last call."""
+        """Returns the server's status, and its training records since the last call."""
         cpu_s = time.process_time() - self._cpu_before_s
         return ServerReport(self._server.status(), self._server.drain_records(), cpu_s)
 
@@ -82,59 +86,30 @@ class ServerProcess:
         self._server.policies.save_soon(path)
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint of what has finished learning; of fixed policies there is none.
+        """Writes a checkpoint of policies that have finished learning; of fixed ones there is none.
 
         Raises:
-            StillLearning: it has not finished.
+            StillLearning: they have not finished.
             OSError: it cannot be written.
         """
         self._server.policies.save(path)
 
     def stop(self) -> bool:
-        """Ends serving and learning; says whether all threads ended in time."""
+        """Ends serving and learning; returns whether all threads ended in time."""
         return self._server.stop()
-
-
-@dataclass(frozen=True)
-class ServerAddress:
-    """How to reach a server."""
-
-    address: str
-    token: str = ""
 
 
 @dataclass
 class SimulationReport:
-    """What a simulation process has played since it was asked last."""
+    """What a simulation process has played since its last report."""
 
     num_env_steps: int = 0
-    """In all, not since the last time."""
+    """Since the process began."""
     episodes: list[dict[str, float]] = field(default_factory=list)
     """Returns by agent id of the episodes that ended."""
     num_mismatches: int = 0
     cpu_s: float = 0.0
     """Processor seconds since its environments were made."""
-
-
-def connect(
-    servers: Mapping[str, ServerAddress], replaced: str | None = None, seed: int = 0
-) -> Any:
-    """Returns a `MultiplexingClient` of these servers, one of them replaced by random actions."""
-    from muxrl.client import MultiplexingClient
-    from muxrl.client.random_policy import RandomTransport
-    from muxrl.client.transport import Transport
-    from muxrl.client.websocket import WebSocketTransport
-
-    transports: dict[str, str | Transport] = {}
-    for server_id, server in servers.items():
-        transport = WebSocketTransport(server.address, token=server.token)
-        if server_id == replaced:
-            spec = transport.fetch_spec()
-            transport.close()
-            transports[server_id] = RandomTransport(spec, seed)
-        else:
-            transports[server_id] = transport
-    return MultiplexingClient(transports)
 
 
 class SimulationProcess:
@@ -154,7 +129,7 @@ class SimulationProcess:
         seed: int,
         log_path: Path,
     ) -> None:
-        log_to(log_path)
+        set_up(log_path)
         from muxrl.client.adapters import make_simulation
         from muxrl.client.env_loop import EnvLoop
 
@@ -163,7 +138,7 @@ class SimulationProcess:
             for _ in range(simulation.num_envs_per_process)
         ]
         self._client = connect(servers)
-        _settle()
+        settle()
         self._loop = EnvLoop(
             self._simulations,
             self._client,
@@ -177,14 +152,14 @@ class SimulationProcess:
         """Plays until `stop` is called from another thread of the actor.
 
         Raises:
-            SimulationFailed, ClientError: the end of this process's work.
+            SimulationFailed, ClientError: this process cannot go on.
         """
         try:
             self._loop.run(
                 on_episode=lambda result: self._episodes.append(result.returns),
                 should_stop=self._should_stop.is_set,
             )
-        except Exception:  # whatever it is goes on; Ray tells it to the launcher, not to this log
+        except Exception:  # Ray hands it to the launcher, but does not write it to this log
             logger.exception("the simulation gave up")
             raise
         finally:
@@ -200,12 +175,12 @@ class SimulationProcess:
         return SimulationReport(self._loop.num_env_steps, episodes, num_mismatches, cpu_s)
 
     def stop(self) -> None:
-        """Lets `run` return after the step it is in."""
+        """Lets `run` return after the current step."""
         self._should_stop.set()
 
 
 def first_seeds(seed: int, num_envs: int) -> Iterator[int | None]:
-    """One seed for each environment's first reset; then its own random numbers go on."""
+    """Yields a seed for each environment's first reset, then None: its random numbers go on."""
     return itertools.chain((seed + i for i in range(num_envs)), itertools.repeat(None))
 
 
@@ -221,7 +196,7 @@ class EvaluationProcess:
     def __init__(
         self, simulation: SimulationConfig, servers: Mapping[str, ServerAddress], log_path: Path
     ) -> None:
-        log_to(log_path)
+        set_up(log_path)
         from muxrl.client.adapters import make_simulation
 
         # A few in lockstep share every message; more would only make the last ones wait.
@@ -234,44 +209,19 @@ class EvaluationProcess:
         first_seed: int,
         num_episodes: int,
         should_explore: Mapping[str, bool],
-    ) -> dict[str, list[float]]:
-        """Plays episodes that never train.
-
-        Every condition plays the same seeds, so that differences are between like and like.
+    ) -> dict[str, tuple[float | None, ...]]:
+        """Plays episodes that never train, on the same seeds in every condition.
 
         Args:
-            replaced: the server whose agents act at random, None for no one.
+            replaced: the server whose agents act at random, None for none.
             first_seed: of the first episode's reset; the next ones count on.
             num_episodes: how many.
-            should_explore: by server, whether actions are drawn as in training, else greedy.
+            should_explore: by server, whether actions are sampled as in training, else greedy.
 
         Returns:
-            Agent id to its raw return in each episode, ordered by the episodes' seeds; NaN in
-            those that it took no part in.
+            See `returns_by_agent`.
         """
-        from muxrl.client.env_loop import EnvLoop, EpisodeResult
-
-        results: list[EpisodeResult] = []
-        seeds = iter(range(first_seed, first_seed + num_episodes))
+        seeds = range(first_seed, first_seed + num_episodes)
         with connect(self._servers, replaced, first_seed) as client:
-            loop = EnvLoop(
-                self._simulations,
-                client,
-                mode="eval",
-                should_explore=should_explore,
-                seeds=seeds,
-            )
-            loop.run(results.append)
-        results.sort(key=lambda result: result.seed or 0)
-        agents = self._simulations[0].possible_agents
-        return {agent: [r.returns.get(agent, math.nan) for r in results] for agent in agents}
-
-
-def _settle() -> None:
-    """Tells the garbage collector that what has been made so far is here to stay.
-
-    Ray and torch bring a million objects; going through them again and again is a tenth of what a
-    step costs.
-    """
-    gc.collect()
-    gc.freeze()
+            episodes = play_episodes(client, self._simulations, seeds, should_explore)
+        return returns_by_agent(episodes, self._simulations[0].possible_agents)

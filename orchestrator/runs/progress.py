@@ -1,4 +1,4 @@
-"""The run as it goes, on the terminal: a live table, or a line now and then where none can be.
+"""A run's progress on the terminal: a live table, or lines where the output is no terminal.
 
 ::
 
@@ -20,19 +20,17 @@ from rich.text import Text
 from muxrl.orchestrator.reports.plain_table import plain_table
 
 PLAIN_INTERVAL_S = 10.0
-"""Between lines where there is no terminal: CI logs stay short, and nobody thinks it hangs."""
+"""Between lines where there is no terminal: seldom for CI logs, often enough to see it is alive."""
 
 
 @dataclass(frozen=True)
 class ServerSnapshot:
-    """How one server stands."""
+    """The state of one server."""
 
     server_id: str
     algorithm: str
-    address: str = ""
-    """``host:port``, once it listens."""
     phase: str = "starting"
-    """What it does, in a word: starting, collecting, updating, stopped..."""
+    """starting, collecting, updating, stopped..."""
     is_waiting: bool = False
     """Whether simulations wait for it."""
     env_steps: int = 0
@@ -42,13 +40,13 @@ class ServerSnapshot:
     weights_seq_no: int | None = 0
     """None: it does not learn."""
     policy_lag_mean: float | None = None
-    """In weights versions: how old the policy was that chose the actions learned from."""
+    """In weights versions: the age of the policies whose actions were learned from."""
     loss: float | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How the whole run stands."""
+    """The state of the whole run."""
 
     time_s: float
     """Since the run began."""
@@ -56,7 +54,7 @@ class Snapshot:
     env_steps_per_s: float = 0.0
     episodes: int = 0
     time_left_s: float | None = None
-    """See `muxrl.orchestrator.runs.time_left`; None: nobody can tell."""
+    """See `muxrl.orchestrator.runs.time_left`; None: unknown."""
     stop_text: str = ""
     """What ends the run: "100,000 env steps or 2 h"."""
     servers: Sequence[ServerSnapshot] = ()
@@ -93,7 +91,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._console.is_interactive and not self._console.is_dumb_terminal:
-            # Drawn on updates alone: a thread that redraws would take turns from the servers.
+            # Drawn on updates alone: a thread that redraws would take time from the servers.
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
         return self
@@ -111,7 +109,7 @@ class Progress:
             self._print()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show `snapshot` (a terminal), or note it for the next line (none)."""
+        """Shows `snapshot`, or without a terminal keeps it for the next line."""
         self._latest = snapshot
         self._is_latest_printed = False
         if self._live is not None:
@@ -158,7 +156,7 @@ class Progress:
 
 
 def plain_line(experiment_name: str, snapshot: Snapshot) -> str:
-    """One line that says how a run stands, for logs."""
+    """Returns the state of a run as one line, for logs."""
     parts = [f"{experiment_name} {duration(snapshot.time_s)}", _overall(snapshot)]
     parts += [
         f"{server.server_id} {server.phase}"

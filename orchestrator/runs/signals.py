@@ -1,8 +1,7 @@
-"""How a run is told to end from outside, and how its way out is kept free.
+"""How Ctrl-C and SIGTERM end a run, without interrupting its shutdown.
 
-Ctrl-C and SIGTERM are the same: the first of them raises `KeyboardInterrupt` and ends what goes on,
-those that follow find nothing left to interrupt. Whoever begins a way out without having been told
-to calls `ignore_signals` first.
+Both are the same: the first one raises `KeyboardInterrupt`, and all after it do nothing. A shutdown
+that begins for another reason calls `ignore_signals` first.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 def claim_signals() -> None:
     """Lets the next Ctrl-C or SIGTERM raise `KeyboardInterrupt`, and all after it do nothing.
 
-    A Ctrl-C that this process ignores from birth, as one in a script's background does, stays so.
-    To be called again after `ray.init`, which puts a handler of its own on SIGTERM.
+    Where this process was started with Ctrl-C ignored, as a script's background job is, it stays
+    ignored. Call it again after `ray.init`, which sets a handler of its own for SIGTERM.
     """
     _set(_interrupt)
 
 
 def ignore_signals() -> None:
-    """Lets the way out be gone to its end: a signal there would leave processes behind."""
+    """Lets shutdown run to completion: a signal there would leave processes behind."""
     _set(signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """`claim_signals` while the ``with`` block lasts; then all is as it was before."""
+    """`claim_signals` while the ``with`` block lasts; then the old handlers are back."""
     with _restored():
         claim_signals()
         yield
@@ -38,7 +37,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """`ignore_signals` while the ``with`` block lasts; then all is as it was before."""
+    """`ignore_signals` while the ``with`` block lasts; then the old handlers are back."""
     with _restored():
         ignore_signals()
         yield
@@ -61,7 +60,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _set(handler: object) -> None:
-    with contextlib.suppress(ValueError):  # not the main thread: the caller's signals are his
+    with contextlib.suppress(ValueError):  # only the main thread may set handlers
         for number in _NUMBERS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)  # type: ignore[arg-type]

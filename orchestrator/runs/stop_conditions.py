@@ -10,7 +10,7 @@ from muxrl.orchestrator.runs.time_left import StopCondition, time_left_s
 from muxrl.protocol.messages import Status
 
 _MIN_EPISODES = 20
-"""Episodes a mean return must rest on before it may end a run."""
+"""A mean return over fewer episodes does not end a run."""
 
 
 class StopConditions:
@@ -18,7 +18,7 @@ class StopConditions:
 
     Args:
         config: None and empty entries are not conditions.
-        fixed: servers that do not learn: nobody waits for their iterations.
+        fixed: servers that do not learn, and so make no iterations.
     """
 
     def __init__(self, config: StopConfig, fixed: Collection[str] = ()) -> None:
@@ -36,7 +36,7 @@ class StopConditions:
         """For people."""
 
     def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> bool:
-        """Whether the run is to end now."""
+        """Returns whether the run is to end now."""
         config = self._config
         if config.env_steps is not None and tally.env_steps >= config.env_steps:
             return True
@@ -53,7 +53,7 @@ class StopConditions:
         return False
 
     def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
-        """Seconds to go at the present pace, None if nobody can tell."""
+        """Returns the seconds to go at the present rate, None if unknown."""
         config = self._config
         conditions = []
         if config.env_steps is not None:

@@ -11,19 +11,19 @@ from muxrl.orchestrator.runs.processes import SimulationReport
 from muxrl.protocol.messages import Status
 
 _NUM_EPISODES_AVERAGED = 100
-_PACE_WINDOW_S = 10.0
+_RATE_WINDOW_S = 10.0
 
 
-class Pace:
+class StepRate:
     """Steps per second over the last seconds."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, int]] = deque()
 
     def add(self, time_s: float, steps: int) -> float:
-        """Takes a reading in and returns the pace."""
+        """Takes in a reading and returns the steps per second."""
         self._points.append((time_s, steps))
-        while time_s - self._points[0][0] > _PACE_WINDOW_S and len(self._points) > 2:
+        while time_s - self._points[0][0] > _RATE_WINDOW_S and len(self._points) > 2:
             self._points.popleft()
         first_s, first_steps = self._points[0]
         return (steps - first_steps) / (time_s - first_s) if time_s > first_s else 0.0
@@ -46,16 +46,16 @@ class Tally:
         self._steps: dict[str, int] = {}
         self._mismatches: dict[str, int] = {}
         self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
-        self._pace = Pace()
-        self._server_paces: dict[str, Pace] = {}
+        self._rate = StepRate()
+        self._server_rates: dict[str, StepRate] = {}
 
     def begin(self) -> None:
         """Starts the clock."""
         self._began_at = time.monotonic()
-        self._pace.add(0.0, 0)
+        self._rate.add(0.0, 0)
 
     def add(self, name: str, report: SimulationReport) -> None:
-        """Takes in what a simulation process has played."""
+        """Adds what a simulation process has played."""
         self._steps[name] = report.num_env_steps
         self._mismatches[name] = report.num_mismatches
         self.cpu_s_of[name] = report.cpu_s
@@ -65,7 +65,7 @@ class Tally:
         self.num_mismatches = sum(self._mismatches.values())
 
     def set_external(self, statuses: Mapping[str, Status]) -> None:
-        """Takes the servers' counts instead: nobody else counts an external simulation."""
+        """Takes the servers' counts instead, for an external simulation."""
         self.env_steps = max((s.num_env_steps for s in statuses.values()), default=0)
         self.num_episodes = max((s.num_episodes for s in statuses.values()), default=0)
 
@@ -75,13 +75,13 @@ class Tally:
         return sum(self.cpu_s_of.values())
 
     def tick(self) -> None:
-        """Takes the time."""
+        """Reads the clock."""
         self.time_s = time.monotonic() - self._began_at
-        self.env_steps_per_s = self._pace.add(self.time_s, self.env_steps)
+        self.env_steps_per_s = self._rate.add(self.time_s, self.env_steps)
 
-    def pace(self, server_id: str, num_env_steps: int) -> float:
+    def server_rate(self, server_id: str, num_env_steps: int) -> float:
         """Returns a server's env steps per second."""
-        return self._server_paces.setdefault(server_id, Pace()).add(self.time_s, num_env_steps)
+        return self._server_rates.setdefault(server_id, StepRate()).add(self.time_s, num_env_steps)
 
     def record(self) -> dict[str, Any]:
         """Returns the joint record of this moment; see `muxrl.orchestrator.records.metrics`."""

@@ -18,13 +18,13 @@ class StopCondition:
     limit: float
     """How much ends the run."""
     per_s: float
-    """How much a second adds, at the present pace."""
+    """How much a second adds, at the present rate."""
 
 
 def time_left_s(conditions: Iterable[StopCondition]) -> float | None:
-    """Seconds until the first condition holds at the present pace, 0.0 if one does already.
+    """Returns the seconds until the first condition holds at the present rate, 0.0 if one does now.
 
-    None if no condition gets nearer: there is none, or nothing moves.
+    None if no condition gets nearer.
     """
     times: list[float] = []
     for condition in conditions:

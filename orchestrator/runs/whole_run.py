@@ -1,7 +1,7 @@
 """A whole run: an experiment from its Ray to its report.
 
-However it ends, by its stop conditions, by Ctrl-C, or because something died, the way out is the
-same: simulations first, then servers, then the report of what there is.
+However it ends, by its stop conditions, by Ctrl-C, or because something died, shutdown is the same:
+simulations first, then servers, then the report of what there is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rich.console import Console
 
 from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.new_run import make_folder
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.reports.results import Report
 from muxrl.orchestrator.reports.terminal import print_report
-from muxrl.orchestrator.runs.failures import RunFailed
-from muxrl.orchestrator.runs.local_ray import join_ray, start_local_ray, stop_local_ray
-from muxrl.orchestrator.runs.placement import NoPlace, cpus_wanted, reserved
+from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
+from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 
@@ -42,20 +42,20 @@ _EXIT_CODES: dict[Outcome, int] = {
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a run."""
+    """How a run ended, and what it learned."""
 
     run_dir: Path
     outcome: Outcome
     """"done": a stop condition was reached; "failed": something died, or could not be saved;
     "interrupted": Ctrl-C."""
     problem: str
-    """Why it is not done, in a sentence; "" if it is."""
+    """Why it is not "done", in a sentence; "" if it is."""
     env_steps: int
     """Of training, over all environments."""
     time_s: float
     """From the first training step to the last."""
     report: Report | None = field(repr=False)
-    """Who learned what; None if the run never got to play."""
+    """Who learned what; None if the run never began to play."""
 
     @property
     def exit_code(self) -> int:
@@ -63,7 +63,7 @@ class RunResult:
         return _EXIT_CODES[self.outcome]
 
     def frame(self) -> DataFrame:
-        """The run's evaluations, a row for each episode and agent; see `muxrl.orchestrator.records.frames`."""
+        """The run's evaluations, a row for each episode and agent; see `records.frames`."""
         from muxrl.orchestrator.records.frames import evaluation_frame
 
         return evaluation_frame([self.run_dir])
@@ -81,11 +81,11 @@ def run_experiment(
     Ctrl-C and SIGTERM end it cleanly; what was measured is kept.
 
     Args:
-        experiment: resolved; nothing about it is wrong any more.
+        experiment: resolved.
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
         show_progress: whether to show the run's state while it goes on.
-        console: where to say what is going on; None says nothing.
+        console: where to write what is going on; None: nowhere.
 
     Raises:
         OSError: the run directory is there already, or cannot be made.
@@ -99,13 +99,12 @@ def run_experiment(
     with interruptible():
         with (
             MetricsWriter(folder, experiment.config.tensorboard) as metrics,
-            contextlib.ExitStack() as ray_session,
+            contextlib.ExitStack() as way_out,
         ):
             run = Run(experiment, folder, metrics)
             try:
                 try:
-                    scheduling = ray_session.enter_context(_ray(experiment, say))
-                    claim_signals()
+                    scheduling = way_out.enter_context(_ray(experiment, say))
                     _play(run, scheduling, say, show_progress)
                 finally:
                     ignore_signals()
@@ -115,8 +114,8 @@ def run_experiment(
                 outcome, problem = "failed", str(error)
             finally:
                 unsaved = run.stop()
-                ray_session.close()
-        # Of a run that has failed, its cause is told, not the consequences.
+                way_out.close()
+        # A failed run reports its cause, not the consequences.
         if unsaved and outcome != "failed":
             outcome = "failed" if outcome == "done" else outcome
             problem = "; ".join(filter(None, [problem, *unsaved]))
@@ -135,11 +134,14 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
         RunFailed: something died or gave up.
     """
     run.start(scheduling)
-    say(f"servers: {run.where}", soft_wrap=True, highlight=False)
+    say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     with contextlib.ExitStack() as display:
         progress = None
         if show_progress:
-            progress = display.enter_context(Progress(run.config.name, run.rows(), run.stop_text))
+            first = run.snapshot()
+            progress = display.enter_context(
+                Progress(run.config.name, first.servers, first.stop_text)
+            )
         run.begin()
         while not run.watch():
             if progress is not None:
@@ -156,55 +158,21 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 
 
 @contextlib.contextmanager
-def _ray(experiment: Experiment, say: Callable[[str], None]) -> Iterator[Any]:
-    """The cluster that the experiment names, or a local Ray, while the ``with`` block lasts.
-
-    One that this process is connected to already is used, and left alone.
+def _ray(experiment: Experiment, say: Callable[..., None]) -> Iterator[Any]:
+    """Ray while the ``with`` block lasts, with room for the run.
 
     Yields:
         The scheduling strategy of the run's actors.
 
     Raises:
-        RunFailed: it did not start, or has no room.
+        RunFailed: Ray did not start, or has no room.
     """
-    import ray
-
-    if ray.is_initialized():
-        with _places(experiment, say) as scheduling:
-            yield scheduling
-        return
-    address = experiment.config.address
-    if address:
-        try:
-            join_ray(address)
-        except Exception as error:  # Ray may raise anything
-            raise RunFailed(
-                f"no Ray cluster at {address!r} to join: {type(error).__name__}: {error}"
-            ) from error
+    config = experiment.config
+    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(config))) + 1)
+    with ray_session(num_cpus, config.address) as local_folder:
         claim_signals()  # which Ray has taken; a place may be long in coming
-        try:
-            with _places(experiment, say) as scheduling:
-                yield scheduling
-        finally:
-            ray.shutdown()
-        return
-    # On one machine nobody waits for a place.
-    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(experiment.config))) + 1)
-    try:
-        folder = start_local_ray(num_cpus)
-    except Exception as error:  # likewise
-        raise RunFailed(f"Ray did not start: {type(error).__name__}: {error}") from error
-    try:
-        yield None
-    finally:
-        stop_local_ray(folder)
-
-
-@contextlib.contextmanager
-def _places(experiment: Experiment, say: Callable[[str], None]) -> Iterator[Any]:
-    """`placement.reserved`, for a Ray that others may use, too."""
-    try:
-        with reserved(experiment.config, say) as scheduling:
+        if local_folder is not None:  # a Ray of the run's own has room
+            yield None
+            return
+        with reserved(config, say) as scheduling:
             yield scheduling
-    except NoPlace as error:
-        raise RunFailed(str(error)) from error

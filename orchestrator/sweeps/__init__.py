@@ -5,19 +5,16 @@
 
 A sweep's YAML (`schema`) is written out to a table of trials (`plan`), each of them an experiment
 in which every name is known. Tune (`runner`) runs each one as a whole muxrl run (`trial`), and its
-directory (`directory`) says at any time what came of them.
+directory (`directory`) says at any time how they stand.
 """
 
-from muxrl.orchestrator.sweeps.directory import (
-    NotASweepDirectory,
-    SweepDirectory,
-    SweepIsRunning,
-    TrialRecord,
-)
+from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
+from muxrl.orchestrator.sweeps.directory import SweepDirectory
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 
 __all__ = [
     "NotASweepDirectory",

@@ -1,4 +1,4 @@
-"""Which template serves which role, written out: products, lists, and what is left out of them."""
+"""Which template serves which role: products and lists of assignments, less the excluded ones."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from muxrl.orchestrator.sweeps.schema import AssignmentsConfig
 from muxrl.protocol.assignment import canonical, parse, server_labels
 from muxrl.protocol.suggestions import did_you_mean
 
-Cast = dict[str, str]
+RoleAssignment = dict[str, str]
 """Role to the template that serves it, all roles in their order."""
 
 
-def make_casts(
+def make_role_assignments(
     config: AssignmentsConfig,
     roles: Mapping[str, Sequence[str]],
     templates: Sequence[str],
     problems: list[str],
-) -> list[Cast]:
+) -> list[RoleAssignment]:
     """Returns the assignments of a sweep, each once, in the order in which they are written.
 
     Args:
-        config: what to make them of.
+        config: as the sweep has it.
         roles: role to its agents, by name.
         templates: names of all templates.
-        problems: gets a sentence for each thing that cannot be.
+        problems: a sentence is added for each thing that is wrong.
     """
     known = _Known(list(roles), list(templates), problems)
-    casts: list[Cast] = []
+    found: list[RoleAssignment] = []
     if config.product or not config.listed:
         choices = {
             role: known.labels(f"assignments.product.{role}", config.product.get(role, ["*"]))
             for role in roles
         }
         known.check_roles("assignments.product", config.product)
-        casts += [dict(zip(choices, labels, strict=True)) for labels in product(*choices.values())]
+        found += [dict(zip(choices, labels, strict=True)) for labels in product(*choices.values())]
     for i, item in enumerate(config.listed):
-        cast = _listed_cast(f"assignments.listed.{i}", item, roles, known)
-        if cast is not None:
-            casts.append(cast)
+        chosen = _listed_roles(f"assignments.listed.{i}", item, roles, known)
+        if chosen is not None:
+            found.append(chosen)
     exclude = list(_conditions("assignments.exclude", config.exclude, known))
     require = list(_conditions("assignments.require", config.require, known))
     kept = [
-        cast
-        for cast in casts
-        if not any(_holds(condition, cast) for condition in exclude)
-        and (not require or any(_holds(condition, cast) for condition in require))
+        chosen
+        for chosen in found
+        if not any(_holds(condition, chosen) for condition in exclude)
+        and (not require or any(_holds(condition, chosen) for condition in require))
     ]
-    if casts and not kept:
+    if found and not kept:
         problems.append(
-            f"assignments: none of the {len(casts)} is left after exclude and require; loosen them"
+            f"assignments: none of the {len(found)} is left after exclude and require; loosen them"
         )
-    return [cast for i, cast in enumerate(kept) if cast not in kept[:i]]
+    return [chosen for i, chosen in enumerate(kept) if chosen not in kept[:i]]
 
 
-def assignment_of(cast: Cast, agents_of: Mapping[str, Sequence[str]]) -> str:
-    """Returns the canonical string of roles alone, servers that stay left out."""
-    labels = server_labels(cast)
-    return canonical({labels[role]: agents_of[role] for role in cast})
+def assignment_of(chosen: RoleAssignment, agents_of: Mapping[str, Sequence[str]]) -> str:
+    """Returns the canonical string of the roles' servers; the base's other servers are left out."""
+    labels = server_labels(chosen)
+    return canonical({labels[role]: agents_of[role] for role in chosen})
 
 
 class _Known:
-    """Names there are; adds a sentence to `problems` for each that there is not."""
+    """The known names; adds a sentence to `problems` for each unknown one."""
 
     def __init__(self, roles: list[str], templates: list[str], problems: list[str]) -> None:
         self.roles = roles
@@ -105,15 +105,15 @@ def _conditions(
         yield {str(role): known.labels(f"{at}.{role}", labels) for role, labels in item.items()}
 
 
-def _holds(condition: Mapping[str, Sequence[str]], cast: Cast) -> bool:
-    return all(cast.get(role) in labels for role, labels in condition.items())
+def _holds(condition: Mapping[str, Sequence[str]], chosen: RoleAssignment) -> bool:
+    return all(chosen.get(role) in labels for role, labels in condition.items())
 
 
-def _listed_cast(
+def _listed_roles(
     where: str, item: Any, roles: Mapping[str, Sequence[str]], known: _Known
-) -> Cast | None:
+) -> RoleAssignment | None:
     if isinstance(item, str):
-        return _parsed_cast(where, item, roles, known)
+        return _parsed_roles(where, item, roles, known)
     if not isinstance(item, Mapping):
         known.problems.append(
             f"{where}: must be a mapping of role to template, or a string such as "
@@ -125,19 +125,19 @@ def _listed_cast(
     if missing:
         known.problems.append(f"{where}: says nothing of the role {listed(map(repr, missing))}")
         return None
-    cast: Cast = {}
+    chosen: RoleAssignment = {}
     for role in roles:
         labels = known.labels(f"{where}.{role}", item[role])
         if len(labels) > 1:
             known.problems.append(f"{where}.{role}: names {listed(labels)}; one can serve it")
         if labels:
-            cast[role] = labels[0]
-    return cast if len(cast) == len(roles) else None
+            chosen[role] = labels[0]
+    return chosen if len(chosen) == len(roles) else None
 
 
-def _parsed_cast(
+def _parsed_roles(
     where: str, text: str, roles: Mapping[str, Sequence[str]], known: _Known
-) -> Cast | None:
+) -> RoleAssignment | None:
     try:
         written = parse(text)
     except ValueError as error:
@@ -145,7 +145,7 @@ def _parsed_cast(
         return None
     owner = {agent: label for label, agents in written.items() for agent in agents}
     names = {name.lower(): name for name in known.templates}
-    cast: Cast = {}
+    chosen: RoleAssignment = {}
     for role, agents in roles.items():
         labels = {owner.get(agent, "") for agent in agents}
         if len(labels) != 1 or "" in labels:
@@ -155,12 +155,12 @@ def _parsed_cast(
             )
             return None
         label = labels.pop().partition("@")[0]
-        found = known.labels(where, [names.get(label.lower(), label)])
-        if not found:
+        templates = known.labels(where, [names.get(label.lower(), label)])
+        if not templates:
             return None
-        cast[role] = found[0]
-    meant = assignment_of(cast, roles)
+        chosen[role] = templates[0]
+    meant = assignment_of(chosen, roles)
     if parse(meant) != written:
         known.problems.append(f"{where}: {text!r} is not an assignment of the roles; {meant!r} is")
         return None
-    return cast
+    return chosen

@@ -1,8 +1,8 @@
-"""How long a sweep will take: each assignment is played for some seconds, and the rest reckoned.
+"""How long a sweep will take: each assignment is played for some seconds, then extrapolated.
 
-What is measured is a real run with its servers, learning included, alone on the machine. What it
-cannot know: how trials get into each other's way, what happens later than those seconds (a replay
-that has to fill before learning begins), and whether a stop by return comes first.
+What is measured is a real run with its servers, learning included, alone on the machine. It cannot
+know how trials slow each other down, what happens later than those seconds (a replay buffer that
+has to fill before learning begins), and whether a stop by return comes first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from muxrl.orchestrator.sweeps.plan import SweepPlan
 
 
 @dataclass(frozen=True)
-class Pace:
-    """What was measured of one assignment."""
+class Timing:
+    """How long a trial of one assignment takes."""
 
     assignment: str
     num_trials: int
@@ -33,7 +33,7 @@ class Pace:
     """Until servers and simulations were up."""
     env_steps_per_s: float
     train_s: float | None
-    """From the first env step to the stop condition at that pace; None: nobody can tell."""
+    """From the first env step to the stop condition at that rate; None: unknown."""
     evaluation_s: float
     """Of evaluations that training waits for, if episodes stay as long and go no faster."""
 
@@ -45,7 +45,7 @@ class Pace:
         return self.start_s + self.train_s + self.evaluation_s
 
 
-def calibrate(plan: SweepPlan) -> Iterator[Pace]:
+def calibrate(plan: SweepPlan) -> Iterator[Timing]:
     """Plays each assignment of a table in turn, on the Ray that this process is connected to.
 
     Raises:
@@ -53,14 +53,14 @@ def calibrate(plan: SweepPlan) -> Iterator[Pace]:
     """
     num_trials: dict[str, int] = {}
     first: dict[str, Experiment] = {}
-    for row in plan.rows:
-        num_trials[row.assignment] = num_trials.get(row.assignment, 0) + 1
-        first.setdefault(row.assignment, plan.experiments[row.trial_id])
+    for spec in plan.trials:
+        num_trials[spec.assignment] = num_trials.get(spec.assignment, 0) + 1
+        first.setdefault(spec.assignment, plan.experiments[spec.trial_id])
     for assignment, experiment in first.items():
         yield _measure(experiment, assignment, num_trials[assignment], plan.config.calibration_s)
 
 
-def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: float) -> Pace:
+def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: float) -> Timing:
     config = replace(
         experiment.config,
         name="calibration",
@@ -80,10 +80,10 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
             run.begin()
             while not run.watch():
                 pass
-            left = StopConditions(experiment.config.stop, experiment.fixed_servers)
-            left_s = left.time_left_s(run.tally, run.statuses())
+            remaining = StopConditions(experiment.config.stop, experiment.fixed_servers)
+            left_s = remaining.time_left_s(run.tally, run.statuses)
             train_s = None if left_s is None else run.tally.time_s + left_s
-            return Pace(
+            return Timing(
                 assignment,
                 num_trials,
                 start_s,

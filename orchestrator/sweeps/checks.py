@@ -1,4 +1,4 @@
-"""What is wrong with a sweep by itself, before any simulation is asked."""
+"""What is wrong with a sweep in itself, before its simulation is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PBT = (
     "another one's, and what a trial had learned would no longer be one setting's doing at an "
     "equal budget; use asha or median"
 )
-# Of a template, what comes from the role, the sweep, or the trial's machine.
+# Keys of a template that the role, the sweep, or the trial's machine sets.
 _GIVEN = {
     "agents": "they are the role's",
     "label": "it is the template's name",
@@ -29,7 +29,7 @@ _GIVEN = {
 
 
 def find_problems(config: SweepConfig) -> Iterator[str]:
-    """Yields a sentence for each thing that cannot be."""
+    """Yields a sentence for each thing that is wrong."""
     if not is_file_name(config.name):
         yield (
             f"name: {config.name!r} cannot name a directory; use letters, digits, '_', '-' and '.'"

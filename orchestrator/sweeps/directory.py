@@ -4,13 +4,13 @@
 
     <name>-YYYYmmdd-HHMMSS/
     ├── sweep.yaml      the sweep as it was resolved, its base experiment included
-    ├── trials.jsonl    one line for each trial: what it is, how it stands, what came of it
-    ├── runs/           one run directory for each trial, and one more for each time it began anew
+    ├── trials.jsonl    one line for each trial: what it is, its status, its result
+    ├── runs/           one run directory for each trial, and one more for each time it began again
     ├── tune-.../       what Ray Tune writes: results as CSV and JSON, its own state
     └── lock            held by the process that runs the sweep
 
-``trials.jsonl`` is written anew, whole, whenever a trial begins or ends, so that it is readable at
-any time and says no less than it did before.
+``trials.jsonl`` is replaced as a whole whenever a trial begins or ends, so that it can be read at
+any time and never loses what it said before.
 """
 
 from __future__ import annotations
@@ -19,92 +19,23 @@ import contextlib
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import TextIO
 
-from muxrl.orchestrator.records.json_files import finite, write_text
-from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.local_ray import RAY_FOLDER_PREFIX
-
-Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
+from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
+from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.records.next_path import make_next_folder, next_path
+from muxrl.orchestrator.runs.ray_session import RAY_FOLDER_PREFIX
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 
 TRIALS_FILE = "trials.jsonl"
-"""By it a sweep's folder is known."""
+"""A folder with this file is a sweep's."""
 _CONFIG_FILE = "sweep.yaml"
-OUTCOME_FILE = "trial.json"
+FINAL_RECORD_FILE = "trial.json"
 """In a trial's run directory: its record, written by the trial itself once it is over."""
-
-
-class NotASweepDirectory(Exception):
-    """The folder is not one that a sweep has written, or a file in it is broken.
-
-    Attributes:
-        path: the folder.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is not the directory of a sweep: {reason}")
-        self.path = path
-
-
-class SweepIsRunning(Exception):
-    """Another process runs this sweep."""
-
-
-@dataclass
-class TrialRecord:
-    """A line of ``trials.jsonl``."""
-
-    id: str
-    assignment: str
-    """Canonical, labels being the sweep's names for algorithms; "" of what a simulation refused
-    before anybody knew its agents."""
-    roles: dict[str, str]
-    """Role to the template that serves it."""
-    parameters: dict[str, Any]
-    seed: int
-    status: Status = "waiting"
-    """"stopped_early" by the scheduler; "interrupted" with the sweep."""
-    run_dir: str | None = None
-    """Relative to the sweep's; None: it has not begun."""
-    metric: float | None = None
-    """The newest value; of a trial that is done, that of its last evaluation."""
-    metric_source: str = ""
-    """"evaluation" or "training"."""
-    env_steps: int = 0
-    time_s: float = 0.0
-    """Of training."""
-    cpu_s: float = 0.0
-    """Processor seconds of its servers and simulations."""
-    cause: str = ""
-    """Why it failed, in a sentence that names the log."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do: it ran to its end, or to where the scheduler ended it."""
-        return self.status in ("done", "stopped_early")
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is finished or has failed."""
-        return self.is_finished or self.status == "failed"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrialRecord:
-        """Returns the record that was written as JSON.
-
-        Raises:
-            TypeError: something is missing.
-        """
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
-
-    def to_json(self) -> str:
-        """Returns it as one line."""
-        return json.dumps(finite(asdict(self)), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -120,13 +51,7 @@ class SweepDirectory:
         Raises:
             OSError: `root` cannot be written to.
         """
-        stem = f"{name}-{now:%Y%m%d-%H%M%S}"
-        attempt = 1
-        while True:
-            try:
-                return cls.create_at(root / (stem if attempt == 1 else f"{stem}-{attempt}"))
-            except FileExistsError:
-                attempt += 1
+        return cls._with_runs(make_next_folder(root, f"{name}-{now:%Y%m%d-%H%M%S}"))
 
     @classmethod
     def create_at(cls, path: Path) -> SweepDirectory:
@@ -138,6 +63,10 @@ class SweepDirectory:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
+        return cls._with_runs(path)
+
+    @classmethod
+    def _with_runs(cls, path: Path) -> SweepDirectory:
         (path / "runs").mkdir()
         return cls(path.resolve())
 
@@ -185,7 +114,7 @@ class SweepDirectory:
             ) from error
 
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
-        """Writes down how all trials stand.
+        """Writes ``trials.jsonl``.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -194,33 +123,24 @@ class SweepDirectory:
 
     def new_run(self, trial_id: str) -> Path:
         """Returns a run directory that a trial does not have yet; later ones end in ``-2``..."""
-        attempt = 1
-        while (path := self.runs / f"{trial_id}{f'-{attempt}' * (attempt > 1)}").exists():
-            attempt += 1
-        return path
+        return next_path(self.runs, trial_id)
 
-    def run_of(self, record: TrialRecord) -> RunDirectory | None:
-        """Returns a trial's newest run, None if it has not got so far."""
-        if record.run_dir is None or not (self.path / record.run_dir / "metrics").is_dir():
-            return None
-        return RunDirectory.open(self.path / record.run_dir)
-
-    def outcome_of(self, record: TrialRecord) -> TrialRecord | None:
-        """Returns what a trial itself wrote when it was over, None if it did not get there."""
+    def final_record_of(self, record: TrialRecord) -> TrialRecord | None:
+        """Returns what a trial itself wrote when it was over, None if it did not get so far."""
         if record.run_dir is None:
             return None
         try:
-            text = (self.path / record.run_dir / OUTCOME_FILE).read_text(encoding="utf-8")
+            text = (self.path / record.run_dir / FINAL_RECORD_FILE).read_text(encoding="utf-8")
             return TrialRecord.from_dict(json.loads(text))
         except (OSError, ValueError, TypeError):
             return None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Lock]:
-        """Keeps others from running this sweep, too; however this process ends, it lets go.
+        """Keeps other processes from running this sweep; released however this one ends.
 
         Raises:
-            SweepIsRunning: another one does already.
+            SweepIsRunning: another process runs it.
         """
         with (self.path / "lock").open("a+") as file:
             try:
@@ -233,10 +153,10 @@ class SweepDirectory:
 
 
 class Lock:
-    """A sweep that is being run, by this process.
+    """The lock of a sweep that this process runs.
 
-    It keeps in mind the temporary folder of the Ray that runs it: a process that is killed cannot
-    remove that, so the next one does.
+    Its file names the temporary folder of the Ray that runs the sweep: a process that is killed
+    cannot remove that folder, so the next one does.
 
     Args:
         file: open, and locked.
@@ -250,7 +170,7 @@ class Lock:
             shutil.rmtree(left, ignore_errors=True)
 
     def note(self, ray_folder: str | None) -> None:
-        """Writes down where Ray has its folder, None once it is gone."""
+        """Writes down Ray's temporary folder, None once it is gone."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(ray_folder or "")

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from muxrl.orchestrator.config import ConfigError, ExperimentConfig, find_config, load_config
-from muxrl.orchestrator.config.load import load_structured, read_yaml
+from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
+from muxrl.orchestrator.config.load import load_structured
+from muxrl.orchestrator.config.yaml_file import read_yaml
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
@@ -31,21 +33,21 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepConfig:
         key, _, value = override.partition("=")
         base = value if key == "base" else base
     defaults = SweepConfig(name=file.stem, experiment=ExperimentConfig(name=file.stem))
-    if isinstance(base, str) and base:  # what else it may be is said below
+    if isinstance(base, str) and base:  # a base of another type is an error below
         beside = file.parent / base
         defaults.experiment = load_config(beside if beside.is_file() else base)
     return load_structured(file, defaults, overrides, str(path))
 
 
 def load_resumed(file: Path, overrides: Sequence[str] = ()) -> SweepConfig:
-    """Reads what `to_yaml` wrote, to go on with it.
+    """Reads what `to_yaml` wrote, to resume the sweep.
 
     Args:
         file: of the sweep's directory.
-        overrides: only such as leave the trials what they were; masked tokens are given here.
+        overrides: only those that do not change the trials; masked tokens are given here.
 
     Raises:
-        ConfigError: it cannot be read, or an override would make other trials.
+        ConfigError: it cannot be read, or an override would change the trials.
     """
     refused = [
         f"override {override!r}: a sweep goes on with the trials it has; only "
@@ -59,7 +61,7 @@ def load_resumed(file: Path, overrides: Sequence[str] = ()) -> SweepConfig:
 
 
 def load_written(file: Path) -> SweepConfig:
-    """Reads what `to_yaml` wrote, to look at it; masked tokens come back as none.
+    """Reads what `to_yaml` wrote, for its results; masked tokens come back as none.
 
     Raises:
         ConfigError: it cannot be read.

@@ -1,4 +1,4 @@
-"""The one number of a trial, from what its run has measured so far."""
+"""The metric by which trials are compared, from what a run has measured so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Measured:
     source: str
     """"evaluation" or "training"."""
     env_steps: int
-    """Of training before it was measured."""
+    """Of training before the measurement."""
 
 
 def measure(run: Run, config: MetricConfig) -> Measured | None:
@@ -29,7 +29,7 @@ def measure(run: Run, config: MetricConfig) -> Measured | None:
     record = run.evaluated
     if config.source == "evaluation" and record is not None:
         # Episodes without an agent hold no return of it.
-        known = {a: list(filter(math.isfinite, v)) for a, v in record["returns"].items()}
+        known = {a: [r for r in v if r is not None] for a, v in record["returns"].items()}
         means = {a: sum(values) / len(values) for a, values in known.items() if values}
         source, env_steps = "evaluation", int(record["env_steps"])
     else:

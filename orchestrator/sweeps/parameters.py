@@ -1,4 +1,4 @@
-"""Values of config keys: grids, and draws that are the same wherever and whenever they are made."""
+"""Values of config keys: grids, and draws that depend on the sweep's seed alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 
 TEMPLATES = "algorithms."
-"""What keys of templates begin with."""
+"""Keys of templates begin with this."""
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
 
@@ -33,7 +33,7 @@ def kind_of(parameter: ParameterConfig) -> str | None:
 
 
 def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
-    """Yields a sentence for each thing that is wrong with a parameter by itself."""
+    """Yields a sentence for each thing that is wrong with a parameter in itself."""
     at = f"parameters.{key}"
     if key in _TAKEN:
         yield f"{at}: cannot be a parameter; {_TAKEN[key]}"
@@ -67,7 +67,7 @@ def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
 def active(
     parameters: Mapping[str, ParameterConfig], templates: set[str]
 ) -> dict[str, ParameterConfig]:
-    """Returns the parameters that mean something where these templates are used."""
+    """Returns the parameters that apply where these templates are used."""
     return {
         key: parameter
         for key, parameter in parameters.items()
@@ -78,7 +78,7 @@ def active(
 def settings(
     parameters: Mapping[str, ParameterConfig], num_samples: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields the values of all parameters together: every point of the grids, so often drawn.
+    """Yields the values of all parameters: each point of the grids, with each sample of the draws.
 
     Args:
         parameters: those that are active.
@@ -102,8 +102,8 @@ def settings(
 def draw(key: str, parameter: ParameterConfig, sample: int, seed: int) -> Any:
     """Returns one value of a distribution.
 
-    It depends on the arguments alone, so that it stays when other parameters, assignments or
-    samples are added, and is the same under every assignment.
+    It depends on the arguments alone: it stays when other parameters, assignments or samples are
+    added, and is the same under every assignment.
     """
     rng = np.random.default_rng(derive_seed(seed, "sample", key, str(sample)))
     kind = kind_of(parameter)

@@ -1,19 +1,16 @@
 """From a sweep to its trials: each one an experiment in which every name is known.
 
-All trials are resolved before the first one starts, so that what is wrong with any of them is said
-at once. Only with a searcher that learns are later ones not known yet; of each assignment one is
-resolved then.
+All trials are resolved before the first one starts, so that every mistake is reported at once. With
+a searcher that learns, later trials are not known yet: one of each assignment is resolved then.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from muxrl.orchestrator.config import (
-    ConfigError,
     Experiment,
     ExperimentConfig,
     SimulationConfig,
@@ -21,32 +18,23 @@ from muxrl.orchestrator.config import (
     probe,
     resolve,
 )
-from muxrl.orchestrator.config.checks import EXTERNAL, is_label
-from muxrl.orchestrator.config.load import set_values
+from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.resolve import reseeded
-from muxrl.orchestrator.sweeps.assignments import Cast, make_casts
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
-from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
-from muxrl.orchestrator.sweeps.schema import TOTAL, AlgorithmTemplate, SweepConfig
+from muxrl.orchestrator.sweeps.parameters import active, settings
+from muxrl.orchestrator.sweeps.schema import TOTAL, SweepConfig
+from muxrl.orchestrator.sweeps.trial_experiment import (
+    agents_of_roles,
+    experiment_config,
+    role_problems,
+)
+from muxrl.orchestrator.sweeps.trial_record import TrialSpec
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.servers.config import ServerConfig
-from muxrl.servers.fixed_policies import find_fixed
-
-
-@dataclass(frozen=True)
-class Row:
-    """One trial of the table."""
-
-    trial_id: str
-    """Names its directory: number, assignment, seed."""
-    assignment: str
-    """Canonical, by the templates' names."""
-    roles: Cast
-    parameters: dict[str, Any]
-    seed: int
 
 
 @dataclass
@@ -54,32 +42,34 @@ class SweepPlan:
     """A sweep in which every name is known."""
 
     config: SweepConfig
-    rows: list[Row] = field(default_factory=list)
+    trials: list[TrialSpec] = field(default_factory=list)
     """In the order in which they start: all of a seed before those of the next, so that a sweep
     that is cut short has compared everything with fewer seeds."""
     experiments: dict[str, Experiment] = field(default_factory=dict)
-    """By trial id, of the rows that are resolved."""
-    casts: list[Cast] = field(default_factory=list)
+    """By trial id, of the trials that are resolved."""
+    role_assignments: list[RoleAssignment] = field(default_factory=list)
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
 
-    def resolve(self, roles: Cast, parameters: Mapping[str, Any], seed: int) -> Experiment:
+    def resolve(
+        self, roles: RoleAssignment, parameters: Mapping[str, Any], seed: int
+    ) -> Experiment:
         """Returns the experiment of a trial.
 
         Raises:
-            ConfigError: with all that is wrong with it.
+            ConfigError: with all its problems.
         """
         config, problems = self._experiment_config(roles, parameters, seed)
         if problems:
             raise ConfigError(problems)
         return resolve(config, self.facts(config.simulation))
 
-    def config_of(self, row: Row) -> ExperimentConfig:
-        """Returns the experiment of a trial before its names are looked up."""
-        if row.trial_id in self.experiments:
-            return self.experiments[row.trial_id].config
-        return self._experiment_config(row.roles, row.parameters, row.seed)[0]
+    def config_of(self, spec: TrialSpec) -> ExperimentConfig:
+        """Returns the config of a trial's experiment, resolved or not."""
+        if spec.trial_id in self.experiments:
+            return self.experiments[spec.trial_id].config
+        return self._experiment_config(spec.roles, spec.parameters, spec.seed)[0]
 
-    def assignment(self, roles: Cast, parameters: Mapping[str, Any]) -> str:
+    def assignment(self, roles: RoleAssignment, parameters: Mapping[str, Any]) -> str:
         """Returns the canonical string of a trial that is not resolved."""
         config, _ = self._experiment_config(roles, parameters, 0)
         names = list(self.facts(config.simulation).agents)
@@ -87,7 +77,7 @@ class SweepPlan:
         return canonical({labels[s]: match(c.agents, names)[0] for s, c in config.servers.items()})
 
     def facts(self, simulation: SimulationConfig) -> SimulationFacts:
-        """Returns what a simulation says of itself; it is asked once.
+        """Returns a simulation's agents and spaces; it is asked once.
 
         Raises:
             ConfigError: it cannot be made.
@@ -97,45 +87,17 @@ class SweepPlan:
             self._facts[key] = probe(simulation)
         return self._facts[key]
 
-    def agents_of(self, facts: SimulationFacts) -> dict[str, list[str]]:
-        """Returns each role's agents, in the simulation's order."""
-        names = list(facts.agents)
-        found = {role: set(match(p, names)[0]) for role, p in self.config.roles.items()}
-        return {role: [name for name in names if name in agents] for role, agents in found.items()}
-
     def _experiment_config(
-        self, roles: Cast, parameters: Mapping[str, Any], seed: int
+        self, roles: RoleAssignment, parameters: Mapping[str, Any], seed: int
     ) -> tuple[ExperimentConfig, list[str]]:
-        of_templates = {k: v for k, v in parameters.items() if k.startswith(TEMPLATES)}
-        of_experiment = {k: v for k, v in parameters.items() if k not in of_templates}
-        # What is swept of the simulation decides who there is, so it goes first.
-        early = {k: v for k, v in of_experiment.items() if k.startswith("simulation.")}
-        late = {k: v for k, v in of_experiment.items() if k not in early}
-        sweep, problems = set_values(self.config, of_templates)
-        experiment, misfits = set_values(copy.deepcopy(self.config.experiment), early)
-        problems += misfits
-        if not problems and roles:
-            facts = self.facts(experiment.simulation)
-            problems += _role_problems(self.config, facts)
-            if not problems:
-                agents_of = self.agents_of(facts)
-                problems += _make_way(experiment, agents_of, facts)
-                for role, name in roles.items():
-                    template = sweep.algorithms[name]
-                    experiment.servers[role] = _server(role, name, template, agents_of[role])
-        for server in experiment.servers.values():
-            server.port = 0
-        experiment.seed = seed
-        experiment.address = ""
-        experiment, misfits = set_values(experiment, late)
-        return experiment, [f"parameters: {p}" for p in (*problems, *misfits)]
+        return experiment_config(self.config, roles, parameters, seed, self.facts)
 
 
 def make_plan(config: SweepConfig) -> SweepPlan:
     """Writes out the trials of a sweep and resolves them.
 
     Raises:
-        ConfigError: with all that is wrong with the sweep or any of its trials.
+        ConfigError: with all problems of the sweep and its trials.
     """
     problems = list(find_problems(config))
     plan = SweepPlan(config)
@@ -153,38 +115,40 @@ def make_plan(config: SweepConfig) -> SweepPlan:
     else:
         try:
             facts = plan.facts(simulation)
-            found = list(_role_problems(config, facts))
+            found = list(role_problems(config.roles, facts))
             problems += found
             if config.roles and not found:
-                agents_of = plan.agents_of(facts)
-                plan.casts = make_casts(
-                    config.assignments, agents_of, list(config.algorithms), problems
+                plan.role_assignments = make_role_assignments(
+                    config.assignments,
+                    agents_of_roles(config.roles, facts),
+                    list(config.algorithms),
+                    problems,
                 )
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
     if not config.roles:
-        plan.casts = [{}]
+        plan.role_assignments = [{}]
     _write_out(plan)
     return plan
 
 
 def _write_out(plan: SweepPlan) -> None:
-    """Fills in the rows and their experiments."""
+    """Fills in the trials and their experiments."""
     config = plan.config
     seeds = config.seeds or [config.experiment.seed]
     is_table = config.searcher == "random"
-    wanted: list[tuple[Cast, dict[str, Any]]] = []
-    for cast in plan.casts:
-        parameters = active(config.parameters, set(cast.values()))
+    wanted: list[tuple[RoleAssignment, dict[str, Any]]] = []
+    for roles in plan.role_assignments:
+        parameters = active(config.parameters, set(roles.values()))
         num_samples = config.num_samples if is_table else 1
-        wanted += [(cast, values) for values in settings(parameters, num_samples, config.seed)]
+        wanted += [(roles, values) for values in settings(parameters, num_samples, config.seed)]
     found: dict[str, list[int]] = {}
     experiments: list[Experiment] = []
-    for number, (cast, values) in enumerate(wanted):
+    for number, (roles, values) in enumerate(wanted):
         try:
-            experiment = plan.resolve(cast, values, seeds[0])
+            experiment = plan.resolve(roles, values, seeds[0])
             experiments.append(experiment)
             problems = list(_metric_problems(config, experiment))
         except ConfigError as error:
@@ -197,11 +161,11 @@ def _write_out(plan: SweepPlan) -> None:
         return
     width = len(str(len(wanted) * len(seeds) - 1))
     for seed in seeds:
-        for (cast, values), resolved in zip(wanted, experiments, strict=True):
+        for (roles, values), resolved in zip(wanted, experiments, strict=True):
             experiment = reseeded(resolved, seed)
             name = file_name(experiment.assignment)
-            trial_id = name_trial(len(plan.rows), width, name, seed)
-            plan.rows.append(Row(trial_id, experiment.assignment, cast, values, seed))
+            trial_id = name_trial(len(plan.trials), width, name, seed)
+            plan.trials.append(TrialSpec(trial_id, experiment.assignment, roles, values, seed))
             plan.experiments[trial_id] = experiment
 
 
@@ -217,78 +181,15 @@ def name_trial(number: int, width: int, name: str, seed: int) -> str:
     return f"{number:0{width}d}-{name}-s{seed}"
 
 
-def _placed(problem: str, where: list[int], wanted: list[tuple[Cast, dict[str, Any]]]) -> str:
-    """Says which settings have a problem, where not all of them do."""
+def _placed(
+    problem: str, where: list[int], wanted: list[tuple[RoleAssignment, dict[str, Any]]]
+) -> str:
+    """Adds which settings have the problem, where not all of them do."""
     if len(where) == len(wanted):
         return problem
-    cast, values = wanted[where[0]]
-    shown = ", ".join(f"{key}: {value}" for key, value in (cast | values).items())
+    roles, values = wanted[where[0]]
+    shown = ", ".join(f"{key}: {value}" for key, value in (roles | values).items())
     return f"{problem} (in {len(where)} of {len(wanted)} settings, such as {{{shown}}})"
-
-
-def _role_problems(config: SweepConfig, facts: SimulationFacts) -> Iterator[str]:
-    names = list(facts.agents)
-    owner: dict[str, str] = {}
-    for role, patterns in config.roles.items():
-        if not is_label(role) or "." in role:
-            yield f"roles: {role!r} names servers; use letters, digits, '_' and '-'"
-        if role == TOTAL:
-            yield f"roles: {role!r} is the metric's word for all agents; rename the role"
-        matched, idle = match(patterns, names)
-        if not patterns:
-            yield f"roles.{role}: has no agents (the simulation has {listed(names)})"
-        for pattern in idle:
-            hint = did_you_mean(pattern, names)
-            yield (
-                f"roles.{role}: {pattern!r} matches no agent{hint} (the simulation has "
-                f"{listed(names)})"
-            )
-        for agent in matched:
-            if agent in owner:
-                yield f"roles: agent {agent!r} is in {owner[agent]!r} and {role!r}; one can have it"
-            owner[agent] = role
-
-
-def _make_way(
-    experiment: ExperimentConfig, agents_of: Mapping[str, list[str]], facts: SimulationFacts
-) -> Iterator[str]:
-    """Takes the base's servers out whose agents are all in roles; yields those that are in part."""
-    taken = {agent for agents in agents_of.values() for agent in agents}
-    for server_id, server in list(experiment.servers.items()):
-        agents, _ = match(server.agents, list(facts.agents))
-        rest = [agent for agent in agents if agent not in taken]
-        # Where everybody is in a role, one that matches nobody has nobody left, either.
-        if not rest and (agents or len(taken) == len(facts.agents)):
-            del experiment.servers[server_id]
-        elif len(rest) < len(agents):
-            yield (
-                f"roles: the base's server {server_id!r} serves {listed(rest)}, in no role, beside "
-                "agents who are in one; add a role for them"
-            )
-        elif server_id in agents_of:
-            yield f"roles: {server_id!r} is also a server of the base that stays; rename the role"
-
-
-def _server(role: str, name: str, template: AlgorithmTemplate, agents: list[str]) -> ServerConfig:
-    """Returns the server of a role; a team algorithm finds its agents in one group."""
-    values = {f.name: copy.deepcopy(getattr(template, f.name)) for f in fields(ServerConfig)}
-    values |= {"algorithm": template.algorithm or name, "agents": agents, "label": name}
-    if not template.groups and _needs_teams(values["algorithm"], template):
-        values["groups"] = {role: agents}
-    return ServerConfig(**values)
-
-
-def _needs_teams(algorithm: str, template: AlgorithmTemplate) -> bool:
-    """Whether it learns, or has learned, for teams; what is wrong with it is said elsewhere."""
-    from muxrl.servers.algorithms.registry import get_algorithm
-
-    try:
-        find = find_fixed(algorithm)
-        if find is not None:
-            return find(dict(template.settings), dict(template.model)).seating.forms_teams
-        return get_algorithm(algorithm).seating.forms_teams
-    except ValueError:
-        return False
 
 
 def _metric_problems(config: SweepConfig, experiment: Experiment) -> Iterator[str]:

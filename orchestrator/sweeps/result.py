@@ -1,4 +1,4 @@
-"""What came of a sweep."""
+"""The result of a sweep, running or over."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator import exit_codes
-from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.directory import SweepDirectory
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.schema import SweepConfig
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,4 +1,4 @@
-"""What a sweep's YAML may say."""
+"""The keys of a sweep's YAML."""
 
 from __future__ import annotations
 

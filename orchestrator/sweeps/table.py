@@ -1,4 +1,4 @@
-"""Trials on the terminal: before a sweep what there is to run, after it what came of it."""
+"""Trials on the terminal: before a sweep those to run, after it their results."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from rich.text import Text
 
 from muxrl.orchestrator.reports.number_text import MISSING, number
 from muxrl.orchestrator.reports.plain_table import plain_table
-from muxrl.orchestrator.sweeps.directory import TrialRecord
-from muxrl.orchestrator.sweeps.plan import Row
 from muxrl.orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord, TrialSpec
 
 _STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 
 
-def print_rows(rows: Sequence[Row], console: Console) -> None:
+def print_trials(specs: Sequence[TrialSpec], console: Console) -> None:
     """Prints the trials that a sweep would run."""
-    table = _table(f"{len(rows)} trials", rows)
-    for row in rows:
-        table.add_row(*_cells(row, rows))
+    table = _table(f"{len(specs)} trials", specs)
+    for spec in specs:
+        table.add_row(*_cells(spec, specs))
     console.print(table)
 
 
 def print_result(result: SweepResult, console: Console) -> None:
-    """Prints how all trials stand, the failed ones with their causes."""
+    """Prints the status and metric of all trials, and why some failed."""
     metric = result.config.metric
     table = _table(f"{result.sweep_dir.name}: {result.counts()}", result.trials)
     table.add_column("status", no_wrap=True)
@@ -50,7 +49,7 @@ def print_result(result: SweepResult, console: Console) -> None:
         )
 
 
-def _table(title: str, trials: Sequence[Row | TrialRecord]) -> Table:
+def _table(title: str, trials: Sequence[TrialSpec | TrialRecord]) -> Table:
     table = plain_table(title)
     table.add_column("trial", no_wrap=True)
     for heading in (*_roles(trials), *(key.split(".", 1)[-1] for key in _keys(trials)), "seed"):
@@ -58,9 +57,9 @@ def _table(title: str, trials: Sequence[Row | TrialRecord]) -> Table:
     return table
 
 
-def _cells(trial: Row | TrialRecord, trials: Sequence[Row | TrialRecord]) -> list[str]:
+def _cells(trial: TrialSpec | TrialRecord, trials: Sequence[TrialSpec | TrialRecord]) -> list[str]:
     # The number says which one it is; the rest of the id stands in the other columns.
-    trial_id = trial.trial_id if isinstance(trial, Row) else trial.id
+    trial_id = trial.trial_id if isinstance(trial, TrialSpec) else trial.id
     return [
         trial_id.partition("-")[0],
         *(trial.roles.get(role, MISSING) for role in _roles(trials)),
@@ -69,11 +68,11 @@ def _cells(trial: Row | TrialRecord, trials: Sequence[Row | TrialRecord]) -> lis
     ]
 
 
-def _roles(trials: Sequence[Row | TrialRecord]) -> list[str]:
+def _roles(trials: Sequence[TrialSpec | TrialRecord]) -> list[str]:
     return list(dict.fromkeys(role for trial in trials for role in trial.roles))
 
 
-def _keys(trials: Sequence[Row | TrialRecord]) -> list[str]:
+def _keys(trials: Sequence[TrialSpec | TrialRecord]) -> list[str]:
     return list(dict.fromkeys(key for trial in trials for key in trial.parameters))
 
 

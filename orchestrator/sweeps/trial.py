@@ -1,8 +1,8 @@
 """One trial of a sweep, as Ray Tune runs it: a whole muxrl run with servers of its own.
 
 A class and not a function, since Tune asks a class to clean up: a trial that the scheduler ends
-early saves its checkpoints and writes its report as any run does. (A function's thread is left
-behind in the middle of what it does.)
+early saves its checkpoints and writes its report as any run does. (A function's thread is
+abandoned wherever it is.)
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from typing import Any
 
 from ray import tune
 
-from muxrl.orchestrator.config import Experiment, ExperimentConfig
+from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.report import write_report
-from muxrl.orchestrator.runs.failures import RunFailed
-from muxrl.orchestrator.runs.placement import bundles, strategy
-from muxrl.orchestrator.runs.process_log import log_to
 from muxrl.orchestrator.runs.run import Run
-from muxrl.orchestrator.sweeps.directory import OUTCOME_FILE, Status, TrialRecord
+from muxrl.orchestrator.runs.worker_process import set_up
+from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE
 from muxrl.orchestrator.sweeps.metric import measure
-from muxrl.orchestrator.sweeps.plan import Row, SweepPlan
+from muxrl.orchestrator.sweeps.plan import SweepPlan
+from muxrl.orchestrator.sweeps.trial_record import Status, TrialRecord, TrialSpec
+from muxrl.orchestrator.user_modules import find_user_modules
 
 METRIC = "return"
 """What Tune knows the metric as."""
@@ -36,31 +38,32 @@ METRIC_ENV_STEPS = "metric_env_steps"
 IS_FINISHED = "is_finished"
 """True in a trial's own last result; a scheduler's last one has it false."""
 
-_LOG = "trial.log"
+TRIAL_LOG = "trial"
+"""The process of a trial, as its log file is named."""
 
 logger = logging.getLogger(__name__)
 
 
-def tune_config(row: Row, run_dir: Path, columns: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a trial's config as Tune carries it about; `row_of` reads it back.
+def tune_config(spec: TrialSpec, run_dir: Path, columns: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns a trial's config as Tune hands it around; `spec_of` reads it back.
 
-    `columns` are the parameters that Tune's table shows. It wants them of every trial, also of
-    one whose assignment has no use for them.
+    `columns` are the parameters that Tune's table shows. Tune wants them of every trial, also where
+    the assignment does not use them.
     """
     return {
-        "trial": row.trial_id,
-        "assignment": row.assignment,
-        "roles": row.roles,
-        "parameters": row.parameters,
-        "columns": {key: row.parameters.get(key, "") for key in columns},
-        "seed": row.seed,
+        "trial": spec.trial_id,
+        "assignment": spec.assignment,
+        "roles": spec.roles,
+        "parameters": spec.parameters,
+        "columns": {key: spec.parameters.get(key, "") for key in columns},
+        "seed": spec.seed,
         "run_dir": str(run_dir),
     }
 
 
-def row_of(config: Mapping[str, Any]) -> Row:
-    """Returns the row that `tune_config` was given."""
-    return Row(
+def spec_of(config: Mapping[str, Any]) -> TrialSpec:
+    """Returns what `tune_config` was given."""
+    return TrialSpec(
         config["trial"],
         config["assignment"],
         dict(config.get("roles") or {}),
@@ -69,26 +72,20 @@ def row_of(config: Mapping[str, Any]) -> Row:
     )
 
 
-def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
-    """Returns where a trial's processes go, itself included, which only watches."""
-    # Ray takes an empty first bundle as the trial's own, but has no group of nothing at all.
-    wanted = [{}, *bundles(config)] if bundles(config) else [{"CPU": 0.001}]
-    return tune.PlacementGroupFactory(wanted, strategy=strategy(config))
-
-
 class Trial(tune.Trainable):
     """Holds a `Run` and reports its metric."""
 
     def setup(self, config: dict[str, Any], plan: SweepPlan | None = None) -> None:
-        """Takes note of what to do; the first step begins with it.
+        """Notes what to run; the first step starts it.
 
         Args:
             config: see `tune_config`.
             plan: the sweep's; always given, by `tune.with_parameters`.
         """
         assert plan is not None
+        find_user_modules()
         self._plan = plan
-        self._row = row_of(config)
+        self._spec = spec_of(config)
         self._path = Path(config["run_dir"])
         self._run: Run | None = None
         self._is_over = False
@@ -97,8 +94,8 @@ class Trial(tune.Trainable):
         """Lets the run go on until the next report is due, or its end.
 
         Raises:
-            RunFailed: something of it died.
-            ConfigError: a searcher has drawn what the experiment cannot be.
+            RunFailed: a process of the run died or gave up.
+            ConfigError: a searcher has drawn values that the experiment cannot have.
             OSError: the run directory cannot be made or written to.
         """
         try:
@@ -106,19 +103,19 @@ class Trial(tune.Trainable):
         except RunFailed as error:
             self._end("failed", str(error))
             raise
-        except Exception as error:  # whatever it is goes on, and is in the sweep's table
+        except Exception as error:  # raised again, and told in the sweep's table
             logger.exception("the trial failed")
-            log = self._path / "logs" / _LOG
+            log = RunDirectory(self._path).log(TRIAL_LOG)
             self._end("failed", f"{type(error).__name__}: {error}; its log: {log}")
             raise
 
     def _start(self) -> Run:
-        plan, row = self._plan, self._row
-        experiment = plan.experiments.get(row.trial_id)
+        plan, spec = self._plan, self._spec
+        experiment = plan.experiments.get(spec.trial_id)
         if experiment is None:
-            experiment = plan.resolve(row.roles, row.parameters, row.seed)
-        folder = make_folder(_named(experiment, row.trial_id), self._path)
-        log_to(folder.logs / _LOG)
+            experiment = plan.resolve(spec.roles, spec.parameters, spec.seed)
+        folder = make_folder(_named(experiment, spec.trial_id), self._path)
+        set_up(folder.log(TRIAL_LOG))
         self._folder = folder
         self._metrics = MetricsWriter(folder, experiment.config.tensorboard)
         self._run = Run(experiment, folder, self._metrics)
@@ -153,17 +150,17 @@ class Trial(tune.Trainable):
         return result
 
     def cleanup(self) -> None:
-        """Ends the run if it is not over: the scheduler has seen enough of it."""
+        """Ends the run if it is not over: the scheduler ends the trial early."""
         self._end("stopped_early")
 
     def _end(self, status: Status, cause: str = "") -> list[str]:
-        """Ends all processes, and writes the report and the outcome; once.
+        """Ends all processes, and writes the report and the final record; once.
 
         Returns:
-            What could not be saved: a trial is not done without.
+            What could not be saved; a trial is not done without it.
         """
-        run, row = self._run, self._row
-        if self._is_over or run is None:  # None: it never came to have a directory
+        run, spec = self._run, self._spec
+        if self._is_over or run is None:  # None: it has no directory yet
             return []
         self._is_over = True
         unsaved = run.stop()
@@ -173,12 +170,8 @@ class Trial(tune.Trainable):
         if run.has_started:
             write_report(self._folder)
         result = self._result(run)
-        record = TrialRecord(
-            id=row.trial_id,
-            assignment=row.assignment,
-            roles=row.roles,
-            parameters=row.parameters,
-            seed=row.seed,
+        record = replace(
+            TrialRecord.of(spec),
             status=status,
             metric=result.get(METRIC),
             metric_source=result.get("metric_source", ""),
@@ -187,8 +180,8 @@ class Trial(tune.Trainable):
             cpu_s=result["cpu_s"],
             cause=cause,
         )
-        # The last thing: who finds it knows that all the rest is there.
-        write_text(self._folder.path / OUTCOME_FILE, record.to_json() + "\n")
+        # Last: where this file is, all others are.
+        write_text(self._folder.path / FINAL_RECORD_FILE, record.to_json() + "\n")
         return unsaved
 
 

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.api import launch, sweep
     from muxrl.orchestrator.comparisons.compare import compare_runs as compare
     from muxrl.orchestrator.comparisons.comparison import Comparison
-    from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare
-    from muxrl.orchestrator.config import ConfigError
+    from muxrl.orchestrator.errors import CannotCompare, ConfigError
     from muxrl.orchestrator.evaluations.evaluate import evaluate_run as evaluate
     from muxrl.orchestrator.runs.whole_run import RunResult
     from muxrl.orchestrator.sweeps import SweepResult
 
 _EXPORTS = {
-    "CannotCompare": "muxrl.orchestrator.comparisons.findings.compared_runs:CannotCompare",
+    "CannotCompare": "muxrl.orchestrator.errors:CannotCompare",
     "Comparison": "muxrl.orchestrator.comparisons.comparison:Comparison",
-    "ConfigError": "muxrl.orchestrator.config:ConfigError",
+    "ConfigError": "muxrl.orchestrator.errors:ConfigError",
     "MultiplexingClient": "muxrl.client:MultiplexingClient",
     "PolicyClient": "muxrl.client:PolicyClient",
     "RunResult": "muxrl.orchestrator.runs.whole_run:RunResult",

@@ -2,6 +2,6 @@
 
 import sys
 
-from muxrl.orchestrator.cli import program
+from muxrl.orchestrator.cli import main
 
-sys.exit(program())
+sys.exit(main())

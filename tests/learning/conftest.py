@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.orchestrator.runs.ray_session import ray_session
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _running_ray() -> Iterator[None]:
-    with local_ray(num_cpus=2):
+    with ray_session(num_cpus=2):
         yield

@@ -8,7 +8,8 @@ import pytest
 
 import muxrl
 from muxrl.orchestrator.api import launch, sweep
-from muxrl.orchestrator.config import ConfigError, ExperimentConfig
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps import SweepConfig
 
 ROOT = Path(__file__).resolve().parents[2]

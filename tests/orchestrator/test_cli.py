@@ -71,7 +71,7 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith("name: cartpole_ppo\nseed: 3\n")
-    assert "│ agent │ ppo    │ PPO       │ default │ -     │ Box(4,) float32 │ Discrete(2) │" in (
+    assert " agent  ppo     PPO        default  -      Box(4,) float32  Discrete(2) " in (
         done.stdout
     )
     assert done.stdout.endswith("assignment: ppo:agent\n")
@@ -205,10 +205,18 @@ def test_version(capsys):
 
 def test_help_loads_nothing_heavy():
     code = (
-        "import sys; from orchestrator import cli\n"
+        "import sys; from muxrl.orchestrator import cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert cli.main(["check", "tag"]) == 0
+    out = capsys.readouterr().out
+    assert " adversary_0  qmix    QMIX       default  predators  Box(20,)       Discrete(5)" in out

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint
 
 TOLERANCE = 0.05

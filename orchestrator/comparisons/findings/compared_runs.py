@@ -12,24 +12,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config import ConfigError, ExperimentConfig, from_yaml
+from muxrl.orchestrator.config import ExperimentConfig, from_yaml
 from muxrl.orchestrator.config.problems import listed
-from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
-from muxrl.orchestrator.records.run_directory import NotARunDirectory
-from muxrl.orchestrator.sweeps.directory import (
-    TRIALS_FILE,
+from muxrl.orchestrator.errors import (
+    CannotCompare,
+    ConfigError,
+    NotARunDirectory,
     NotASweepDirectory,
-    SweepDirectory,
-    TrialRecord,
 )
+from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
+from muxrl.orchestrator.sweeps.directory import TRIALS_FILE, SweepDirectory
 from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
-
-
-class CannotCompare(Exception):
-    """The runs cannot be compared with these arguments; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)  # one folder is one run: no two are alike

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
 

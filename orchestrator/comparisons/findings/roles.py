@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.evaluations.evaluated import unnumbered
 from muxrl.orchestrator.records.agent_returns import (
     AgentReturns,

@@ -9,7 +9,7 @@ from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_ru
 import muxrl
 from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
 from muxrl.orchestrator.comparisons.comparison import Comparison
-from muxrl.orchestrator.comparisons.findings.compared_runs import CannotCompare
+from muxrl.orchestrator.errors import CannotCompare
 
 QMIX_PPO = "qmix hunters | ppo prey"
 

@@ -19,7 +19,7 @@ from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, Simula
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.in_process import serve
-from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.servers.config import ServerConfig
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(300)]
@@ -50,7 +50,7 @@ NUM_EPISODES = 6
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
     """Each assignment trained for two seeds, a few updates each, evaluated and saved."""
     root = tmp_path_factory.mktemp("runs")
-    with local_ray(num_cpus=1):
+    with ray_session(num_cpus=1):
         yield [
             train(root, hunters, hunted, seed) for hunters, hunted in ASSIGNMENTS for seed in (1, 2)
         ]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from muxrl.orchestrator.config import (
-    ConfigError,
     ExperimentConfig,
     SimulationConfig,
     SimulationFacts,
     StopConfig,
     resolve,
 )
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.algorithms.action_masks import has_action_mask
 from muxrl.servers.algorithms.registry import get_algorithm

@@ -2,13 +2,8 @@
 
 import pytest
 
-from muxrl.orchestrator.config import (
-    ConfigError,
-    ExternalAgentConfig,
-    SimulationConfig,
-    SimulationFacts,
-    probe,
-)
+from muxrl.orchestrator.config import ExternalAgentConfig, SimulationConfig, SimulationFacts, probe
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, Discrete
 
 

@@ -7,7 +7,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.config import ConfigError, load_config, packaged_configs, to_yaml
+from muxrl.orchestrator.config import load_config, packaged_configs, to_yaml
+from muxrl.orchestrator.errors import ConfigError
 
 GOOD = """\
 simulation:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from muxrl.orchestrator.config import (
-    ConfigError,
     ExperimentConfig,
     SimulationConfig,
     SimulationFacts,
     StopConfig,
     resolve,
 )
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, Discrete, MultiDiscrete, Space
 from muxrl.servers.config import ServerConfig, ServerPlan
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muxrl.orchestrator.config import (
-    ConfigError,
     ExperimentConfig,
     SimulationConfig,
     SimulationFacts,
@@ -17,6 +16,7 @@ from muxrl.orchestrator.config import (
     prepare,
     resolve,
 )
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 from muxrl.servers.config import ServerConfig
 

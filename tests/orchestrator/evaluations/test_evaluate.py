@@ -14,14 +14,14 @@ import pytest
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import (
-    ConfigError,
     ExperimentConfig,
     ExternalAgentConfig,
     SimulationConfig,
     from_yaml,
     to_yaml,
 )
-from muxrl.orchestrator.evaluations.evaluate import CannotEvaluate, evaluate_run
+from muxrl.orchestrator.errors import CannotEvaluate, ConfigError
+from muxrl.orchestrator.evaluations.evaluate import evaluate_run
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.in_process import serve
 from muxrl.servers.config import ServerConfig

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from muxrl.orchestrator.records.metrics import MalformedMetrics, MetricsWriter, read_metrics
+from muxrl.orchestrator.errors import MalformedMetrics
+from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[3]

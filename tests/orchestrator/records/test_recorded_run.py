@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
 
+from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
 
 
 def record(run: RunDirectory, *evaluations: dict[str, object]) -> RecordedRun:

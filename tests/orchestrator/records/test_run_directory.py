@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from muxrl.orchestrator.records.run_directory import NotARunDirectory, RunDirectory
+from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
 
 NOW = datetime(2026, 11, 21, 9, 8, 7)
 

@@ -8,10 +8,11 @@ from PIL import Image
 from rich.console import Console
 from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run, write_whole_run
 
+from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.report import combine_runs, write_report
-from muxrl.orchestrator.reports.results import DifferentRuns, Report
+from muxrl.orchestrator.reports.results import Report
 from muxrl.orchestrator.reports.terminal import broken, print_report
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, load_config, prepare
-from muxrl.orchestrator.runs.local_ray import local_ray
-from muxrl.orchestrator.runs.placement import NoPlace, bundles, reserved, strategy
+from muxrl.orchestrator.errors import NoPlace
+from muxrl.orchestrator.runs.placement import bundles, reserved, strategy
+from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.whole_run import run_experiment
 from muxrl.servers.config import ResourcesConfig, ServerConfig
 
@@ -36,7 +37,7 @@ def test_servers_that_listen_on_loopback_and_their_simulations_share_a_machine()
 
 @pytest.fixture(scope="module")
 def two_cpus() -> Iterator[None]:
-    with local_ray(num_cpus=2):
+    with ray_session(num_cpus=2):
         yield
 
 

@@ -67,11 +67,11 @@ def test_a_ctrl_c_that_was_ignored_from_the_beginning_stays_so():
 
 RAY_SHUT_DOWN = """
 import os, signal
-from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 
 with interruptible():
-    with local_ray(num_cpus=1):
+    with ray_session(num_cpus=1):
         claim_signals()
         try:
             os.kill(os.getpid(), signal.SIGTERM)

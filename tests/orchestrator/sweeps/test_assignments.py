@@ -4,38 +4,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.sweeps.assignments import assignment_of, make_casts
+from muxrl.orchestrator.sweeps.assignments import assignment_of, make_role_assignments
 from muxrl.orchestrator.sweeps.schema import AssignmentsConfig
 
 ROLES = {"hunters": ["h_0", "h_1"], "prey": ["p_0"]}
 TEMPLATES = ["qmix", "ppo", "ppo_lstm", "random"]
 
 
-def casts(**config):
+def found(**config):
     problems = []
-    made = make_casts(AssignmentsConfig(**config), ROLES, TEMPLATES, problems)
-    return [tuple(cast.values()) for cast in made], problems
+    made = make_role_assignments(AssignmentsConfig(**config), ROLES, TEMPLATES, problems)
+    return [tuple(roles.values()) for roles in made], problems
 
 
 def test_without_a_word_every_template_serves_every_role():
-    made, problems = casts()
+    made, problems = found()
     assert problems == []
     assert made == [(a, b) for a in TEMPLATES for b in TEMPLATES]
 
 
 def test_a_product_takes_names_and_patterns():
-    made, problems = casts(product={"hunters": ["qmix", "ppo*"], "prey": ["random"]})
+    made, problems = found(product={"hunters": ["qmix", "ppo*"], "prey": ["random"]})
     assert problems == []
     assert made == [("qmix", "random"), ("ppo", "random"), ("ppo_lstm", "random")]
 
 
 def test_a_role_that_a_product_leaves_out_gets_every_template():
-    made, _ = casts(product={"hunters": ["qmix"]})
+    made, _ = found(product={"hunters": ["qmix"]})
     assert made == [("qmix", template) for template in TEMPLATES]
 
 
 def test_excluded_is_what_all_of_a_condition_is_true_of():
-    made, problems = casts(
+    made, problems = found(
         product={"hunters": ["qmix", "ppo"], "prey": ["ppo", "random"]},
         exclude=[{"hunters": "qmix", "prey": "random"}],
     )
@@ -44,7 +44,7 @@ def test_excluded_is_what_all_of_a_condition_is_true_of():
 
 
 def test_required_is_one_condition_of_all():
-    made, _ = casts(require=[{"hunters": "qmix", "prey": ["ppo", "random"]}, {"prey": "qmix"}])
+    made, _ = found(require=[{"hunters": "qmix", "prey": ["ppo", "random"]}, {"prey": "qmix"}])
     assert made == [
         ("qmix", "qmix"),
         ("qmix", "ppo"),
@@ -56,7 +56,7 @@ def test_required_is_one_condition_of_all():
 
 
 def test_listed_ones_are_mappings_or_canonical_strings_each_once():
-    made, problems = casts(
+    made, problems = found(
         listed=[
             {"hunters": "qmix", "prey": "ppo"},
             "random:h_0,h_1|ppo:p_0",
@@ -69,7 +69,7 @@ def test_listed_ones_are_mappings_or_canonical_strings_each_once():
 
 
 def test_listed_and_product_go_together():
-    made, _ = casts(product={"hunters": ["qmix"], "prey": ["ppo"]}, listed=["ppo:h_0,h_1|qmix:p_0"])
+    made, _ = found(product={"hunters": ["qmix"], "prey": ["ppo"]}, listed=["ppo:h_0,h_1|qmix:p_0"])
     assert made == [("qmix", "ppo"), ("ppo", "qmix")]
 
 
@@ -93,7 +93,7 @@ def test_listed_and_product_go_together():
     ],
 )
 def test_what_cannot_be_is_named(config, story):
-    _, problems = casts(**config)
+    _, problems = found(**config)
     assert any(story in problem for problem in problems), problems
 
 
@@ -102,8 +102,8 @@ SOME = st.lists(st.sampled_from(TEMPLATES), unique=True, min_size=1)
 
 @given(SOME, SOME, st.lists(st.fixed_dictionaries({"hunters": SOME, "prey": SOME}), max_size=3))
 def test_no_two_are_one_and_what_is_excluded_is_not_there(hunters, prey, exclude):
-    made, _ = casts(product={"hunters": hunters, "prey": prey}, exclude=exclude)
-    names = [assignment_of(dict(zip(ROLES, cast, strict=True)), ROLES) for cast in made]
+    made, _ = found(product={"hunters": hunters, "prey": prey}, exclude=exclude)
+    names = [assignment_of(dict(zip(ROLES, roles, strict=True)), ROLES) for roles in made]
     assert len(set(names)) == len(names)
     for a, b in ((a, b) for a in hunters for b in prey):
         is_out = any(a in e["hunters"] and b in e["prey"] for e in exclude)

@@ -6,15 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from muxrl.orchestrator.sweeps.directory import (
-    OUTCOME_FILE,
-    NotASweepDirectory,
-    SweepDirectory,
-    SweepIsRunning,
-    TrialRecord,
-)
-from muxrl.orchestrator.sweeps.runner import Book, _resumed
+from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
+from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory
+from muxrl.orchestrator.sweeps.runner import _resumed
 from muxrl.orchestrator.sweeps.trial import IS_FINISHED
+from muxrl.orchestrator.sweeps.trial_log import TrialLog
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 
 
 def record(number=0, assignment="a:x", **values):
@@ -102,15 +99,15 @@ def test_trials_that_are_stopped_last_are_waited_for(folder):
     run = folder.new_run("0-x")
     run.mkdir()
     mine = record(status="running", run_dir="runs/0-x")
-    book = Book(folder, [mine])
+    trial_log = TrialLog(folder, [mine])
     trial = SimpleNamespace(
         config={"trial": mine.id}, last_result={IS_FINISHED: False}, is_finished=lambda: True
     )
-    book.on_trial_complete(0, [trial], trial)
-    saved = threading.Timer(0.5, lambda: (run / OUTCOME_FILE).write_text(mine.to_json()))
+    trial_log.on_trial_complete(0, [trial], trial)
+    saved = threading.Timer(0.5, lambda: (run / FINAL_RECORD_FILE).write_text(mine.to_json()))
     saved.start()
-    book.on_step_end(1, [trial])
-    assert folder.outcome_of(mine) is not None
+    trial_log.on_step_end(1, [trial])
+    assert folder.final_record_of(mine) is not None
     saved.join()
 
 
@@ -124,12 +121,12 @@ def test_a_trial_that_ended_just_before_its_sweep_was_killed_is_finished(folder)
     run = folder.new_run("0-x")
     run.mkdir()
     outcome = record(status="done", metric=3.0)
-    (run / OUTCOME_FILE).write_text(outcome.to_json())
+    (run / FINAL_RECORD_FILE).write_text(outcome.to_json())
     resumed = _resumed(record(status="running", run_dir="runs/0-x"), folder)
     assert resumed == record(status="done", metric=3.0, run_dir="runs/0-x")
     # "stopped_early" may be the end of the sweep, not its scheduler's word.
     for status in ("failed", "stopped_early"):
-        (run / OUTCOME_FILE).write_text(record(status=status).to_json())
+        (run / FINAL_RECORD_FILE).write_text(record(status=status).to_json())
         assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()
-    (run / OUTCOME_FILE).write_text("{")
+    (run / FINAL_RECORD_FILE).write_text("{")
     assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from muxrl.orchestrator.sweeps.calibration import Pace
-from muxrl.orchestrator.sweeps.command import duration, estimate_text
-from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.calibration import Timing
+from muxrl.orchestrator.sweeps.capacity import placement
+from muxrl.orchestrator.sweeps.dry_run import duration, estimate_text
 from muxrl.orchestrator.sweeps.metric import Measured, combine, measure
-from muxrl.orchestrator.sweeps.plan import Row
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.table import print_result, print_rows
-from muxrl.orchestrator.sweeps.trial import placement, row_of, tune_config
+from muxrl.orchestrator.sweeps.table import print_result, print_trials
+from muxrl.orchestrator.sweeps.trial import spec_of, tune_config
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord, TrialSpec
 
 
 def trial(number, status="done", metric=None, seed=0, **values):
@@ -79,10 +79,10 @@ def test_what_came_of_it_is_printed_with_the_causes_of_failures():
 def test_trials_to_come_are_printed():
     console = Console(file=io.StringIO(), width=120)
     rows = [
-        Row("0-a", "a:x", {"r": "a"}, {}, 0),
-        Row("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
+        TrialSpec("0-a", "a:x", {"r": "a"}, {}, 0),
+        TrialSpec("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
     ]
-    print_rows(rows, console)
+    print_trials(rows, console)
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["2", "trials"] in lines
     assert ["0", "a", "–", "0"] in lines
@@ -118,8 +118,8 @@ def test_what_is_no_number_is_no_metric():
 
 
 def test_tune_carries_a_row_about_and_gives_it_back():
-    row = Row("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
-    assert row_of(tune_config(row, Path("/x"))) == row
+    spec = TrialSpec("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
+    assert spec_of(tune_config(spec, Path("/x"))) == spec
 
 
 def test_a_placement_group_has_a_bundle_for_each_process():
@@ -140,16 +140,16 @@ def test_a_placement_group_has_a_bundle_for_each_process():
     assert group.bundles == [{"CPU": 1.0, "GPU": 0.5}, *[{"CPU": 0.25}] * 3]
 
 
-def pace(train_s, num_trials):
-    return Pace("a:x", num_trials, 10.0, 100.0, train_s, 5.0)
+def timing(train_s, num_trials):
+    return Timing("a:x", num_trials, 10.0, 100.0, train_s, 5.0)
 
 
 def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
-    paces = [pace(45.0, 2), pace(105.0, 4)]  # 2 * 60 s + 4 * 120 s
-    assert estimate_text(paces, 1) == "in all: about 10 min, one trial after another"
-    assert "about 10 min if trials, 2 at a time" in estimate_text(paces, 2)
-    assert "5 min if the machine has room" in estimate_text(paces, 2)
-    assert "cannot be told" in estimate_text([*paces, pace(None, 1)], 1)
+    timings = [timing(45.0, 2), timing(105.0, 4)]  # 2 * 60 s + 4 * 120 s
+    assert estimate_text(timings, 1) == "in all: about 10 min, one trial after another"
+    assert "about 10 min if trials, 2 at a time" in estimate_text(timings, 2)
+    assert "5 min if the machine has room" in estimate_text(timings, 2)
+    assert "cannot be told" in estimate_text([*timings, timing(None, 1)], 1)
 
 
 @pytest.mark.parametrize(

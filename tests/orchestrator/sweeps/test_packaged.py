@@ -9,8 +9,8 @@ from muxrl.orchestrator.sweeps import load_sweep, make_plan
 @pytest.mark.parametrize(("name", "num_trials"), [("chase", 18), ("chase_lr", 8)])
 def test_a_packaged_sweep_has_its_trials(name, num_trials):
     plan = make_plan(load_sweep(name))
-    assert len(plan.rows) == num_trials
-    assert {row.seed for row in plan.rows} == set(plan.config.seeds or [0])
+    assert len(plan.trials) == num_trials
+    assert {spec.seed for spec in plan.trials} == set(plan.config.seeds or [0])
 
 
 def test_they_are_all_here():
@@ -19,7 +19,7 @@ def test_they_are_all_here():
 
 def test_teams_are_grouped_by_themselves():
     plan = make_plan(load_sweep("chase"))
-    row = next(row for row in plan.rows if row.roles == {"predators": "qmix", "prey": "a2c"})
-    assert row.assignment == "qmix:predator_0,predator_1,predator_2|a2c:prey_0,prey_1"
-    predators = plan.experiments[row.trial_id].servers["predators"]
+    spec = next(spec for spec in plan.trials if spec.roles == {"predators": "qmix", "prey": "a2c"})
+    assert spec.assignment == "qmix:predator_0,predator_1,predator_2|a2c:prey_0,prey_1"
+    predators = plan.experiments[spec.trial_id].servers["predators"]
     assert predators.groups == {"predators": ("predator_0", "predator_1", "predator_2")}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from muxrl.orchestrator.config import ConfigError
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep, load_written, to_yaml
 from muxrl.orchestrator.sweeps.plan import make_plan
 
@@ -58,30 +58,30 @@ def test_the_base_is_found_beside_the_sweep_and_changed(write):
 
 def test_the_table_has_all_of_a_seed_before_the_next(write):
     plan = make_plan(load_sweep(write()))
-    assert [row.seed for row in plan.rows] == [3] * 9 + [5] * 9
-    assert [tuple(row.roles.values()) for row in plan.rows[:4]] == [
+    assert [spec.seed for spec in plan.trials] == [3] * 9 + [5] * 9
+    assert [tuple(spec.roles.values()) for spec in plan.trials[:4]] == [
         ("random", "random"),
         ("random", "small_ppo"),
         ("random", "team"),
         ("small_ppo", "random"),
     ]
-    ids = [row.trial_id for row in plan.rows]
+    ids = [spec.trial_id for spec in plan.trials]
     assert len(set(ids)) == len(ids)
     assert re.fullmatch("01-random_left-small_ppo-random_stays-[0-9a-f]{12}-s3", ids[1]), ids[1]
 
 
 def test_roles_get_servers_and_the_base_gives_way(write):
     plan = make_plan(load_sweep(write()))
-    row = next(r for r in plan.rows if r.roles == {"left": "team", "right": "small_ppo"})
-    experiment = plan.experiments[row.trial_id]
+    spec = next(r for r in plan.trials if r.roles == {"left": "team", "right": "small_ppo"})
+    experiment = plan.experiments[spec.trial_id]
     assert list(experiment.servers) == ["stays", "left", "right"]
     assert experiment.servers["left"].algorithm == "VDN"
     assert experiment.servers["left"].groups == {"left": ("agent_0",)}
     assert experiment.servers["right"].settings == {"lr": 0.001}
     assert all(server.port == 0 for server in experiment.servers.values())
     assert experiment.config.seed == 3
-    assert row.assignment == experiment.assignment
-    assert row.assignment == "team:agent_0|small_ppo:agent_1|random:agent_2"
+    assert spec.assignment == experiment.assignment
+    assert spec.assignment == "team:agent_0|small_ppo:agent_1|random:agent_2"
 
 
 def test_parameters_reach_servers_and_templates_where_they_are_used(write):
@@ -91,17 +91,17 @@ def test_parameters_reach_servers_and_templates_where_they_are_used(write):
         "  servers.left.max_policy_lag: {choice: [4]}\n"
     )
     plan = make_plan(load_sweep(write(text), ["seeds=[0]", "algorithms.team.algorithm=RANDOM"]))
-    rows = [row for row in plan.rows if row.roles == {"left": "random", "right": "small_ppo"}]
-    assert [row.parameters for row in rows] == [
+    rows = [spec for spec in plan.trials if spec.roles == {"left": "random", "right": "small_ppo"}]
+    assert [spec.parameters for spec in rows] == [
         {"algorithms.small_ppo.settings.lr": lr, "servers.left.max_policy_lag": 4}
         for lr in (0.1, 0.2)
     ]
-    for row, lr in zip(rows, (0.1, 0.2), strict=True):
-        servers = plan.experiments[row.trial_id].servers
+    for spec, lr in zip(rows, (0.1, 0.2), strict=True):
+        servers = plan.experiments[spec.trial_id].servers
         assert servers["right"].settings == {"lr": lr}
         assert servers["left"].max_policy_lag == 4
-    without = [row for row in plan.rows if row.roles == {"left": "random", "right": "random"}]
-    assert [row.parameters for row in without] == [{"servers.left.max_policy_lag": 4}]
+    without = [spec for spec in plan.trials if spec.roles == {"left": "random", "right": "random"}]
+    assert [spec.parameters for spec in without] == [{"servers.left.max_policy_lag": 4}]
 
 
 def test_a_swept_simulation_decides_who_there_is(write):
@@ -109,7 +109,7 @@ def test_a_swept_simulation_decides_who_there_is(write):
         "parameters: {simulation.kwargs.num_agents: {grid: [1, 2]}}\n"
     )
     plan = make_plan(load_sweep(write(text), ["seeds=[0]"]))
-    assert [row.assignment for row in plan.rows[:2]] == [
+    assert [spec.assignment for spec in plan.trials[:2]] == [
         "random:agent_0",
         "random:agent_0,agent_1",
     ]
@@ -118,9 +118,9 @@ def test_a_swept_simulation_decides_who_there_is(write):
 def test_without_roles_the_base_s_servers_stay(write):
     text = "base: base.yaml\nparameters: {servers.old.settings.lr: {grid: [0.1, 0.2]}}\n"
     plan = make_plan(load_sweep(write(text)))
-    assert [row.roles for row in plan.rows] == [{}, {}]
-    assert plan.rows[0].assignment == "ppo:agent_0,agent_1|random:agent_2"
-    lrs = [plan.experiments[row.trial_id].servers["old"].settings["lr"] for row in plan.rows]
+    assert [spec.roles for spec in plan.trials] == [{}, {}]
+    assert plan.trials[0].assignment == "ppo:agent_0,agent_1|random:agent_2"
+    lrs = [plan.experiments[spec.trial_id].servers["old"].settings["lr"] for spec in plan.trials]
     assert lrs == [0.1, 0.2]
 
 
@@ -133,7 +133,7 @@ def test_what_is_written_down_makes_the_same_table(write, tmp_path):
         tmp_path / "sweep.yaml", ["experiment.servers.stays.token=secret", "max_concurrent=3"]
     )
     assert again.max_concurrent == 3
-    assert make_plan(again).rows == make_plan(config).rows
+    assert make_plan(again).trials == make_plan(config).trials
     with pytest.raises(ConfigError, match=r"stays\.token: is left open"):
         load_resumed(tmp_path / "sweep.yaml")
     assert load_written(tmp_path / "sweep.yaml").experiment.servers["stays"].token == ""

@@ -5,12 +5,13 @@ import math
 import pytest
 from ray.tune.experiment import Trial
 
-from muxrl.orchestrator.config import ConfigError
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
-from muxrl.orchestrator.sweeps.directory import TrialRecord
-from muxrl.orchestrator.sweeps.runner import _reporter
-from muxrl.orchestrator.sweeps.search import CAST, Suggestions, TableSearch, domain, make_optuna
-from muxrl.orchestrator.sweeps.trial import METRIC, row_of
+from muxrl.orchestrator.sweeps.search import TableSearch
+from muxrl.orchestrator.sweeps.suggestions import ROLES_KEY, Suggestions, domain, make_optuna
+from muxrl.orchestrator.sweeps.trial import METRIC, spec_of
+from muxrl.orchestrator.sweeps.trial_record import TrialRecord
+from muxrl.orchestrator.sweeps.tuner import _reporter
 
 SWEEP = """
 experiment:
@@ -58,12 +59,12 @@ class Script:
 
 
 def test_a_table_is_handed_out_once_in_its_order(plan, folder):
-    rows = plan().rows
+    rows = plan().trials
     search = TableSearch(rows, folder, METRIC, "max")
     configs = [search.suggest(f"t{i}") for i in range(len(rows))]
-    assert [row_of(config) for config in configs] == rows
+    assert [spec_of(config) for config in configs] == rows
     assert [config["run_dir"] for config in configs] == [
-        str(folder.runs / row.trial_id) for row in rows
+        str(folder.runs / spec.trial_id) for spec in rows
     ]
     assert search.suggest("one more") == "FINISHED"
 
@@ -79,11 +80,11 @@ class Unstored(Trial):
 
 def test_tune_shows_a_best_trial_that_has_no_use_for_a_parameter(plan, folder, capsys):
     made = plan()
-    search = TableSearch(made.rows, folder, METRIC, "max", columns=[LR])
+    search = TableSearch(made.trials, folder, METRIC, "max", columns=[LR])
     trials = []
-    for row in made.rows:
-        trial = Unstored("x", config=search.suggest(row.trial_id), stub=True)
-        result = {METRIC: 2.0 if row.roles == {"all": "random"} else 1.0, "config": trial.config}
+    for spec in made.trials:
+        trial = Unstored("x", config=search.suggest(spec.trial_id), stub=True)
+        result = {METRIC: 2.0 if spec.roles == {"all": "random"} else 1.0, "config": trial.config}
         trial.update_last_result(result)
         trials.append(trial)
     table = _reporter(made)
@@ -91,7 +92,7 @@ def test_tune_shows_a_best_trial_that_has_no_use_for_a_parameter(plan, folder, c
     table.report(trials, True)
     shown = capsys.readouterr().out
     assert "with return=2.0" in shown
-    assert f"{made.rows[-1].parameters[LR]:.6g}"[:6] in shown
+    assert f"{made.trials[-1].parameters[LR]:.6g}"[:6] in shown
 
 
 def suggestions(monkeypatch, plan, points, earlier=()):
@@ -106,16 +107,16 @@ def suggestions(monkeypatch, plan, points, earlier=()):
 
 
 def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch, plan, folder):
-    points = [{CAST: 1, LR: 0.01}, {CAST: 0, LR: 0.02}, {CAST: 1, LR: 0.01}]
+    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0, LR: 0.02}, {ROLES_KEY: 1, LR: 0.01}]
     _, script, rows, more = suggestions(monkeypatch, plan, points)
     search = TableSearch([], folder, METRIC, "max", more)
     configs = [search.suggest(f"t{i}") for i in range(6)]
     assert search.suggest("t6") == "FINISHED"
-    assert [row_of(config) for config in configs] == rows
-    assert [row.seed for row in rows] == [0, 1] * 3
-    assert [row.roles["all"] for row in rows] == ["ppo"] * 2 + ["random"] * 2 + ["ppo"] * 2
+    assert [spec_of(config) for config in configs] == rows
+    assert [spec.seed for spec in rows] == [0, 1] * 3
+    assert [spec.roles["all"] for spec in rows] == ["ppo"] * 2 + ["random"] * 2 + ["ppo"] * 2
     # What an assignment has no use for is no parameter of its trials.
-    assert [row.parameters for row in rows[1:3]] == [{LR: 0.01}, {}]
+    assert [spec.parameters for spec in rows[1:3]] == [{LR: 0.01}, {}]
     for i, value in enumerate([1.0, 3.0, 5.0]):
         search.on_trial_complete(f"t{i}", {METRIC: value})
     assert script.heard == [("suggestion-0", 2.0, False)]
@@ -128,7 +129,7 @@ def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch,
 def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
     monkeypatch, plan, folder
 ):
-    points = [{CAST: 1, LR: 0.01}, {CAST: 0, LR: 0.02}]
+    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0, LR: 0.02}]
     made, script, rows, more = suggestions(monkeypatch, plan, points)
     assignment = made.assignment
 
@@ -138,11 +139,11 @@ def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
 
     made.assignment = refuse_the_first
     search = TableSearch([], folder, METRIC, "max", more)
-    assert row_of(search.suggest("t0")).roles == {"all": "random"}
+    assert spec_of(search.suggest("t0")).roles == {"all": "random"}
     (refused, cause), *others = rows
     assert cause == "simulation: no such size"
-    assert [row.trial_id for row in refused] == ["0-refused-s0", "1-refused-s1"]
-    assert [row.trial_id[0] for row in others] == ["2", "3"]
+    assert [spec.trial_id for spec in refused] == ["0-refused-s0", "1-refused-s1"]
+    assert [spec.trial_id[0] for spec in others] == ["2", "3"]
     assert script.heard == [("suggestion-0", None, True)]
 
 
@@ -158,11 +159,11 @@ def test_a_resumed_search_is_told_what_is_known_and_makes_the_rest(monkeypatch, 
         record(2, "random", {}, 0, "done", 3.0),
         record(3, "random", {}, 1, "waiting"),
     ]
-    _, script, rows, more = suggestions(monkeypatch, plan, [{CAST: 0, LR: 0.5}], earlier)
+    _, script, rows, more = suggestions(monkeypatch, plan, [{ROLES_KEY: 0, LR: 0.5}], earlier)
     _, metric, mode, known = script.made_with
     assert (metric, mode) == (METRIC, "max")
-    assert known == [({LR: 0.02, CAST: 1}, 1.5)]
-    assert [row.trial_id.partition("-")[0] for row in more.next()] == ["4", "5"]
+    assert known == [({LR: 0.02, ROLES_KEY: 1}, 1.5)]
+    assert [spec.trial_id.partition("-")[0] for spec in more.next()] == ["4", "5"]
     assert more.next() == []
     assert len(rows) == 2
 

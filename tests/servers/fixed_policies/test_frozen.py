@@ -17,7 +17,7 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import Served, serve
-from muxrl.orchestrator.runs.local_ray import local_ray
+from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.learned_policies import LearnedPolicies
@@ -53,7 +53,7 @@ SERVERS = {
 @pytest.fixture(scope="module", autouse=True)
 def running_ray() -> Iterator[None]:
     """One Ray for all servers of this module."""
-    with local_ray(num_cpus=1):
+    with ray_session(num_cpus=1):
         yield
 
 

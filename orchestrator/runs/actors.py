@@ -1,13 +1,32 @@
-"""Why a run failed: who died or gave up, of what, and where its log is."""
+"""The Ray actors of a run: started, asked, and why one died or failed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.runs.ray_session import worker_environment
 
-class RunFailed(Exception):
-    """A process of the run died or gave up; the sentence names it and its log."""
+
+def start_actor(process: type, *arguments: Any, scheduling: Any, **options: Any) -> Any:
+    """Starts a process of its own for an object, and returns its handle at once.
+
+    Args:
+        process: the object's class.
+        arguments: with which it is made there.
+        scheduling: Ray's scheduling strategy; None: Ray's own choice.
+        options: of the actor, as Ray takes them.
+    """
+    import ray
+
+    actor = ray.remote(process).options(
+        max_restarts=0,
+        runtime_env={"env_vars": worker_environment()},
+        scheduling_strategy=scheduling,
+        **options,
+    )
+    return actor.remote(*arguments)
 
 
 def answer_of(ref: Any, timeout_s: float | None, who: str, log: Path) -> Any:
@@ -33,10 +52,10 @@ def answer_of(ref: Any, timeout_s: float | None, who: str, log: Path) -> Any:
 
 
 def death_of(ref: Any, timeout_s: float) -> Exception | None:
-    """Returns how an actor died that was asked something; None if it lives, or nobody can tell yet.
+    """Returns why the actor died that `ref` was asked of, None if it lives or Ray cannot tell yet.
 
     Raises:
-        Exception: of its own, which it answered with.
+        Exception: what the actor itself raised.
     """
     import ray
 

@@ -1,0 +1,164 @@
+"""Why muxrl could not do what it was asked to; each class has the exit code of its command.
+
+::
+
+    OrchestratorError           1
+    ├── Refused                 2  nothing was started: change what was asked for
+    │   ├── ConfigError         2  the config or the command line is wrong
+    │   ├── NotARunDirectory    2  no run wrote this folder, or a file of it is missing or broken
+    │   ├── NotASweepDirectory  2  the same for a sweep
+    │   ├── CannotEvaluate      2  the run cannot be evaluated in this way
+    │   ├── CannotCompare       2  the runs cannot be compared in this way
+    │   └── DifferentRuns       2  the runs are not seeds of one experiment
+    ├── RunFailed               1  a process of the run died or gave up: read its log
+    │   └── NoPlace             1  the Ray cluster has no room: wait, or reserve less
+    ├── SweepIsRunning          1  another process runs this sweep: wait, or stop it
+    └── MalformedMetrics        1  a metrics file is broken: something else wrote to it
+
+`muxrl.orchestrator.cli` turns these into a message and an exit code, and with them the expected
+errors of other packages (`is_expected`). Everything else is a bug and ends in a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from muxrl.orchestrator import exit_codes
+
+
+class OrchestratorError(Exception):
+    """Base of all errors of the orchestrator; the text is for people.
+
+    It can be pickled, as Ray does between processes.
+    """
+
+    exit_code: ClassVar[int] = exit_codes.FAILED
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own calls the class with `args`, which are not what it is made with.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(
+    kind: type[OrchestratorError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> Any:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
+
+
+class Refused(OrchestratorError):
+    """Nothing was started: change what was asked for."""
+
+    exit_code = exit_codes.REFUSED
+
+
+class ConfigError(Refused):
+    """A config cannot be run as it is: fix the file or the command line.
+
+    Args:
+        problems: one sentence each, all that were found.
+        source: the config's file, "" if it came from elsewhere.
+    """
+
+    def __init__(self, problems: Sequence[str], source: str = "") -> None:
+        self.problems = list(problems)
+        self.source = source
+        super().__init__("\n".join(f"{source}: {p}" if source else p for p in self.problems))
+
+
+class NotARunDirectory(Refused):
+    """The folder was not written by a run, or a file that must be there is missing or broken.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is not the directory of a run: {reason}")
+        self.path = path
+
+
+class NotASweepDirectory(Refused):
+    """The folder was not written by a sweep, or a file that must be there is missing or broken.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is not the directory of a sweep: {reason}")
+        self.path = path
+
+
+class CannotEvaluate(Refused):
+    """The run cannot be evaluated in this way; the sentence says what is missing."""
+
+
+class CannotCompare(Refused):
+    """The runs cannot be compared in this way; the sentence says what stands in the way."""
+
+
+class DifferentRuns(Refused):
+    """Runs that are not seeds of one experiment cannot be combined.
+
+    Attributes:
+        names: the two that differ.
+    """
+
+    def __init__(self, first: str, other: str, what: str) -> None:
+        super().__init__(
+            f"runs {first!r} and {other!r} cannot be combined: {what}; expected runs that differ "
+            "in nothing but the seed"
+        )
+        self.names = (first, other)
+
+
+class RunFailed(OrchestratorError):
+    """A process of the run died or gave up; the sentence names it and its log."""
+
+
+class NoPlace(RunFailed):
+    """The Ray cluster has no room for the run; the sentence says what it wants and what is free."""
+
+
+class SweepIsRunning(OrchestratorError):
+    """Another process runs this sweep."""
+
+
+class MalformedMetrics(OrchestratorError):
+    """A line other than the last of a metrics file is not a JSON object.
+
+    Attributes:
+        path: the file.
+        line: counted from 1.
+    """
+
+    def __init__(self, path: Path, line: int) -> None:
+        super().__init__(
+            f"{path}, line {line}, is not a JSON object though other lines follow; did something "
+            "other than muxrl write to this file?"
+        )
+        self.path = path
+        self.line = line
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether the text of an error says enough, so that a command shows no traceback."""
+    if isinstance(error, OrchestratorError | OSError):
+        return True
+    # Here, since they take their time, and most commands end without them.
+    from muxrl.client.env_loop import SimulationFailed
+    from muxrl.client.errors import ClientError
+    from muxrl.servers.policies import ServerProblem
+
+    return isinstance(error, ClientError | SimulationFailed | ServerProblem)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Returns the exit code of a command that ended with an expected error."""
+    if isinstance(error, FileExistsError):  # where results were to go
+        return exit_codes.REFUSED
+    return error.exit_code if isinstance(error, OrchestratorError) else exit_codes.FAILED

@@ -1,0 +1,93 @@
+"""Evaluation episodes: played with the servers' policies, on given seeds, and never trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muxrl.client import MultiplexingClient
+    from muxrl.client.adapters import Simulation
+    from muxrl.client.env_loop import EpisodeResult
+    from muxrl.client.transport import Transport
+
+MAX_ENVS = 8
+"""Environments in lockstep: they share every message, and more of them would save little."""
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """How to reach a server."""
+
+    address: str
+    token: str = ""
+
+
+def connect(
+    servers: Mapping[str, ServerAddress], replaced: str | None = None, seed: int = 0
+) -> MultiplexingClient:
+    """Returns a client of these servers.
+
+    Args:
+        servers: by server id.
+        replaced: the server whose agents act uniformly at random instead.
+        seed: of those actions.
+    """
+    from muxrl.client import MultiplexingClient
+    from muxrl.client.random_policy import RandomTransport
+    from muxrl.client.websocket import WebSocketTransport
+
+    transports: dict[str, str | Transport] = {}
+    for server_id, server in servers.items():
+        transport = WebSocketTransport(server.address, token=server.token)
+        if server_id == replaced:
+            spec = transport.fetch_spec()
+            transport.close()
+            transports[server_id] = RandomTransport(spec, seed)
+        else:
+            transports[server_id] = transport
+    return MultiplexingClient(transports)
+
+
+def play_episodes(
+    client: MultiplexingClient,
+    simulations: Sequence[Simulation],
+    seeds: Sequence[int],
+    should_explore: bool | Mapping[str, bool] | None = None,
+) -> list[EpisodeResult]:
+    """Plays one evaluation episode for each seed.
+
+    Args:
+        client: where actions come from.
+        simulations: played in lockstep.
+        seeds: of the simulations' resets.
+        should_explore: whether actions are sampled as in training, a dict: by server id; None:
+            as each server does in evaluation.
+
+    Returns:
+        The episodes, ordered by seed.
+
+    Raises:
+        SimulationFailed: a simulation raised.
+        ClientError: a server refused a step, or cannot be reached.
+    """
+    from muxrl.client.env_loop import EnvLoop
+
+    results: list[EpisodeResult] = []
+    loop = EnvLoop(
+        simulations[: len(seeds)],
+        client,
+        mode="eval",
+        should_explore=should_explore,
+        seeds=iter(seeds),
+    )
+    loop.run(results.append)
+    return sorted(results, key=lambda result: result.seed or 0)
+
+
+def returns_by_agent(
+    episodes: Sequence[EpisodeResult], agents: Sequence[str]
+) -> dict[str, tuple[float | None, ...]]:
+    """Returns each agent's raw return in each episode, None where it took no part."""
+    return {agent: tuple(e.returns.get(agent) for e in episodes) for agent in agents}

@@ -1,0 +1,140 @@
+"""Ray for the length of a block: a local one that leaves nothing behind, or a cluster's.
+
+Environment variables are set here, before numpy or torch is imported where that can be helped:
+with several processes on few cores, their thread pools would only get in each other's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.user_modules import worker_variables
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Environment of every process; a server's `num_torch_threads` asks torch for more."""
+
+RAY_FOLDER_PREFIX = "muxrl-"
+"""Of the name of a local Ray's temporary folder."""
+
+
+def worker_environment() -> dict[str, str]:
+    """Returns the environment variables of every process of a run."""
+    python_path = os.environ.get("PYTHONPATH")  # a cluster's workers do not inherit it
+    return {
+        **ONE_THREAD,
+        **worker_variables(),
+        **({"PYTHONPATH": python_path} if python_path else {}),
+    }
+
+
+@contextlib.contextmanager
+def ray_session(
+    num_cpus: int, address: str = "", env_vars: Mapping[str, str] | None = None
+) -> Iterator[str | None]:
+    """Connects this process to Ray while the ``with`` block lasts.
+
+    If it is connected already, that Ray is used, and left alone.
+
+    Args:
+        num_cpus: logical CPUs of a local Ray.
+        address: of the cluster to join, as Ray takes it; "" starts a local Ray.
+        env_vars: environment variables of all workers, on top of this process's.
+
+    Yields:
+        The temporary folder of a local Ray that was started here, else None.
+
+    Raises:
+        RunFailed: Ray did not start, or there is no such cluster.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield None
+        return
+    try:
+        folder = None if address else _start_local(num_cpus, env_vars)
+        if address:
+            logging.getLogger("ray").setLevel(logging.ERROR)
+            _init(env_vars, address=address)
+    except Exception as error:  # Ray may raise anything
+        what = f"no Ray cluster at {address!r} to join" if address else "Ray did not start"
+        raise RunFailed(f"{what}: {type(error).__name__}: {error}") from error
+    try:
+        yield folder
+    finally:
+        _stop(folder)
+
+
+def _start_local(num_cpus: int, env_vars: Mapping[str, str] | None) -> str:
+    """Starts Ray on this machine and returns its temporary folder."""
+    import ray
+
+    class OwnPath(ray.job_config.JobConfig):
+        """Keeps Ray from putting the current folder first in its workers' ``sys.path``.
+
+        `muxrl.orchestrator.user_modules` puts it last there. Ray has no option for this, but it
+        leaves the path alone where it believes that the job brings a working directory.
+        """
+
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray's workers run at niceness 15 by default: any other process would starve the run.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    # A folder of its own, so that nothing of it is left when the run is over.
+    folder = tempfile.mkdtemp(prefix=RAY_FOLDER_PREFIX)
+    try:
+        with _quiet():
+            _init(
+                env_vars,
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                job_config=OwnPath(),
+                _temp_dir=folder,
+            )
+    except BaseException:  # Ctrl-C in the middle of it, too
+        _stop(folder)
+        raise
+    return folder
+
+
+def _stop(folder: str | None) -> None:
+    import ray
+
+    ray.shutdown()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _init(env_vars: Mapping[str, str] | None, **arguments: Any) -> None:
+    import ray
+    from ray._private import ray_constants
+
+    # Ray's crash handler resets SIGTERM to its default when Ray is shut down: one that comes then
+    # would end this process before it has cleaned up. Ray's workers keep the handler.
+    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
+    ray.init(
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        runtime_env={"env_vars": dict(env_vars)} if env_vars else None,
+        **arguments,
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Swallows what Ray prints on starting; errors are raised."""
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
