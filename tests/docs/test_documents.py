@@ -17,6 +17,10 @@ SHOWN_FILE = re.compile(r"<!-- (\S+\.(?:py|yaml)) -->\n```\w+\n(.*?)```\n", re.D
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(?:#([^)]*))?\)")
 CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 SETTINGS = re.compile(r"<!-- settings of (\w+) -->\n\n\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)")
+# A file or folder of a room, in backticks.
+PATH = re.compile(
+    r"`((?:protocol|client|servers|orchestrator|experiments|benchmarks|tests)/[\w/.-]*)`"
+)
 ALGORITHM_HEADINGS = [
     "What it is",
     "Source",
@@ -143,14 +147,17 @@ def test_each_row_of_the_clients_table_names_tests_that_exist() -> None:
             assert test in functions, f"{target} has no {test}"
 
 
-def test_the_map_of_questions_leads_to_files() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_of_the_checkout_exist(page: Path) -> None:
+    missing = [path for path in PATH.findall(prose(page)) if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_the_map_answers_twenty_questions() -> None:
     rows = table(ROOT / "CONTRIBUTING.md", "Where is it?")
     assert len(rows) == 20
     for question, answer in rows:
-        paths = re.findall(r"`([\w/.]+)`", answer)
-        missing = [path for path in paths if not (ROOT / path).exists()]
-        assert paths, question
-        assert not missing, question
+        assert PATH.findall(answer), question
 
 
 def test_the_rooms_of_the_architecture_are_the_folders() -> None:
