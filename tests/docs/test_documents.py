@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 # <!-- path --> and the code block below it.
 SHOWN_FILE = re.compile(r"<!-- (\S+\.(?:py|yaml)) -->\n```\w+\n(.*?)```\n", re.DOTALL)
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(?:#([^)]*))?\)")
+CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 SETTINGS = re.compile(r"<!-- settings of (\w+) -->\n\n\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)")
+# A file or folder of a room, in backticks.
+PATH = re.compile(
+    r"`((?:protocol|client|servers|orchestrator|experiments|benchmarks|tests)/[\w/.-]*)`"
+)
+ALGORITHM_HEADINGS = [
+    "What it is",
+    "Source",
+    "When to use it",
+    "Settings",
+    "Where it departs, and why",
+    "What it cannot do",
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """Returns a page without its code blocks."""
+    return CODE_BLOCK.sub("", page.read_text())
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+
+
+def anchor(heading: str) -> str:
+    """Returns what a heading is linked by: its letters, digits and hyphens in lower case."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def links(page: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yields text, file and anchor ("" for none) of each link that stays in the project."""
+    for text, target, fragment in LINK.findall(prose(page)):
+        if "://" not in target:
+            yield text, (page.parent / target).resolve() if target else page, fragment
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """Returns the cells of the table below a heading, without its head."""
+    section = page.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \|$", section, re.MULTILINE)
+    return [row.split(" | ") for row in rows[1:]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_shown_files_are_verbatim(page: Path) -> None:
     for path, shown in SHOWN_FILE.findall(page.read_text()):
         assert shown == (ROOT / path).read_text(), f"{page.name} shows another {path}"
@@ -26,24 +74,98 @@ def test_the_readme_shows_the_loop() -> None:
     assert "experiments/examples/twenty_lines.py" in shown
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
     missing = [
-        target
-        for target in LINK.findall(page.read_text())
-        if "://" not in target and not (page.parent / target).exists()
+        f"{file.name}#{fragment}"
+        for _, file, fragment in links(page)
+        if not file.exists() or (fragment and fragment not in map(anchor, headings(file)))
     ]
     assert not missing
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached = {ROOT / "README.md"}
+    todo = list(reached)
+    while todo:
+        for _, file, _ in links(todo.pop()):
+            if file.suffix == ".md" and file not in reached:
+                reached.add(file)
+                todo.append(file)
+    assert set(PAGES) <= reached
+
+
+# --- algorithms -----------------------------------------------------------------------------
+
+
+def algorithm_names() -> list[str]:
+    from muxrl.servers.algorithms.registry import ALGORITHMS
+    from muxrl.servers.fixed_policies import FIXED
+
+    return [entry.name for entry in (*ALGORITHMS, *FIXED)]
+
+
+def test_every_algorithm_has_a_page_with_the_same_headings() -> None:
+    names = algorithm_names()
+    pages = {page.stem.upper(): page for page in (DOCS / "algorithms").glob("*.md")}
+    assert sorted(pages) == sorted(names)
+    for name in names:
+        assert headings(pages[name]) == [name, *ALGORITHM_HEADINGS], pages[name]
+
+
+def test_the_index_lists_every_algorithm() -> None:
+    index = DOCS / "algorithms.md"
+    listed = [text for text, file, _ in links(index) if file.parent == DOCS / "algorithms"]
+    assert set(algorithm_names()) <= set(listed)
 
 
 def test_documented_settings_are_the_algorithms_own() -> None:
     from muxrl.servers.algorithms.registry import ALGORITHMS, get_algorithm
 
-    tables = SETTINGS.findall((ROOT / "docs" / "algorithms.md").read_text())
     # VDN's and IQL's are QMIX's.
-    expected = [entry.name for entry in ALGORITHMS if entry.name not in ("VDN", "IQL")]
-    assert [name for name, _ in tables] == expected
-    for name, rows in tables:
+    for name in [entry.name for entry in ALGORITHMS if entry.name not in ("VDN", "IQL")]:
+        page = DOCS / "algorithms" / f"{name.lower()}.md"
+        ((shown_for, rows),) = SETTINGS.findall(page.read_text())
         documented = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", rows, re.MULTILINE))
         settings = {k: str(v) for k, v in get_algorithm(name).settings().items()}
-        assert documented == settings, f"docs/algorithms.md, settings of {name}"
+        assert (shown_for, documented) == (name, settings), page
+
+
+# --- tables of files and tests --------------------------------------------------------------
+
+
+def test_each_row_of_the_clients_table_names_tests_that_exist() -> None:
+    page = DOCS / "client.md"
+    rows = table(page, "Coming from RLlib's PolicyClient")
+    assert len(rows) > 20
+    for row in rows:
+        shown_by = LINK.findall(row[-1])
+        assert shown_by, f"no test shows {row[0]}"
+        for test, target, _ in shown_by:
+            tree = ast.parse((page.parent / target).read_text())
+            functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+            assert test in functions, f"{target} has no {test}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_of_the_checkout_exist(page: Path) -> None:
+    missing = [path for path in PATH.findall(prose(page)) if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_the_map_answers_twenty_questions() -> None:
+    rows = table(ROOT / "CONTRIBUTING.md", "Where is it?")
+    assert len(rows) == 20
+    for question, answer in rows:
+        assert PATH.findall(answer), question
+
+
+def test_the_rooms_of_the_architecture_are_the_folders() -> None:
+    rooms = " ".join(row[0] for row in table(DOCS / "architecture.md", "Rooms"))
+    for top in ("protocol", "client", "servers", "orchestrator"):
+        assert f"**{top}/**" in rooms
+    folders = [
+        path for path in (ROOT / "orchestrator").iterdir() if (path / "__init__.py").exists()
+    ]
+    missing = [path.name for path in folders if f"orchestrator/{path.name}/" not in rooms]
+    assert not missing

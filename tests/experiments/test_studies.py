@@ -68,7 +68,7 @@ def test_a_command_on_its_page_makes_its_results_again(study: str) -> None:
                     plan.config.experiment.stop.env_steps,
                     plan.config.experiment.evaluation.interval_env_steps,
                 )
-                assert plan.rows
+                assert plan.trials
                 assert budget is not None
                 assert every is None or budget % every == 0
             case ["for", "seed", "in", *_, "muxrl", "launch", config, _, time_s, env_steps, "done"]:

@@ -61,11 +61,11 @@ def test_what_is_no_run_or_another_experiment_is_refused(
     assert "nothing but the seed" in capsys.readouterr().err
 
 
-def test_broken_metrics_and_full_disks_are_failures(
+def test_a_file_in_place_of_the_folder_is_refused_and_broken_metrics_are_a_failure(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    assert cli.main(["report", str(run.path), "--out", str(tmp_path / "file")]) == 1
+    assert cli.main(["report", str(run.path), "--out", str(tmp_path / "file")]) == 2
     (run.metrics / "evaluation.jsonl").write_text("{broken\n{}\n")
     assert cli.main(["report", str(run.path)]) == 1
     assert "evaluation.jsonl" in capsys.readouterr().err
