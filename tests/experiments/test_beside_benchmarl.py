@@ -78,6 +78,7 @@ class TestMeter:
 
 
 @pytest.mark.learning
+@pytest.mark.usefixtures("running_ray")
 def test_our_side_makes_the_updates_that_it_is_matched_by(monkeypatch: Any) -> None:
     from muxrl.experiments.beside_benchmarl import muxrl_side
 

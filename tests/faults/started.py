@@ -13,36 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from tests.processes import MARK, Process, assert_all_end, marked
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 85.0
 """For a run to start to learn; on a busy machine that takes many seconds."""
 ENDS_S = 30.0
 """For a run to end."""
-
-
-@dataclass
-class Process:
-    """One process of this machine, as ``/proc`` tells of it."""
-
-    pid: int
-    started_at: str
-    """With the pid, this names a process for ever."""
-    environ: bytes
-    command: str
-
-
-def processes() -> Iterator[Process]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            if stat[0] in "ZX":
-                continue
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            yield Process(int(entry.name), stat[19], (entry / "environ").read_bytes(), command)
-        except OSError:
-            continue  # it has just ended
 
 
 @contextlib.contextmanager
@@ -66,7 +43,7 @@ class Started:
     """
 
     popen: subprocess.Popen[str]
-    mark: bytes
+    mark: str
     output: str = field(default="", init=False)
 
     @classmethod
@@ -83,12 +60,12 @@ class Started:
                 start_new_session=True,
                 env={
                     **os.environ,
-                    "MUXRL_TEST_MARK": value,
+                    MARK: value,
                     "TMPDIR": str(temporary),
                     "COLUMNS": "200",
                 },
             )
-        return cls(popen, f"MUXRL_TEST_MARK={value}".encode())
+        return cls(popen, value)
 
     def wait_for(
         self, what: str, is_there: Callable[[], bool], patience_s: float = PATIENCE_S
@@ -101,7 +78,7 @@ class Started:
 
     def started(self) -> list[Process]:
         """Returns the living processes that descend from it, itself left out."""
-        return [p for p in processes() if self.mark in p.environ and p.pid != self.popen.pid]
+        return [process for process in marked(self.mark) if process.pid != self.popen.pid]
 
     def wait(self, timeout_s: float = ENDS_S) -> int:
         """Returns the exit code."""
@@ -110,15 +87,7 @@ class Started:
 
     def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
         """Waits until all that it started is gone, except commands that begin with one of `but`."""
-
-        def left() -> list[str]:
-            commands = [process.command.rstrip() for process in self.started()]
-            return [c for c in commands if not c.startswith(tuple(but))]
-
-        deadline = time.monotonic() + patience_s
-        while left() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not left(), [command[:200] for command in left()]
+        assert_all_end(self.mark, patience_s, but)
 
     def kill(self) -> None:
         """Ends all that is left, whatever became of the test."""

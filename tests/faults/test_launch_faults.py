@@ -18,7 +18,7 @@ from tests.faults.started import ENDS_S, PATIENCE_S, Started
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.ray]
 
 
 def small_server(algorithm: str, agent: str) -> dict[str, Any]:

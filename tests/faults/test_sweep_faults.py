@@ -15,7 +15,7 @@ from tests.faults.started import ENDS_S, Started
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 600.0
 """For six trials on a machine that is busy with other things, where each takes a minute."""

@@ -205,7 +205,7 @@ def test_version(capsys):
 
 def test_help_loads_nothing_heavy():
     code = (
-        "import sys; from orchestrator import cli\n"
+        "import sys; from muxrl.orchestrator import cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'ray', 'torch', 'omegaconf', 'numpy', 'rich'} & set(sys.modules)\n"
