@@ -10,6 +10,7 @@ from importlib import metadata
 
 from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands import compare, evaluate, experiment, sweep
+from muxrl.orchestrator.extras import missing_extra
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 
 
@@ -23,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: the command line itself is wrong (2), or help or the version was asked for (0).
     """
     args = _parse(argv)
+    if lacking := missing_extra(args.command):
+        sys.stderr.write(f"muxrl: {lacking}\n")
+        return exit_codes.CONFIG
     # Experiments name environments of the folder they are started in, as `python -m` allows.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

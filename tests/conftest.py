@@ -48,7 +48,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Says why Ray did not start."""
     report = yield
     if report.failed and not _has(item, "ray") and "ray" in str(report.longrepr):
-        report.sections.append(("Ray", "only tests marked `ray` may start Ray; see CONTRIBUTING.md"))
+        report.sections.append(
+            ("Ray", "only tests marked `ray` may start Ray; see CONTRIBUTING.md")
+        )
     return report
 
 

@@ -2,7 +2,13 @@ import io
 
 from rich.console import Console
 
-from muxrl.orchestrator.runs.progress import Progress, ServerSnapshot, Snapshot, duration, plain_line
+from muxrl.orchestrator.runs.progress import (
+    Progress,
+    ServerSnapshot,
+    Snapshot,
+    duration,
+    plain_line,
+)
 
 PREY = ServerSnapshot(
     server_id="prey",

@@ -9,7 +9,12 @@ import sys
 
 import pytest
 
-from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible, uninterrupted
+from muxrl.orchestrator.runs.signals import (
+    claim_signals,
+    ignore_signals,
+    interruptible,
+    uninterrupted,
+)
 
 
 def _tell(number: int) -> None:
