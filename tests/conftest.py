@@ -18,6 +18,8 @@ settings.load_profile("muxrl")
 _NO_RAY = {"RAY_ADDRESS": "none: the test has no marker `ray`", "RAY_ENABLE_AUTO_CONNECT": "0"}
 """Environment in which `ray.init` refuses, in this process and in its children: it takes the
 address for that of a cluster, and ``num_cpus`` is not allowed beside one."""
+_REFUSED = ("When connecting to an existing cluster", "Ray has not been started")
+"""What Ray says then."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -47,10 +49,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Says why Ray did not start."""
     report = yield
-    if report.failed and not _has(item, "ray") and "ray" in str(report.longrepr):
-        report.sections.append(
-            ("Ray", "only tests marked `ray` may start Ray; see CONTRIBUTING.md")
-        )
+    shown = f"{report.longrepr}{report.capstderr}"
+    if report.failed and not _has(item, "ray") and any(text in shown for text in _REFUSED):
+        report.sections.append(("Ray", "only tests marked `ray` may start Ray: tests/conftest.py"))
     return report
 
 
