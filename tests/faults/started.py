@@ -1,4 +1,4 @@
-"""Commands of muxrl in process groups of their own, and all that descends from them."""
+"""Starts commands of muxrl, each in a process group of its own, and finds their descendants."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ENDS_S = 30.0
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets a child take SIGINT, as one at a terminal does.
+    """Lets children receive SIGINT, as at a terminal.
 
-    A script's background job ignores it from birth, and so would all that these tests start there.
+    A background job of a script ignores SIGINT, and its children inherit that.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -39,7 +39,7 @@ def _interruptible() -> Iterator[None]:
 class Started:
     """A command in a process group of its own.
 
-    Everything that it starts inherits `mark` in its environment, and so can be found again.
+    Everything that it starts inherits `mark` in its environment and is found by it.
     """
 
     popen: subprocess.Popen[str]
@@ -48,7 +48,7 @@ class Started:
 
     @classmethod
     def of_command(cls, arguments: Sequence[str], mark: str, temporary: Path) -> Self:
-        """Starts ``muxrl`` with these arguments, its temporary files in a folder of the test's."""
+        """Starts ``muxrl`` with these arguments; its temporary files go to the folder `temporary`."""
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
             popen = subprocess.Popen(
@@ -77,7 +77,7 @@ class Started:
             time.sleep(0.05)
 
     def started(self) -> list[Process]:
-        """Returns the living processes that descend from it, itself left out."""
+        """Returns its living descendants."""
         return [process for process in marked(self.mark) if process.pid != self.popen.pid]
 
     def wait(self, timeout_s: float = ENDS_S) -> int:
@@ -86,11 +86,11 @@ class Started:
         return self.popen.returncode
 
     def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
-        """Waits until all that it started is gone, except commands that begin with one of `but`."""
+        """Waits until all its descendants have ended, except commands that begin with one of `but`."""
         assert_all_end(self.mark, patience_s, but)
 
     def kill(self) -> None:
-        """Ends all that is left, whatever became of the test."""
+        """Kills it and its descendants; for a test that failed half-way."""
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.communicate()

@@ -9,7 +9,7 @@ import pytest
 from muxrl.experiments.combinations import combinations, run
 from muxrl.experiments.simulations.cue_game import random_return
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 WITH_REPLAY_OF_STEPS = [

@@ -4,7 +4,7 @@ import pytest
 
 from muxrl.experiments.each_algorithm import CASES, run
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,7 +4,7 @@ import pytest
 
 from muxrl.experiments.matrix_games import ALGORITHMS, TASKS, Task, run
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -4,7 +4,7 @@ import pytest
 
 from muxrl.experiments.two_step import run
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize(("algorithm", "joint_return"), [("QMIX", 8.0), ("VDN", 7.0), ("IQL", 7.0)])
