@@ -48,7 +48,7 @@ class Started:
 
     @classmethod
     def of_command(cls, arguments: Sequence[str], mark: str, temporary: Path) -> Self:
-        """Starts ``muxrl`` with these arguments; its temporary files go to the folder `temporary`."""
+        """Starts ``muxrl`` with these arguments and `temporary` as its folder for temporary files."""
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
             popen = subprocess.Popen(
@@ -86,7 +86,7 @@ class Started:
         return self.popen.returncode
 
     def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
-        """Waits until all its descendants have ended, except commands that begin with one of `but`."""
+        """Waits until all descendants have ended, except commands that begin with one of `but`."""
         assert_all_end(self.mark, patience_s, but)
 
     def kill(self) -> None:
