@@ -48,7 +48,7 @@ class Started:
 
     @classmethod
     def of_command(cls, arguments: Sequence[str], mark: str, temporary: Path) -> Self:
-        """Starts ``muxrl`` with these arguments and `temporary` as its folder for temporary files."""
+        """Starts ``muxrl`` with these arguments and `temporary` for temporary files."""
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
             popen = subprocess.Popen(
