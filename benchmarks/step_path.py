@@ -36,7 +36,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Contestant:
-    """What is compared: how many simulations share a message, and whether servers learn."""
+    """How many simulations share a message, and whether servers learn."""
 
     num_simulations: int
     is_learning: bool
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Timed(MultiplexingClient):
-    """Notes how long each exchange with all servers took."""
+    """Records how long each exchange with all servers took."""
 
     def __init__(self, addresses: list[str]) -> None:
         super().__init__(addresses)
@@ -79,7 +79,7 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds: float) -> Outcome:
-    """One round: plays for `seconds` and measures."""
+    """Plays one round of `seconds` and measures it."""
     simulations = [
         make_simulation("muxrl.experiments.simulations.zero_cost:ZeroCost", {})
         for _ in range(contestant.num_simulations)
