@@ -1,4 +1,4 @@
-"""One PPO update: RLlib's own learner against ours, which has the same loss and less around it.
+"""One PPO update: RLlib's own learner beside ours, which has the same loss and less around it.
 
 Two agents with a policy each, ``Box(8)``/``Discrete(5)``, a batch of 1,000 env steps in ten
 episodes, four epochs in minibatches of 500, the network's width as asked. The two take turns, on
@@ -6,9 +6,8 @@ the same episodes.
 
     python -m benchmarks.on_policy_update --width 256 --rounds 30
 
-Prints the median time of an update of each, and of the paired ratio. That both move the weights
-alike in one pass over the same columns is tested in
-`tests/servers/algorithms/test_on_policy_update.py`.
+Prints the median time of an update of each, and the median of the paired ratio. A test holds that
+both move the weights alike: `tests/servers/algorithms/on_policy/test_update.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _EPOCHS, _MINIBATCH, _EPISODES, _STEPS = 4, 500, 10, 100
 
 
 def make_learner(width: int, learner_class: type | None = None) -> Any:
-    """A built learner, ours unless another class is given."""
+    """Returns a built learner, ours unless another class is given."""
     config = (
         PPOConfig()
         .multi_agent(
@@ -58,7 +57,7 @@ def make_learner(width: int, learner_class: type | None = None) -> Any:
 
 
 def episodes(seed: int) -> list[SingleAgentEpisode]:
-    """A batch as a server hands it over: plain lists."""
+    """Returns a batch as a server hands it over: plain lists."""
     rng = np.random.default_rng(seed)
     return [
         SingleAgentEpisode(
@@ -81,7 +80,7 @@ def episodes(seed: int) -> list[SingleAgentEpisode]:
 
 
 def update_ms(learner: Any, seed: int) -> float:
-    """The time of one update with everything that belongs to it, in ms."""
+    """Returns the time of one whole update in ms."""
     data = TrainingData(episodes=episodes(seed))
     started = time.perf_counter()
     learner.update(

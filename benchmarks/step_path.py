@@ -25,7 +25,7 @@ import numpy as np
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
-from muxrl.client.multiplexer import Turn
+from muxrl.client.multiplexer import Outbox
 from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.runs.local_ray import ONE_THREAD, local_ray
 from muxrl.orchestrator.runs.processes import ServerProcess
@@ -36,7 +36,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Contestant:
-    """What is compared: how many simulations share a message, and whether servers learn."""
+    """How many simulations share a message, and whether servers learn."""
 
     num_simulations: int
     is_learning: bool
@@ -56,15 +56,15 @@ class Outcome:
 
 
 class Timed(MultiplexingClient):
-    """Notes how long each exchange with all servers took."""
+    """Records how long each exchange with all servers took."""
 
     def __init__(self, addresses: list[str]) -> None:
         super().__init__(addresses)
         self.durations_s: list[float] = []
 
-    def exchange(self, turn: Turn):  # type: ignore[no-untyped-def]
+    def exchange(self, outbox: Outbox):  # type: ignore[no-untyped-def]
         started = time.perf_counter()
-        result = super().exchange(turn)
+        result = super().exchange(outbox)
         self.durations_s.append(time.perf_counter() - started)
         return result
 
@@ -79,7 +79,7 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds: float) -> Outcome:
-    """One round: plays for `seconds` and measures."""
+    """Plays one round of `seconds` and measures it."""
     simulations = [
         make_simulation("muxrl.experiments.simulations.zero_cost:ZeroCost", {})
         for _ in range(contestant.num_simulations)

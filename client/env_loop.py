@@ -15,7 +15,7 @@ from typing import Any
 from muxrl.client.adapters.simulation import Simulation, StepResult
 from muxrl.client.errors import ClientError
 from muxrl.client.joint_episode import JointEpisode
-from muxrl.client.multiplexer import MultiplexingClient, Turn
+from muxrl.client.multiplexer import MultiplexingClient, Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
 
 
@@ -99,27 +99,27 @@ class EnvLoop:
             SimulationFailed: a simulation raised; its episode and all others are closed.
             ClientError: see `MultiplexingClient.get_action`.
         """
-        turn = Turn()
+        outbox = Outbox()
         try:
             for slot in self._slots:
-                self._begin(slot, turn)
-            while turn.items:
-                failures = self._client.exchange(turn)
+                self._begin(slot, outbox)
+            while outbox.items:
+                failures = self._client.exchange(outbox)
                 if failures:
                     raise next(iter(failures.values()))
                 if should_stop():
                     return
-                turn = Turn()
+                outbox = Outbox()
                 for slot in self._slots:
                     if slot.episode is not None:
-                        self._advance(slot, slot.episode, turn, on_episode)
+                        self._advance(slot, slot.episode, outbox, on_episode)
         except SimulationFailed:
-            self._tell_ends(turn)
+            self._tell_ends(outbox)
             raise
         finally:
             self._close_open_episodes()
 
-    def _begin(self, slot: _Slot, turn: Turn) -> None:
+    def _begin(self, slot: _Slot, outbox: Outbox) -> None:
         slot.episode = None
         try:
             slot.seed = next(self._seeds)
@@ -128,14 +128,14 @@ class EnvLoop:
         observations, _ = self._guarded("reset", slot.simulation.reset, slot.seed)
         slot.episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
         slot.observations, slot.returns, slot.num_steps = observations, {}, 0
-        turn.add(slot.episode, slot.episode.start())
-        turn.add(slot.episode, slot.episode.step(observations, self._state(slot)))
+        outbox.add(slot.episode, slot.episode.start())
+        outbox.add(slot.episode, slot.episode.step(observations, self._state(slot)))
 
     def _advance(
         self,
         slot: _Slot,
         episode: JointEpisode,
-        turn: Turn,
+        outbox: Outbox,
         on_episode: Callable[[EpisodeResult], None],
     ) -> None:
         actions = episode.take_actions(slot.observations)
@@ -147,13 +147,13 @@ class EnvLoop:
             actions = {}  # nobody is asked in this step
         if not result.is_over:
             slot.observations = result.observations
-            turn.add(episode, episode.step(result.observations, self._state(slot)))
+            outbox.add(episode, episode.step(result.observations, self._state(slot)))
             return
         is_truncated = bool(result.truncations) and not result.terminations
-        turn.add(episode, episode.end({}, is_truncated=is_truncated, state=self._state(slot)))
+        outbox.add(episode, episode.end({}, is_truncated=is_truncated, state=self._state(slot)))
         self.num_episodes += 1
         on_episode(EpisodeResult(slot.returns, slot.num_steps, slot.seed))
-        self._begin(slot, turn)
+        self._begin(slot, outbox)
 
     def _note(self, slot: _Slot, episode: JointEpisode, result: StepResult) -> None:
         slot.num_steps += 1
@@ -175,11 +175,11 @@ class EnvLoop:
                 f"the simulation raised in {verb}(): {type(error).__name__}: {error}"
             ) from error
 
-    def _tell_ends(self, turn: Turn) -> None:
-        """Sends the ends in a turn that is not sent: what has ended is not cut short."""
-        ends = Turn()
-        for server_id, items in turn.items.items():
-            for episode, item in zip(turn.owners[server_id], items, strict=True):
+    def _tell_ends(self, outbox: Outbox) -> None:
+        """Sends the ends in an outbox that is not sent: what has ended is not cut short."""
+        ends = Outbox()
+        for server_id, items in outbox.items.items():
+            for episode, item in zip(outbox.owners[server_id], items, strict=True):
                 if isinstance(item, EndEpisode):
                     ends.add(episode, {server_id: [item]})
         with contextlib.suppress(ClientError):

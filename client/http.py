@@ -1,4 +1,4 @@
-"""HTTP/1.1 with JSON, by `requests`: the control plane, and a carrier where only HTTP passes."""
+"""HTTP/1.1 with JSON, by `requests`: the control plane, and a transport where only HTTP passes."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muxrl.client.errors import AssignmentError, EpisodeMisuse
+from muxrl.client.errors import AssignmentError
 from muxrl.client.transport import AnyItem
-from muxrl.protocol.episode import EpisodeEvent, EpisodeLaw, EpisodeState
+from muxrl.protocol.episode import EpisodeEvent, EpisodeState, EpisodeStateMachine
 from muxrl.protocol.messages import (
     AbortEpisode,
     Actions,
@@ -30,11 +30,11 @@ Items = dict[str, list[AnyItem]]
 class ServerSide:
     """What one server knows of the episode, and what it is to be told next."""
 
-    __slots__ = ("agents", "final_observations", "law", "returns", "rewards", "terminations",
+    __slots__ = ("agents", "final_observations", "machine", "returns", "rewards", "terminations",
                  "truncations")  # fmt: skip
 
     def __init__(self, episode_id: str) -> None:
-        self.law = EpisodeLaw(episode_id)
+        self.machine = EpisodeStateMachine(episode_id)
         self.agents: tuple[str, ...] = ()
         self.returns: dict[str, float] = {}
         self.rewards: dict[str, float] = {}
@@ -86,7 +86,7 @@ class JointEpisode:
         """Returns the starts: one for every server, all or nothing."""
         self.is_open = True
         for side in self._sides.values():
-            side.law.handle(EpisodeEvent.START)
+            side.machine.handle(EpisodeEvent.START)
         explore = self._should_explore
         return {
             server_id: [
@@ -122,7 +122,7 @@ class JointEpisode:
             side = self._sides[server_id]
             item = Step(
                 self.episode_id,
-                side.law.t,
+                side.machine.t,
                 mine,
                 side.rewards,
                 side.terminations,
@@ -132,7 +132,7 @@ class JointEpisode:
             )
             if logged_actions:
                 item.logged_actions = {a: logged_actions[a] for a in mine if a in logged_actions}
-            side.law.handle(EpisodeEvent.OBSERVE)
+            side.machine.handle(EpisodeEvent.OBSERVE)
             side.clear()
             items[server_id] = [item]
         self._actions = {}
@@ -175,7 +175,7 @@ class JointEpisode:
             items[server_id] = [
                 EndEpisode(
                     self.episode_id,
-                    side.law.t,
+                    side.machine.t,
                     is_truncated,
                     side.rewards,
                     side.terminations,
@@ -184,7 +184,7 @@ class JointEpisode:
                     state if server_id in self._wanting_state else None,
                 )
             ]
-            side.law.check(EpisodeEvent.END)  # ended once the server has said so
+            side.machine.check(EpisodeEvent.END)  # ended once the server has said so
             side.clear()
         self.is_open = False
         return items
@@ -194,8 +194,8 @@ class JointEpisode:
         self.is_open = False
         items: Items = {}
         for server_id, side in self._sides.items():
-            if side.law.state is not EpisodeState.ENDED:
-                side.law.handle(EpisodeEvent.ABORT)
+            if side.machine.state is not EpisodeState.ENDED:
+                side.machine.handle(EpisodeEvent.ABORT)
                 items[server_id] = [AbortEpisode(self.episode_id, reason)]
         return items
 
@@ -205,10 +205,10 @@ class JointEpisode:
         """Takes in a reply that is not a refusal."""
         side = self._sides[server_id]
         if isinstance(reply, Actions):
-            side.law.handle(EpisodeEvent.ACT)
+            side.machine.handle(EpisodeEvent.ACT)
             self._actions |= reply.actions
         elif isinstance(reply, Ended):
-            side.law.handle(EpisodeEvent.END)
+            side.machine.handle(EpisodeEvent.END)
             self._compare(server_id, side, reply)
 
     def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,10 +217,10 @@ class JointEpisode:
         return {agent_id: actions[agent_id] for agent_id in observations}
 
     def _compare(self, server_id: str, side: ServerSide, ended: Ended) -> None:
-        if ended.num_steps != side.law.t:
+        if ended.num_steps != side.machine.t:
             self.mismatches.append(
                 f"server {server_id!r} counted {ended.num_steps} steps of episode "
-                f"{self.episode_id}, the client {side.law.t}"
+                f"{self.episode_id}, the client {side.machine.t}"
             )
         for agent_id, value in side.returns.items():
             theirs = ended.returns.get(agent_id, 0.0)
@@ -243,8 +243,3 @@ class JointEpisode:
         return AssignmentError(
             f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
         )
-
-    def check_may_act(self) -> None:
-        """Raises `EpisodeMisuse` if no step may follow now."""
-        if not self.is_open:
-            raise EpisodeMisuse(f"episode {self.episode_id} is over; start another one")

@@ -23,13 +23,13 @@ from muxrl.protocol.messages import Mode, Refused, ServerSpec
 
 logger = logging.getLogger(__name__)
 
-_CARRIERS: dict[str, Callable[..., Transport]] = {
+_TRANSPORTS: dict[str, Callable[..., Transport]] = {
     "websocket": WebSocketTransport,
     "http": HttpTransport,
 }
 
 
-class Turn:
+class Outbox:
     """Everything that goes to the servers at one time: one frame for each, many episodes in it."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class MultiplexingClient:
             they are named, and the names must be the servers' own ids.
         token: bearer token of all servers, "" for none.
         timeout_s: longest wait for one answer. A server may hold one while it learns.
-        carrier: "websocket" (msgpack) or "http" (JSON).
+        transport: "websocket" (msgpack) or "http" (JSON).
 
     Raises:
         AssignmentError: two servers claim one agent, or a name is not the server's own.
@@ -67,9 +67,9 @@ class MultiplexingClient:
         *,
         token: str = "",
         timeout_s: float = 120.0,
-        carrier: Literal["websocket", "http"] = "websocket",
+        transport: Literal["websocket", "http"] = "websocket",
     ) -> None:
-        make = _CARRIERS[carrier]
+        make = _TRANSPORTS[transport]
         named: Iterable[tuple[str | None, str | Transport]] = (
             servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
         )
@@ -131,9 +131,9 @@ class MultiplexingClient:
         """
         mode: Mode = "train" if training_enabled else "eval"
         episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
-        turn = Turn()
-        turn.add(episode, episode.start())
-        self._exchange_one(turn, episode)
+        outbox = Outbox()
+        outbox.add(episode, episode.start())
+        self._exchange_one(outbox, episode)
         return episode.episode_id
 
     def get_action(
@@ -159,9 +159,9 @@ class MultiplexingClient:
         if not isinstance(episode_id, str):
             return self._get_actions(episode_id, observations, state or {})
         episode = self._find(episode_id)
-        turn = Turn()
-        turn.add(episode, episode.step(observations, state))
-        self._exchange_one(turn, episode)
+        outbox = Outbox()
+        outbox.add(episode, episode.step(observations, state))
+        self._exchange_one(outbox, episode)
         return episode.take_actions(observations)
 
     def _get_actions(
@@ -170,10 +170,10 @@ class MultiplexingClient:
         episodes = [self._find(episode_id) for episode_id in episode_ids]
         for episode_id in episode_ids:  # before any of them has moved on
             self.check_agents(observations[episode_id])
-        turn = Turn()
+        outbox = Outbox()
         for e in episodes:
-            turn.add(e, e.step(observations[e.episode_id], states.get(e.episode_id)))
-        failures = self.exchange(turn)
+            outbox.add(e, e.step(observations[e.episode_id], states.get(e.episode_id)))
+        failures = self.exchange(outbox)
         if failures:
             raise next(iter(failures.values()))
         return {e.episode_id: e.take_actions(observations[e.episode_id]) for e in episodes}
@@ -198,9 +198,9 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        turn = Turn()
-        turn.add(episode, episode.step(observations, state, actions))
-        self._exchange_one(turn, episode)
+        outbox = Outbox()
+        outbox.add(episode, episode.step(observations, state, actions))
+        self._exchange_one(outbox, episode)
 
     def log_returns(
         self,
@@ -251,9 +251,9 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        turn = Turn()
-        turn.add(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
-        self._exchange_one(turn, episode)
+        outbox = Outbox()
+        outbox.add(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
+        self._exchange_one(outbox, episode)
 
     def abort_episode(self, episode_id: str, reason: str = "") -> None:
         """Closes an episode early everywhere; servers keep it as truncated at its last step."""
@@ -297,7 +297,7 @@ class MultiplexingClient:
         episode_id: str | None = None,
         should_explore: bool | Mapping[str, bool] | None = None,
     ) -> JointEpisode:
-        """Makes an episode that no server knows yet: its `start` is to be put into a `Turn`."""
+        """Makes an episode that no server knows yet: its `start` is to be put into a `Outbox`."""
         episode_id = episode_id or uuid.uuid4().hex
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
@@ -312,19 +312,19 @@ class MultiplexingClient:
         self._episodes[episode_id] = episode
         return episode
 
-    def exchange(self, turn: Turn) -> dict[str, EpisodeAborted]:
+    def exchange(self, outbox: Outbox) -> dict[str, EpisodeAborted]:
         """Sends a frame to every server that is spoken to, then takes in every answer.
 
         Returns:
             The episodes that a server refused, by id; they are closed on all servers.
 
         Raises:
-            ServerUnavailable: a server does not answer; all episodes of the turn are closed on
+            ServerUnavailable: a server does not answer; all episodes of the outbox are closed on
                 the others.
         """
         sent: list[str] = []
         lost: ServerUnavailable | None = None
-        for server_id, items in turn.items.items():
+        for server_id, items in outbox.items.items():
             try:
                 self._transports[server_id].send(items)
                 sent.append(server_id)
@@ -334,11 +334,11 @@ class MultiplexingClient:
         for server_id in sent:
             try:
                 replies = self._transports[server_id].receive()
-                self._hear(server_id, turn, replies, failures)
+                self._hear(server_id, outbox, replies, failures)
             except ServerUnavailable as error:
                 lost = error
         if lost is not None:
-            for owners in turn.owners.values():
+            for owners in outbox.owners.values():
                 for episode in owners:
                     if episode.is_open:
                         self._abort(episode, f"lost server {lost.server_id}", lost.server_id)
@@ -347,7 +347,7 @@ class MultiplexingClient:
         for episode_id, failure in failures.items():
             episode = self._episodes.pop(episode_id)
             self._abort(episode, str(failure), without=None)
-        for owners in turn.owners.values():
+        for owners in outbox.owners.values():
             for episode in owners:
                 if not episode.is_open:
                     self._forget(episode)
@@ -356,11 +356,11 @@ class MultiplexingClient:
     def _hear(
         self,
         server_id: str,
-        turn: Turn,
+        outbox: Outbox,
         replies: Sequence[Any],
         failures: dict[str, EpisodeAborted],
     ) -> None:
-        owners = turn.owners[server_id]
+        owners = outbox.owners[server_id]
         if len(replies) != len(owners):
             story = replies[0].message if replies and isinstance(replies[0], Refused) else ""
             raise ServerUnavailable(
@@ -393,8 +393,8 @@ class MultiplexingClient:
                 logger.error("counts differ: %s", story)
             episode.mismatches = []
 
-    def _exchange_one(self, turn: Turn, episode: JointEpisode) -> None:
-        failures = self.exchange(turn)
+    def _exchange_one(self, outbox: Outbox, episode: JointEpisode) -> None:
+        failures = self.exchange(outbox)
         if failures:
             raise next(iter(failures.values()))
 

@@ -15,7 +15,7 @@ class PolicyClient(MultiplexingClient):
         server: "host:port", "http://host:port", or a ready transport.
         token: bearer token, "" for none.
         timeout_s: longest wait for one answer.
-        carrier: "websocket" (msgpack) or "http" (JSON).
+        transport: "websocket" (msgpack) or "http" (JSON).
     """
 
     def __init__(
@@ -24,6 +24,6 @@ class PolicyClient(MultiplexingClient):
         *,
         token: str = "",
         timeout_s: float = 120.0,
-        carrier: Literal["websocket", "http"] = "websocket",
+        transport: Literal["websocket", "http"] = "websocket",
     ) -> None:
-        super().__init__([server], token=token, timeout_s=timeout_s, carrier=carrier)
+        super().__init__([server], token=token, timeout_s=timeout_s, transport=transport)

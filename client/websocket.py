@@ -1,4 +1,4 @@
-"""WebSocket, one msgpack frame a message: the carrier of the step path.
+"""WebSocket, one msgpack frame a message: the transport of the step path.
 
 The protocol is `websockets`' sans-I/O half, run over a plain blocking socket. Its ready-made
 blocking client reads in a second thread, and handing every answer from thread to thread costs

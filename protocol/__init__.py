@@ -1,6 +1,6 @@
 """What a simulation and a policy server say to each other: messages, codec, episode law.
 
-Nothing here does I/O, reads a clock, or imports ray or torch: both sides and every carrier
+Nothing here does I/O, reads a clock, or imports ray or torch: both sides and every transport
 run the same values through the same code. ``docs/protocol.md`` tells the story.
 """
 

@@ -61,7 +61,7 @@ TRANSITIONS: dict[tuple[EpisodeState, EpisodeEvent], EpisodeState] = {
 }
 
 
-class EpisodeLaw:
+class EpisodeStateMachine:
     """One episode's state and the index of its next step.
 
     Args:

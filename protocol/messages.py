@@ -121,13 +121,6 @@ class BatchReply(msgspec.Struct):
     replies: list[AnyReply]
 
 
-class PolicyInfo(msgspec.Struct):
-    """What one policy sees and does."""
-
-    observation_space: Space
-    action_space: Space
-
-
 class AgentInfo(msgspec.Struct, omit_defaults=True):
     """Where an agent belongs on its server."""
 

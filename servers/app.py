@@ -1,8 +1,8 @@
-"""The rim of a policy server: items in, answers out, whatever carries them.
+"""The app of a policy server: items in, answers out, over any transport.
 
 Exceptions become answers here and nowhere else. A refused item is answered as such; the other
 items of its frame, the other episodes and the connection go on. `muxrl.servers.websocket` and
-`muxrl.servers.http` are the carriers.
+`muxrl.servers.http` are the transports.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _IDLE_EXPIRIES_LOGGED = 5
 
 
 @dataclass
-class Rim:
-    """What all carriers share.
+class PolicyServerApp:
+    """What all transports share.
 
     Args:
         address: "host:port", for messages.

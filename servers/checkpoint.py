@@ -1,11 +1,11 @@
-"""Checkpoints: RLlib's, with a file of ours beside it, and the policies that are in one.
+"""Checkpoints: RLlib's files, and a note of what they are of.
 
-RLlib's checkpoint holds the modules whole: their classes, spaces, settings and weights, so that
-they can be built again without the algorithm and its config. What it does not hold is how a
-server used them: that is in ``muxrl.json``, which is written last, so that a checkpoint that has
-it is complete. One without it, of plain RLlib, can be read all the same.
+RLlib stores modules with their classes, spaces, settings and weights, so that they can be built
+again without the algorithm and its config. The note, ``muxrl.json``, says how a server used them.
+It is written last, so that a checkpoint that has it is complete. A checkpoint of plain RLlib, which
+has none, can be read, too.
 
-RLlib's files are pickles, and loading one runs what is in it: load only what you trust.
+RLlib's files are pickles, and loading a pickle runs the code in it: load only what you trust.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _MOST_LISTED = 8
 def save_checkpoint(
     algo: Algorithm, plan: ServerPlan, path: Path, counts: Mapping[str, Any]
 ) -> None:
-    """Writes a checkpoint; nothing may train meanwhile.
+    """Writes a checkpoint; no training may go on meanwhile.
 
     Args:
         algo: of the server.
-        plan: likewise; no token is written.
+        plan: the server's; its token is not written.
         path: a folder; made if absent.
-        counts: how far training is, such as ``env_steps``.
+        counts: how far training has come, such as ``env_steps``.
 
     Raises:
         OSError: it cannot be written.
     """
     path.mkdir(parents=True, exist_ok=True)
     about = path / ABOUT_FILE
-    about.unlink(missing_ok=True)  # of a checkpoint that is being replaced
+    about.unlink(missing_ok=True)  # a checkpoint may be replaced
     algo.save_to_path(path.absolute())
     text = json.dumps({"format": _FORMAT, **_about(plan), **counts}, indent=2) + "\n"
     half = about.with_suffix(".half")
@@ -87,7 +87,7 @@ class Checkpoint:
 
     Attributes:
         path: its folder, absolute.
-        about: what ``muxrl.json`` says, {} if there is none.
+        about: the content of ``muxrl.json``, {} if there is none.
     """
 
     path: Path
@@ -95,10 +95,10 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path) -> Checkpoint:
-        """Finds a checkpoint; nothing of RLlib's is loaded yet.
+        """Finds a checkpoint, without loading RLlib's files.
 
         Raises:
-            AlgorithmProblem: there is none, or it is of a newer muxrl.
+            AlgorithmProblem: there is none, or another version of muxrl wrote it.
         """
         path = path.expanduser().absolute()
         if not path.is_dir():
@@ -129,15 +129,15 @@ class Checkpoint:
 
     @property
     def algorithm(self) -> str | None:
-        """Name of the algorithm that trained it, None if nobody wrote that down."""
+        """Name of the algorithm that trained it, None if there is no note."""
         return self.about.get("algorithm")
 
     @property
     def env_steps(self) -> int:
-        """Env steps of training before it; exploration schedules stand there.
+        """Env steps of training so far, which exploration schedules go by.
 
         Raises:
-            AlgorithmProblem: RLlib's file that says so is broken.
+            AlgorithmProblem: RLlib's file with this count is broken.
         """
         path = self.path / "env_runner" / "state.pkl"
         try:
@@ -150,7 +150,7 @@ class Checkpoint:
             ) from error
 
     def load_modules(self) -> dict[str, RLModule]:
-        """Builds the modules as they act: without critics, mixers and targets.
+        """Builds the modules for acting: without critics, mixers and targets.
 
         Raises:
             AlgorithmProblem: a file is missing or broken, or a class cannot be imported.
@@ -175,6 +175,6 @@ class Checkpoint:
 
 
 def _checkpoints_below(path: Path) -> list[Path]:
-    """The checkpoints in a run's folder, in its `checkpoints`, or in one server's."""
+    """Returns the checkpoints in a run's folder, in its `checkpoints`, or in one server's."""
     candidates = (p for depth in ("*", "*/*", "*/*/*") for p in path.glob(depth))
     return [p for p in candidates if (p / _MODULES).is_dir()]

@@ -113,7 +113,7 @@ class ServerPlan:
     groups: dict[str, tuple[str, ...]]
     """Team name to members, in the order in which they enter the team's arrays."""
     state_size: int | None
-    """Length of the global state that the simulation sends, None: the members' observations."""
+    """Length of the global state that the simulation is asked for; None: it is not asked."""
     team_reward: Literal["sum", "mean"]
     settings: dict[str, Any]
     model: dict[str, Any]
@@ -125,12 +125,8 @@ class ServerPlan:
     seed: int
     resources: ResourcesConfig
     limits: LimitsConfig
-    is_central: bool = False
-    """Whether agents are recorded one by one with the state that their critic sees (MAPPO)."""
     rl_module: str = ""
     """Import path of the user's own RLModule, "": the algorithm's default."""
-    follows_masks: bool = False
-    """Whether the networks of agents alone are given action masks apart, and follow them."""
     late_members: Literal["refuse", "allow"] = "refuse"
     """Whether a team may act for the first time in an episode without all of its members."""
     use_global_state: bool = True
@@ -141,4 +137,4 @@ class ServerPlan:
     @property
     def reads_state(self) -> bool:
         """Whether the simulation is asked for its global state."""
-        return self.state_size is not None and (bool(self.groups) or self.is_central)
+        return self.state_size is not None

@@ -88,7 +88,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             feed: where batches come from.
             needs_log_probabilities: whether the learner reads them.
             fills_replay: whether RLlib's replay buffer for several agents takes the episodes.
-            reads_lists: whether the learner stacks what was recorded itself, as `EpisodeBatch`
+            reads_lists: whether the learner stacks what was recorded itself, as `EpisodesToBatch`
                 does, so that it need not be done twice.
         """
         self._feed = feed

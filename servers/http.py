@@ -24,18 +24,18 @@ from muxrl.protocol.messages import (
     Refused,
     StartEpisode,
 )
-from muxrl.servers.app import AnyItem, Rim
+from muxrl.servers.app import AnyItem, PolicyServerApp
 
-Endpoint = Callable[[Rim, Request], Awaitable[object]]
+Endpoint = Callable[[PolicyServerApp, Request], Awaitable[object]]
 
 
-async def _body(rim: Rim, request: Request) -> bytes:
+async def _body(app: PolicyServerApp, request: Request) -> bytes:
     """Reads a request's body.
 
     Raises:
         MessageTooLarge: over the limit, which is noticed while it comes in.
     """
-    limit = rim.spec.max_message_bytes
+    limit = app.spec.max_message_bytes
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -48,52 +48,52 @@ async def _body(rim: Rim, request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def _get_spec(rim: Rim, request: Request) -> object:
-    return rim.spec
+async def _get_spec(app: PolicyServerApp, request: Request) -> object:
+    return app.spec
 
 
-async def _get_status(rim: Rim, request: Request) -> object:
-    return rim.status()
+async def _get_status(app: PolicyServerApp, request: Request) -> object:
+    return app.status()
 
 
-async def _get_health(rim: Rim, request: Request) -> object:
-    status = rim.status()
+async def _get_health(app: PolicyServerApp, request: Request) -> object:
+    status = app.status()
     return {"status": status.phase, "server_id": status.server_id, "problem": status.problem}
 
 
-async def _post_batch(rim: Rim, request: Request) -> object:
-    batch = decode_json(await _body(rim, request), Batch)
-    return BatchReply(await rim.answered(batch.items))
+async def _post_batch(app: PolicyServerApp, request: Request) -> object:
+    batch = decode_json(await _body(app, request), Batch)
+    return BatchReply(await app.answered(batch.items))
 
 
-async def _post_start(rim: Rim, request: Request) -> object:
-    body = msgspec.json.decode(await _body(rim, request) or b"{}", type=dict)
-    return await _one(rim, StartEpisode, {"episode_id": uuid.uuid4().hex, **body})
+async def _post_start(app: PolicyServerApp, request: Request) -> object:
+    body = msgspec.json.decode(await _body(app, request) or b"{}", type=dict)
+    return await _one(app, StartEpisode, {"episode_id": uuid.uuid4().hex, **body})
 
 
-async def _post_end(rim: Rim, request: Request) -> object:
-    body = msgspec.json.decode(await _body(rim, request) or b"{}", type=dict)
-    return await _one(rim, EndEpisode, {**body, "episode_id": request.path_params["episode_id"]})
+async def _post_end(app: PolicyServerApp, request: Request) -> object:
+    body = msgspec.json.decode(await _body(app, request) or b"{}", type=dict)
+    return await _one(app, EndEpisode, {**body, "episode_id": request.path_params["episode_id"]})
 
 
-async def _post_abort(rim: Rim, request: Request) -> object:
-    body = msgspec.json.decode(await _body(rim, request) or b"{}", type=dict)
-    return await _one(rim, AbortEpisode, {**body, "episode_id": request.path_params["episode_id"]})
+async def _post_abort(app: PolicyServerApp, request: Request) -> object:
+    body = msgspec.json.decode(await _body(app, request) or b"{}", type=dict)
+    return await _one(app, AbortEpisode, {**body, "episode_id": request.path_params["episode_id"]})
 
 
-async def _post_shutdown(rim: Rim, request: Request) -> object:
-    if not rim.token:
+async def _post_shutdown(app: PolicyServerApp, request: Request) -> object:
+    if not app.token:
         raise Unauthorized(
-            f"server {rim.spec.server_id!r} has no token, so nobody may stop it from outside; "
+            f"server {app.spec.server_id!r} has no token, so nobody may stop it from outside; "
             "set servers.NAME.token"
         )
-    rim.shutdown()
+    app.shutdown()
     return {"status": "stopping"}
 
 
-async def _one(rim: Rim, kind: type[AnyItem], fields: dict[str, object]) -> object:
+async def _one(app: PolicyServerApp, kind: type[AnyItem], fields: dict[str, object]) -> object:
     item = decode_json(encode_json({"type": kind.__struct_config__.tag, **fields}), kind)
-    return (await rim.answered([item]))[0]
+    return (await app.answered([item]))[0]
 
 
 def _json(value: object, code: int = 200) -> Response:
@@ -101,19 +101,19 @@ def _json(value: object, code: int = 200) -> Response:
     return Response(encode_json(value), code, headers, media_type="application/json")
 
 
-def make_app(rim: Rim) -> Starlette:
+def make_asgi_app(app: PolicyServerApp) -> Starlette:
     """Returns the ASGI application of one server: HTTP, JSON in and out."""
 
     def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
-                rim.authorize(request.headers.get("authorization"))
-                value = await endpoint(rim, request)
+                app.authorize(request.headers.get("authorization"))
+                value = await endpoint(app, request)
             except ProtocolError as error:
-                rim.num_refused += 1
+                app.num_refused += 1
                 return _json(Refused("", code=error.code, message=error.message), error.code)
             except msgspec.DecodeError as error:
-                rim.num_refused += 1
+                app.num_refused += 1
                 return _json(Refused("", code=400, message=f"not JSON: {error}"), 400)
             return _json(value, value.code if isinstance(value, Refused) else 200)
 

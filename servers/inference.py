@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
 from muxrl.servers.episodes.episode import PendingStep, SeatRequest
 from muxrl.servers.numpy_mlp import MAX_BATCH, Forward, numpy_policy
-from muxrl.servers.teams import ACTING_KEYS, NO_ACTION
+from muxrl.servers.teams import NO_ACTION
 
 Extras = dict[str, Any]
 
@@ -130,7 +130,7 @@ class Inference:
 
     def _act(self, policy_id: str, requests: list[SeatRequest], should_explore: bool) -> None:
         if self._live.acts_in_numpy[policy_id]:
-            self._act_in_numpy(self._live.modules[policy_id], requests, should_explore)
+            self._act_in_numpy(policy_id, requests, should_explore)
             return
         forward = self._live.numpy[policy_id]
         is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
@@ -154,10 +154,14 @@ class Inference:
                 record.extra_outputs[Columns.STATE_OUT] = record.next_module_state
                 record.module_state, record.next_module_state = record.next_module_state, None
 
-    def _act_in_numpy(self, module: Any, requests: list[SeatRequest], should_explore: bool) -> None:
-        """For modules that offer it (QMIX's): see `QMIXTorchRLModule.act_in_numpy`."""
+    def _act_in_numpy(
+        self, policy_id: str, requests: list[SeatRequest], should_explore: bool
+    ) -> None:
+        """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
+        module: Any = self._live.modules[policy_id]
         observations = [request.observation for request in requests]
-        obs = {key: _rows([o[key] for o in observations]) for key in ACTING_KEYS}
+        keys = self._live.acting_keys[policy_id] or ()
+        obs = {key: _rows([o[key] for o in observations]) for key in keys}
         state = None
         if module.is_stateful():
             states = [_state_of(request, module) for request in requests]

@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
 from muxrl.servers.algorithms.action_masks import has_action_mask
-from muxrl.servers.algorithms.on_policy import LeanUpdate
-from muxrl.servers.algorithms.registry import AlgorithmEntry
+from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
 from muxrl.servers.policies import Record, ServerProblem
-from muxrl.servers.seats import Seat, make_seats
+from muxrl.servers.seats import Seat
 from muxrl.servers.trainer import Trainer
 
 
@@ -45,7 +42,7 @@ class LearnedPolicies:
         max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
-        seats = make_seats(plan)
+        seats = entry.seating.make_seats(plan)
         self.algo = build_algorithm(plan, entry, seats)
         runner = self.algo.env_runner
         assert isinstance(runner, ExternalEnvRunner)
@@ -63,7 +60,7 @@ class LearnedPolicies:
             plan,
             seats,
             self.feed,
-            batch_env_steps=batch_env_steps(config, entry),
+            batch_env_steps=entry.batch_env_steps(config),
             needs_whole_episodes=config.batch_mode == "complete_episodes",
             lookback=1 if self.acting.is_stateful else 0,
             policy_for=config.policy_mapping_fn,
@@ -101,20 +98,8 @@ class LearnedPolicies:
 
 
 def is_lean(algo: Algorithm) -> bool:
-    """Whether its learner makes its batches in one pass; see `LeanUpdate`."""
-    learner = algo.learner_group._learner
-    return isinstance(learner, LeanUpdate) and learner.is_lean
-
-
-def batch_env_steps(config: AlgorithmConfig, entry: AlgorithmEntry) -> int:
-    """Returns how many recorded env steps make one batch for `sample()`.
-
-    Algorithms without a replay get their whole train batch at once, so that all of it is from
-    the same weights; those with one get the smallest fragment that they ask for.
-    """
-    if entry.takes_whole_batches:
-        return config.total_train_batch_size
-    return int(config.get_rollout_fragment_length())
+    """Whether its learner makes its batches in one pass, and says so by its own `is_lean`."""
+    return getattr(algo.learner_group._learner, "is_lean", False)
 
 
 def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Seat]) -> Algorithm:
@@ -133,13 +118,12 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
         return mapping[agent_id]
 
     try:
-        config = entry.make_config(plan.settings, plan.model, plan.rl_module)
-        if (
-            entry.masked_module is not None
-            and not plan.rl_module
-            and any(has_action_mask(seat.observation_space) for seat in seats.values())
-        ):
-            config.rl_module(rl_module_spec=RLModuleSpec(module_class=entry.masked_module))
+        config = entry.make_config(
+            plan.settings,
+            plan.model,
+            plan.rl_module,
+            has_masks=any(has_action_mask(seat.observation_space) for seat in seats.values()),
+        )
         config.environment(env=None)
         config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
         config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)

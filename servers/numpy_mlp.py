@@ -1,8 +1,8 @@
 """The forward pass of RLlib's default small networks in numpy, for the step path.
 
 Acting for a few agents is a handful of products of tiny matrices, and torch takes about 10 µs
-to begin each of them. Where a module is RLlib's default MLP policy, on the CPU, the same numbers
-come from numpy at a fraction of that; every other module goes through its own ``forward``.
+to begin each of them. Numpy computes the same numbers at a fraction of that. It is used where a
+module is RLlib's default MLP policy on the CPU; all others go through their own ``forward``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from muxrl.servers.algorithms.action_masks import (
     UNAVAILABLE,
     MaskablePPOTorchRLModule,
 )
-from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 
 MAX_BATCH = 64
 """Rows up to which numpy wins; torch's kernels are faster beyond."""
@@ -29,17 +28,23 @@ MAX_BATCH = 64
 Forward = Callable[[Any], np.ndarray]
 """Stacked observations, an array or a dict of them, to distribution inputs."""
 
-_KNOWN_FORWARDS = (
-    DefaultPPOTorchRLModule._forward,
-    MaskablePPOTorchRLModule._forward,
-    MAPPOTorchRLModule._forward,
-)
+_KNOWN_FORWARDS = (DefaultPPOTorchRLModule._forward, MaskablePPOTorchRLModule._forward)
 
 _ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], Any]] = {
     nn.Tanh: lambda x: np.tanh(x, out=x),
     nn.ReLU: lambda x: np.maximum(x, 0.0, out=x),
     nn.Identity: lambda x: x,
 }
+
+
+def is_pi_of_encoder(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a module's ``_forward`` that is ``pi(encoder(obs))``, so that numpy may replace it.
+
+    ``obs`` are the module's `acting_keys` in a row but for the action mask, which masks the logits.
+    An override of the method is not decorated, so it is not replaced.
+    """
+    forward.is_pi_of_encoder = True  # type: ignore[attr-defined]
+    return forward
 
 
 def numpy_policy(module: Any) -> Forward | None:
@@ -58,8 +63,9 @@ def numpy_policy(module: Any) -> Forward | None:
         None where the module is not one whose forward pass is known exactly: another class, an
         override of its forward pass, a recurrent or convolutional encoder, a GPU.
     """
+    forward_of_class = getattr(type(module), "_forward", None)
     is_known = (
-        getattr(type(module), "_forward", None) in _KNOWN_FORWARDS
+        (forward_of_class in _KNOWN_FORWARDS or hasattr(forward_of_class, "is_pi_of_encoder"))
         and not module.is_stateful()
         and all(parameter.device.type == "cpu" for parameter in module.parameters())
     )

@@ -1,13 +1,13 @@
-"""Seats: who takes part in a server's episodes, as RLlib records it.
+"""Seats: a server's agents as RLlib records them.
 
-A simulation speaks of agents; RLlib's recorder speaks of agents, too, but a QMIX team is *one*
-of them there. A seat is one such recorded agent: an agent alone (`SoloSeat`) or a team
-(`TeamSeat`). Seats are made once for a server; what changes in an episode is in `SeatRecord`.
+A simulation's agents and RLlib's need not be the same: a team is one RLlib agent. A seat is one
+RLlib agent, and stands for one or more of the simulation's: `SoloSeat` for an agent alone, others
+come with their algorithm (see `Seating`). Seats are made once for a server; what changes in an
+episode is in `SeatRecord`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -18,30 +18,26 @@ from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.config import AgentPlan
 from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
-    STATE_KEY,
     module_observation_reader,
     module_observation_space,
     split_mask,
-    split_state,
     to_gymnasium,
     without_mask,
-    without_state,
 )
-from muxrl.servers.teams import NO_ACTION, TeamProblem, TeamSpec, team_reward
 
 Observations = Mapping[str, Any]
 
 
-class Moment(NamedTuple):
+class StepView(NamedTuple):
     """What the simulation shows at one step, to all seats."""
 
     observations: Observations
     state: Any = None
     """The simulation's global state, if it has been asked for."""
-    left: Collection[str] = ()
+    departed: Collection[str] = ()
     """Agents that have left for good by now."""
 
 
@@ -73,8 +69,8 @@ class Seat(Protocol):
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        """Returns the recorded observation, or None if no member observes at this moment."""
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        """Returns the recorded observation, or None if no member observes at this step."""
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         """Returns the recorded reward."""
@@ -85,7 +81,7 @@ class Seat(Protocol):
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         """Returns the recorded form of actions that were taken elsewhere, None if none were.
 
-        Of a team it has `NO_ACTION` for the members whose action is their policy's.
+        For a team it has `NO_ACTION` for every member without a logged action.
         """
 
 
@@ -95,8 +91,8 @@ class SoloSeat:
     Args:
         agent_id: the agent.
         plan: its own.
-        follows_mask: whether an action mask is kept apart from the rest of the observation, as
-            `masked_space` says, or is flattened with it.
+        follows_mask: whether an action mask is kept apart from the rest of the observation (see
+            `masked_space`), or is flattened with it.
     """
 
     def __init__(self, agent_id: str, plan: AgentPlan, *, follows_mask: bool = False) -> None:
@@ -114,8 +110,8 @@ class SoloSeat:
         self._read = module_observation_reader(space)
         self._to_env = _action_writer(self.action_space)
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        value = moment.observations.get(self.seat_id)
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        value = step_view.observations.get(self.seat_id)
         if value is None or not self._is_masked:
             return None if value is None else self._read(value)
         mask = np.asarray(value[ACTION_MASK_KEY], np.float32)
@@ -148,108 +144,6 @@ class SoloSeat:
         return value
 
 
-class TeamSeat:
-    """A team that is recorded as one agent, named after its group."""
-
-    def __init__(self, group: str, plan: ServerPlan) -> None:
-        self.seat_id = group
-        self.members = plan.groups[group]
-        self._plans = {m: plan.agents[m] for m in self.members}
-        self.policy_id = self._plans[self.members[0]].policy_id
-        self._how = plan.team_reward
-        self._has_state = plan.state_size is not None
-        self._refuses_late = plan.late_members == "refuse"
-        self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        self._masked: set[str] = set()
-        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        observation_spaces: dict[str, gymnasium.Space] = {}
-        state_size = plan.state_size
-        for member, agent in self._plans.items():
-            space, state_space = split_state(agent.observation_space)
-            if state_space is not None:
-                self._state_readers[member] = _flat(module_observation_reader(state_space))
-                if plan.state_size is None and plan.use_global_state:
-                    state_size = math.prod(module_observation_space(state_space).shape)
-            space, has_mask = split_mask(space)
-            if has_mask:
-                self._masked.add(member)
-            observation_spaces[member] = _one_dimensional(module_observation_space(space))
-            self._readers[member] = _flat(module_observation_reader(space))
-        self.team = TeamSpec(
-            self.members,
-            observation_spaces,
-            {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
-            state_size,
-            marks_left=not self._refuses_late,
-        )
-        self._is_state_observed = plan.state_size is None and state_size is not None
-        self.observation_space: gymnasium.Space = self.team.observation_space
-        self.action_space: gymnasium.Space = self.team.action_space
-
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        mine: dict[str, Any] = {}
-        masks: dict[str, Any] = {}
-        state = moment.state if self._has_state else None
-        for member in self.members:
-            value = moment.observations.get(member)
-            if value is None:
-                continue
-            if member in self._state_readers:
-                if self._is_state_observed and state is None:  # it is the same in all of them
-                    state = self._state_readers[member](value[STATE_KEY])
-                value = without_state(value)
-            if member in self._masked:
-                masks[member] = value[ACTION_MASK_KEY]
-                value = without_mask(value)
-            mine[member] = self._readers[member](value)
-        if not mine:
-            return None
-        if self._refuses_late and not record.has_begun:
-            missing = [m for m in self.members if m not in mine and m not in moment.left]
-            if missing:
-                raise ValueMismatch(
-                    f"group {self.seat_id!r} acts for the first time in this episode without "
-                    f"its member {missing[0]!r}; where members take turns or join late, set "
-                    "late_members: allow for the server",
-                    agent_id=missing[0],
-                    expected=f"observations of {list(self.members)}",
-                    got=f"observations of {list(mine)}",
-                )
-        try:
-            return self.team.observe(mine, masks or None, state, record.last_actions, moment.left)
-        except TeamProblem as error:
-            raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
-
-    def reward(self, rewards: Mapping[str, float]) -> float:
-        mine = {m: rewards[m] for m in self.members if m in rewards}
-        return team_reward(mine, self._how, len(self.members)) if mine else 0.0
-
-    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
-        chosen = self.team.split(action, [m for m in self.members if m in acting])
-        # Who was not asked keeps its own.
-        record.last_actions = {**record.last_actions, **chosen}
-        return chosen
-
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        if not any(m in logged for m in self.members):
-            return None
-        return np.array([int(logged.get(m, NO_ACTION)) for m in self.members], dtype=np.int64)
-
-
-def make_seats(plan: ServerPlan) -> dict[str, Seat]:
-    """Returns the seats of a server by id: its groups, then its agents in no group."""
-    if plan.is_central:
-        # Here, not above: they are built of the seats in this module.
-        from muxrl.servers.algorithms.mappo.seats import make_central_seats
-
-        return make_central_seats(plan)
-    seats: dict[str, Seat] = {group: TeamSeat(group, plan) for group in plan.groups}
-    for agent_id, agent in plan.agents.items():
-        if agent.group is None:
-            seats[agent_id] = SoloSeat(agent_id, agent, follows_mask=plan.follows_masks)
-    return seats
-
-
 def _action_writer(space: gymnasium.Space) -> Callable[[Any], Any]:
     if isinstance(space, gymnasium.spaces.Discrete):
         start = int(space.start)
@@ -258,11 +152,3 @@ def _action_writer(space: gymnasium.Space) -> Callable[[Any], Any]:
         # Policies act in [-1, 1], RLlib's normalised actions; the simulation's range is wider.
         return lambda action: unsquash_action(np.asarray(action), space)
     return np.asarray
-
-
-def _one_dimensional(box: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(box.low.ravel(), box.high.ravel(), dtype=np.float32)
-
-
-def _flat(read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
-    return lambda value: read(value).reshape(-1)

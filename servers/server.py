@@ -23,12 +23,12 @@ import uvicorn
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
-from muxrl.servers.app import Rim, expire_episodes
+from muxrl.servers.app import PolicyServerApp, expire_episodes
 from muxrl.servers.batcher import Batcher
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
-from muxrl.servers.http import make_app
+from muxrl.servers.http import make_asgi_app
 from muxrl.servers.learned_policies import LearnedPolicies
 from muxrl.servers.policies import Policies, Record, ServerProblem, StillLearning
 from muxrl.servers.websocket import WebSocketConnection
@@ -68,7 +68,7 @@ class PolicyServer:
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])
         torch.set_num_threads(plan.resources.num_torch_threads)
         self.policies = make_policies(plan, max_iterations, self._fail)
-        self._rim = Rim(
+        self._app = PolicyServerApp(
             spec=self.spec(),
             address=self.address,
             token=plan.token,
@@ -80,12 +80,12 @@ class PolicyServer:
         )
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
-                make_app(self._rim),
+                make_asgi_app(self._app),
                 loop="uvloop",
                 http="httptools",
                 # It neither deflates, since frames are small, nor pings: a simulation may think for
                 # minutes between two steps, and who is gone is found by its episodes' expiry.
-                ws=functools.partial(WebSocketConnection, self._rim),  # type: ignore[arg-type]
+                ws=functools.partial(WebSocketConnection, self._app),  # type: ignore[arg-type]
                 proxy_headers=False,
                 lifespan="off",
                 log_config=None,
@@ -220,7 +220,7 @@ class PolicyServer:
             num_expired=counts.num_expired,
             iteration=policies.iteration,
             weights_seq_no=policies.acting.weights_seq_no,
-            num_refused=self._rim.num_refused,
+            num_refused=self._app.num_refused,
             episode_return_mean=counts.episode_return_mean,
             problem=self._problem,
         )

@@ -6,6 +6,7 @@ integers) as `gymnasium.spaces.utils.flatten` does it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -75,6 +76,22 @@ def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]
         return np.asarray(gym_utils.flatten(gym_space, value), dtype=np.float32)
 
     return flattened
+
+
+def flat_size(space: plain.Space) -> int:
+    """Returns the length of a value of `space` as one flat array, integers one-hot."""
+    if isinstance(space, plain.Box):
+        return math.prod(space.shape)
+    if isinstance(space, plain.Discrete | plain.MultiBinary):
+        return space.n
+    if isinstance(space, plain.MultiDiscrete):
+        return sum(space.nvec)
+    return sum(
+        map(
+            flat_size,
+            space.spaces.values() if isinstance(space, plain.DictSpace) else space.spaces,
+        )
+    )
 
 
 def _as_it_is(value: Any) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""A team: several agents that one QMIX module sees as one RLlib agent.
+"""A team: several agents that are one RLlib agent, as QMIX trains them.
 
 Centralised training needs all members of a team in one transition. RLlib records episodes by
-agent, so a team *is* an agent here, whose id is the name of the group. This module is the only
-place that knows the format of such an agent's observations and actions:
+agent, so a team *is* an agent here, whose id is the name of the group. `TeamSpec` alone makes and
+reads its observations and actions:
 
 ======================  ================================  =========================================
 observation key         shape, dtype                      meaning
@@ -14,8 +14,8 @@ observation key         shape, dtype                      meaning
 ``last_action``         ``[n]`` float32                   its previous action, -1 for none
 ======================  ================================  =========================================
 
-A member that is dead, or not asked at this step, is *absent*: zero rows, ``alive`` 0, last action
--1, and a mask that allows action 0 only, which is not sent anywhere.
+A member that has departed or is not asked to act at this step is *absent*: its row is zero, its
+``alive`` 0, its last action -1, and its mask allows action 0 only, which is never sent.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ ALIVE = "alive"
 LAST_ACTION = "last_action"
 TEAM_KEYS = (OBS, STATE, ACTION_MASK, ALIVE, LAST_ACTION)
 ACTING_KEYS = (OBS, ACTION_MASK, LAST_ACTION)
-"""What a member's decision rests on; the others are for the mixer."""
+"""What a member acts on; the other keys are for the mixer."""
 
 NO_ACTION = -1
-"""The value of ``last_action`` before a member's first action; in a team's logged actions, of a
-member for whom none was logged."""
+"""``last_action`` before a member's first action, and the logged action of a member without one."""
 
 RewardRule = Literal["sum", "mean"]
 TeamObservation = dict[str, np.ndarray]
 
 
 class TeamProblem(ValueError):
-    """A team cannot be formed, or its data do not fit its spaces. Fix the caller."""
+    """A team cannot be formed, or data do not fit its spaces. Fix the caller."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,10 @@ class TeamSpec:
         action_spaces: each member's space, a ``Discrete`` starting at 0.
         state_size: length of the global state; None if there is none, and the members' padded
             observations in a row stand for it.
-        marks_left: whether that row ends with a 1 for every member that has left for good. Where
-            members also come late, zeros alone would not tell the dead from those still to come,
-            and the mixer would take a death for as harmless as a late arrival. Of no use with a
-            `state_size`: then the state is the simulation's own.
+        marks_departed: whether that row ends with a 1 for every member that has departed. Where
+            members also come late, zeros alone do not tell a member that has departed from one
+            that is still to come, and the mixer would value a death like a late arrival. Of no use
+            with a `state_size`.
 
     Raises:
         TeamProblem: no members, a member twice, a space missing or of another kind.
@@ -75,7 +74,7 @@ class TeamSpec:
     observation_spaces: Mapping[str, spaces.Space]
     action_spaces: Mapping[str, spaces.Space]
     state_size: int | None = None
-    marks_left: bool = False
+    marks_departed: bool = False
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -105,7 +104,7 @@ class TeamSpec:
 
     @cached_property
     def state_dim(self) -> int:
-        return self.state_size or self.num_members * (self.obs_dim + self.marks_left)
+        return self.state_size or self.num_members * (self.obs_dim + self.marks_departed)
 
     @cached_property
     def observation_space(self) -> spaces.Dict:
@@ -171,93 +170,81 @@ class TeamSpec:
         action_masks: Mapping[str, Any] | None = None,
         state: Any | None = None,
         last_actions: Mapping[str, int] | None = None,
-        left: Collection[str] = (),
+        departed: Collection[str] = (),
     ) -> TeamObservation:
-        """Build the team's observation; it is on the step path (about 10 µs for 3 members).
+        """Returns the team's observation; on the step path (about 10 µs for 3 members).
 
         Args:
             observations: the members that are asked to act now, ``[obs size]`` each. Agents of
                 other teams are ignored.
-            action_masks: ``[n actions of that member]`` for some or all of them; a member that
-                is not in it may choose any of its actions.
+            action_masks: ``[n actions of that member]``; a member without one may choose any of
+                its actions.
             state: ``[state_size]``, required if and only if the team was given a `state_size`.
             last_actions: each member's previous action, if it has had one.
-            left: who has left for good, members and others; for `marks_left`.
+            departed: agents that have left for good, members or not; for `marks_departed`.
 
         Returns:
-            A new dict of float32 arrays, not to be written to, as `observation_space` says.
+            A dict of float32 arrays as in `observation_space`; do not write to them.
 
         Raises:
             TeamProblem: a wrong shape, or a member that may not choose any action.
         """
-        if action_masks is None and self._are_alike and len(observations) >= self.num_members:
-            whole = self._observe_all(observations, state, last_actions, left)
-            if whole is not None:
-                return whole
-        n = self.num_members
-        obs = np.zeros((n, self.obs_dim), np.float32)
-        mask = self._absent_masks.copy()
-        alive = np.zeros(n, np.float32)
-        last = np.full(n, NO_ACTION, np.float32)
-        shapes = self._obs_shapes
-        for row, member in enumerate(self.members):
-            value = observations.get(member)
-            if value is None:
-                continue
-            value = np.asarray(value)
-            if value.shape != shapes[member]:
-                raise TeamProblem(
-                    f"agent {member!r} observed the shape {list(value.shape)}, its space says "
-                    f"{list(shapes[member])}"
-                )
-            obs[row, : value.shape[0]] = value
-            alive[row] = 1.0
-            given = action_masks.get(member) if action_masks is not None else None
-            mask[row] = self._member_masks[row] if given is None else self._padded(member, given)
-            if last_actions is not None:
-                last[row] = last_actions.get(member, NO_ACTION)
+        obs = self._stacked(observations) if action_masks is None else None
+        if obs is not None:  # the usual case, in a third of the time
+            mask, alive = self._member_masks, self._all_alive
+        else:
+            obs, mask, alive = self._padded(observations, action_masks or {})
+        last = self._no_last_action
+        if last_actions:
+            last = np.array(
+                [last_actions.get(m, NO_ACTION) if m in observations else NO_ACTION
+                 for m in self.members], np.float32)  # fmt: skip
         return {
             OBS: obs,
-            STATE: self._state(state, obs, left),
+            STATE: self._state(state, obs, departed),
             ACTION_MASK: mask,
             ALIVE: alive,
             LAST_ACTION: last,
         }
 
-    def _observe_all(
-        self,
-        observations: Mapping[str, Any],
-        state: Any | None,
-        last_actions: Mapping[str, int] | None,
-        left: Collection[str],
-    ) -> TeamObservation | None:
-        """The usual case, in a third of the time: everybody is here and they are alike.
-
-        What is always the same is one read-only array for all steps. None if it is another case,
-        or something is wrong with it.
-        """
+    def _stacked(self, observations: Mapping[str, Any]) -> np.ndarray | None:
+        """Returns the rows of a team whose members all act and are alike, None for any other."""
+        if not self._are_alike or len(observations) < self.num_members:
+            return None
         try:
-            rows = [observations[member] for member in self.members]
-            obs = np.array(rows, np.float32)
+            obs = np.array([observations[member] for member in self.members], np.float32)
         except (KeyError, ValueError):
             return None
-        if obs.shape != (self.num_members, self.obs_dim):
-            return None
-        last = self._no_last_action
-        if last_actions:
-            last = np.array([last_actions.get(m, NO_ACTION) for m in self.members], np.float32)
-        return {
-            OBS: obs,
-            STATE: self._state(state, obs, left),
-            ACTION_MASK: self._member_masks,
-            ALIVE: self._all_alive,
-            LAST_ACTION: last,
-        }
+        return obs if obs.shape == (self.num_members, self.obs_dim) else None
+
+    def _padded(
+        self, observations: Mapping[str, Any], action_masks: Mapping[str, Any]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns ``OBS``, ``ACTION_MASK`` and ``ALIVE``, padded, with the rows of the absent."""
+        obs = np.zeros((self.num_members, self.obs_dim), np.float32)
+        mask = self._absent_masks.copy()
+        alive = np.zeros(self.num_members, np.float32)
+        for row, member in enumerate(self.members):
+            value = observations.get(member)
+            if value is None:
+                continue
+            value = np.asarray(value)
+            shape = self._obs_shapes[member]
+            if value.shape != shape:
+                raise TeamProblem(
+                    f"agent {member!r} observed the shape {list(value.shape)}, its space says "
+                    f"{list(shape)}"
+                )
+            obs[row, : value.shape[0]] = value
+            alive[row] = 1.0
+            given = action_masks.get(member)
+            mask[row] = self._member_masks[row] if given is None else self._mask(member, given)
+        return obs, mask, alive
 
     def split(
         self, team_action: np.ndarray | Iterable[int], acting: Iterable[str]
     ) -> dict[str, int]:
-        """Take a team action ``[n]`` apart, for the members that act now."""
+        """Returns the actions of the members that act now, out of a team action ``[n]``."""
         actions = np.asarray(team_action).tolist()
         if len(actions) != self.num_members:
             raise TeamProblem(
@@ -266,7 +253,7 @@ class TeamSpec:
             )
         return {member: int(actions[self._rows[member]]) for member in acting}
 
-    def _padded(self, member: str, mask: Any) -> np.ndarray:
+    def _mask(self, member: str, mask: Any) -> np.ndarray:
         mask = np.asarray(mask)
         n = int(self.action_spaces[member].n)  # type: ignore[attr-defined]
         if mask.shape != (n,):
@@ -283,16 +270,16 @@ class TeamSpec:
         padded[:n] = mask != 0
         return padded
 
-    def _state(self, state: Any | None, obs: np.ndarray, left: Collection[str]) -> np.ndarray:
+    def _state(self, state: Any | None, obs: np.ndarray, departed: Collection[str]) -> np.ndarray:
         if self.state_size is None:
             if state is not None:
                 raise TeamProblem(
                     f"team {list(self.members)} was sent a state but has no state_size; set it"
                 )
             row = obs.reshape(-1)
-            if not self.marks_left:
+            if not self.marks_departed:
                 return row
-            return np.append(row, np.array([m in left for m in self.members], np.float32))
+            return np.append(row, np.array([m in departed for m in self.members], np.float32))
         if state is None:
             raise TeamProblem(
                 f"team {list(self.members)} needs a state of {self.state_size} numbers at every "
@@ -314,10 +301,10 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def check_member_spaces(
     member: str, observation_space: spaces.Space | None, action_space: spaces.Space | None
 ) -> None:
-    """Whether an agent can be a member of a team.
+    """Checks that an agent can be a member of a team.
 
     Raises:
-        TeamProblem: with the reason and what to do instead.
+        TeamProblem: it cannot; with the reason and what to do instead.
     """
     for kind, space in (("observation", observation_space), ("action", action_space)):
         if space is None:
@@ -335,10 +322,10 @@ def check_member_spaces(
 
 
 def team_reward(rewards: Mapping[str, float], how: RewardRule, n: int) -> float:
-    """One reward for the team from those of its members.
+    """Returns a team's reward at one step.
 
     Args:
-        rewards: the members' rewards at this step; a member without one counts as 0.
+        rewards: of its members; a member without one counts as 0.
         how: ``"sum"``, or ``"mean"``: the sum divided by `n`, so that an episode's return does
             not grow with the size of the team.
         n: the number of members, absent ones included.

@@ -1,4 +1,4 @@
-"""WebSocket, the carrier of the step path: a frame is answered in the call that brings it in.
+"""WebSocket, the transport of the step path: a frame is answered in the call that brings it in.
 
 ASGI would take each frame through a queue and two tasks. So this is a protocol of the event
 loop, around `websockets`' sans-I/O half as on the client's side (`client.websocket`); uvicorn hands
@@ -23,7 +23,7 @@ from websockets.server import ServerProtocol
 from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.errors import ProtocolError, Unauthorized
 from muxrl.protocol.messages import AnyReply, BatchReply, Refused
-from muxrl.servers.app import Rim
+from muxrl.servers.app import PolicyServerApp
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +37,14 @@ class WebSocketConnection(asyncio.Protocol):
     it, and a client that sends without reading, or without waiting, is not read from meanwhile.
 
     Args:
-        rim: where the answers come from.
+        app: where the answers come from.
         server_state: uvicorn's, which closes the connections in it at the end.
     """
 
-    def __init__(self, rim: Rim, *, server_state: ServerState, **_: Any) -> None:
-        self._rim = rim
+    def __init__(self, app: PolicyServerApp, *, server_state: ServerState, **_: Any) -> None:
+        self._app = app
         self._connections = cast(set[Any], server_state.connections)
-        self._protocol = ServerProtocol(max_size=rim.spec.max_message_bytes, logger=logger)
+        self._protocol = ServerProtocol(max_size=app.spec.max_message_bytes, logger=logger)
         self._transport: asyncio.Transport
         self._parts: list[bytes] = []
         self._is_text = False
@@ -67,7 +67,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._protocol.receive_eof()
         if self._is_open:
             self._is_open = False
-            self._rim.num_connections -= 1
+            self._app.num_connections -= 1
 
     def data_received(self, data: bytes) -> None:
         self._protocol.receive_data(data)
@@ -106,17 +106,17 @@ class WebSocketConnection(asyncio.Protocol):
             self._deny(404, story)
             return
         try:
-            self._rim.authorize(next(iter(request.headers.get_all("Authorization")), None))
+            self._app.authorize(next(iter(request.headers.get_all("Authorization")), None))
         except Unauthorized as error:
             self._deny(error.code, error.message)
             return
         self._protocol.send_response(self._protocol.accept(request))
         if self._protocol.state is State.OPEN:
             self._is_open = True
-            self._rim.num_connections += 1
+            self._app.num_connections += 1
 
     def _deny(self, code: int, story: str) -> None:
-        self._rim.num_refused += 1
+        self._app.num_refused += 1
         body = encode_json(Refused("", code=code, message=story)).decode()
         response = self._protocol.reject(code, body)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body.encode()))}
@@ -167,10 +167,10 @@ class WebSocketConnection(asyncio.Protocol):
         try:
             items = decode_batch(message).items
         except ProtocolError as error:
-            self._rim.num_refused += 1
+            self._app.num_refused += 1
             reply([Refused("", code=error.code, message=error.message)])
         else:
-            self._rim.answer(items, reply, is_alone=self._rim.num_connections == 1)
+            self._app.answer(items, reply, is_alone=self._app.num_connections == 1)
 
     def _reply(self, is_text: bool, replies: list[AnyReply]) -> None:
         self._is_answering = False

@@ -58,6 +58,23 @@ def test_a_layer_knows_only_those_below_it(layer: str) -> None:
     assert not found
 
 
+def test_a_server_names_no_algorithm() -> None:
+    """What an algorithm needs of its server comes with its entry, found by the registry."""
+    algorithms = ROOT / "servers" / "algorithms"
+    folders = [f"{name_of(path)}." for path in algorithms.glob("*/__init__.py")]
+    assert folders
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in modules_of("servers")
+        if algorithms not in path.parents
+        for line, module, names in imports(path)
+        for imported in (module, *(f"{module}.{name}" for name in names))
+        for folder in folders
+        if f"{imported}.".startswith(folder)
+    ]
+    assert not found
+
+
 @pytest.mark.parametrize("folder", ["client", "servers", "protocol", "orchestrator", "experiments"])
 def test_everything_is_imported_from_muxrl(folder: str) -> None:
     """A bare `client` or `servers` belongs to the user, whatever lies in the current folder."""

@@ -1,4 +1,4 @@
-"""Predators and prey for `torus_chase` that nobody trained: a yardstick, and how to write SCRIPTED.
+"""Scripted predators and prey for `torus_chase`: a yardstick, and an example of SCRIPTED.
 
     servers:
       fleeing:
@@ -8,7 +8,7 @@
           policy: muxrl.experiments.examples.scripted_chase:flee
           kwargs: {num_opponents: 3}
 
-Both are greedy for one step ahead and know nothing of their partners. Ties are broken by the seed.
+Both look one step ahead and know nothing of their partners. Ties are broken by the seed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def flee(
     num_opponents: int = 3,
     size: int = 7,
 ) -> Policy:
-    """Returns a prey that moves to where the nearest predator is as far as can be.
+    """Returns a prey that moves where the nearest predator is farthest away.
 
     Args:
         agent_id: whose policy it is.

@@ -1,4 +1,1 @@
-"""Small simulations with known optima, each a PettingZoo ParallelEnv in a file of its own.
-
-What they have in common as such is in `parallel_game`.
-"""
+"""Small games, most of them with exact bounds; each is a PettingZoo ParallelEnv in its own file."""

@@ -7,8 +7,8 @@ Every agent gets the same reward
 
     r = (number of right answers) / N + bonus * [all N are right]
 
-so one agent's learning is seen by all, and the bonus is seen by none until all have
-learned. Cues are independent of actions and of each other: the optimum is greedy, and both
+so all rewards rise when one agent learns, and the bonus is rare until all have learned.
+Cues are independent of actions and of each other: the optimum is greedy, and both
 bounds are exact. An agent's return, with N=3, K=4, T=10, bonus=1:
 
     random   T * (1/K + bonus / K**N) = 10 * (1/4 + 1/64) = 2.65625
@@ -53,10 +53,10 @@ def oracle_return(
 
 
 class CueGame(ParallelGame):
-    """Observation: one-hot of one's cue [K], then of one's position [N]; K actions.
+    """Observation: one-hot of the agent's cue [K], then of its position [N]; K actions.
 
-    The state is every agent's cue, one-hot, [N * K]. The episode is cut by a time limit,
-    so agents are truncated.
+    The state is every agent's cue, one-hot, [N * K]. A time limit ends the episode, so
+    agents are truncated.
 
     Args:
         num_agents: N.

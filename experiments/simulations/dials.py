@@ -6,8 +6,8 @@ goes from `low` to `high`. It is paid for itself, by how far its dials are from 
 
     r = 1 - 2 * mean over the dials of |position - wish|,   position = (action - low)/(high - low)
 
-The scale is not -1..1 and not around 0, and a setting beyond it is an error: who mixes up the
-policy's own scale with the simulation's is found out. An agent's return, with T = 10:
+The scale is neither -1..1 nor centred on 0, and a setting beyond it is an error, so that actions on
+the policy's own scale do not pass for the simulation's. An agent's return, with T = 10:
 
     random   T * (1 - 2/3) = 3.3333     the mean distance of two uniform numbers is 1/3
     still    T * (1 - 2/4) = 5          always in the middle
@@ -42,7 +42,7 @@ def oracle_return(num_steps: int = 10) -> float:
 class Dials(ParallelGame):
     """Observation: the wishes [D], in 0..1; action: the settings [D], in `low`..`high`.
 
-    The episode is cut by a time limit, so agents are truncated.
+    A time limit ends the episode, so agents are truncated.
 
     Args:
         num_agents: N.

@@ -1,7 +1,7 @@
-"""The zero-cost simulation with one fault, to see what the rest makes of it.
+"""The zero-cost simulation with one fault, to test how clients and servers take it.
 
-It behaves until `at_step` of episode `in_episode` (both counted from 0), and then once, or
-in every later episode too with `is_repeated`:
+All goes well until `at_step` of episode `in_episode` (both counted from 0). Then it fails once,
+or with `is_repeated` in every later episode too:
 
     raise          step() raises InjectedFault
     hang           step() sleeps for `hang_s`
@@ -39,7 +39,7 @@ class Faulty(ZeroCost):
         fault: what goes wrong, see the module.
         at_step: the index of the env step that brings it.
         in_episode: the index of the episode.
-        is_repeated: whether later episodes have it too.
+        is_repeated: whether it comes in later episodes too.
         agent_id: the agent with the wrong observation.
         hang_s: seconds that 'hang' sleeps.
         zero_cost: further arguments of `ZeroCost`.

@@ -7,8 +7,8 @@ every apple takes both. Rewards are normalised: an agent gets its share, by leve
 share of all apples, so that the sum over agents and steps is 1 when nothing is left.
 
 Levels depend on the version: ids ending in -v2 (package 1.x) had agents of levels 1 to 3, those
-ending in -v3 (package 2.x, used here) have levels 1 and 2. An apple of a -coop variant has the
-level of its agents together in both.
+ending in -v3 (package 2.x, used here) have levels 1 and 2. In both, an apple of a -coop variant
+has the sum of its agents' levels.
 
 What this adapter decides: an episode that ends because its 50 steps are over, with apples left, is
 *truncated*, so that learners bootstrap; the package calls it done, as if all had been eaten.
@@ -33,8 +33,8 @@ class Foraging(ParallelGame):
     """Agents ``agent_0 ..``; observation and actions as the package has them.
 
     Observation, Box float32 [3 * (apples + agents)]: row, column and level of every apple, then of
-    every agent, oneself first; -1, -1, 0 for what is eaten or out of sight. Actions: nothing,
-    north, south, west, east, load.
+    every agent, the observing one first; -1, -1, 0 for what is eaten or out of sight. Actions:
+    nothing, north, south, west, east, load.
 
     Args:
         env_id: of the package, such as "Foraging-8x8-2p-2f-coop-v3".

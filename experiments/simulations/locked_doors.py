@@ -1,12 +1,11 @@
-"""Locked doors: what an agent may do is in its action mask and nowhere else.
+"""Locked doors: only the action mask says what an agent may do.
 
 Made for this project, as the smallest task in which action masks matter, with exact bounds. In
 each of T steps every agent stands before K doors and goes through one. Door i pays ``i / (K - 1)``.
-Each is open with probability 1/2, at least one of them is, and only the mask says which. Who walks
-into a locked door pays 1 and is out of the game (terminated); or, with `is_strict`, the simulation
-raises.
+Each is open with probability 1/2, and at least one of them is. An agent that walks into a locked
+door pays 1 and is terminated; with `is_strict` the simulation raises instead.
 
-What is right is simple, the best open door, but not to be learnt without the mask. An agent's
+The right answer, the best open door, is simple, but cannot be learned without the mask. An agent's
 return, with K = 4 and T = 10:
 
     random among the open ones   T / 2                                           = 5

@@ -47,7 +47,7 @@ def oracle_return(game: Game, k: float = -100.0) -> float:
 
 
 class MatrixGame(ParallelGame):
-    """Observation: one-hot of the agent [2], the same always; the state is a single one.
+    """Observation: one-hot of the agent [2], always the same; the state is the number 1.
 
     Args:
         game: the table's name; 'climbing' if no `payoffs` are given.

@@ -1,9 +1,8 @@
-"""What every game here needs to be a PettingZoo ParallelEnv, so that each shows its own rules only.
+"""What makes these games PettingZoo ParallelEnvs, so that their files hold only their rules.
 
 A game draws what an episode begins with (`_begin`), says what actions do and pay (`_play`), and
-what is seen (`_observe`). The rest is the same in all of them: looking spaces up, a seed that
-starts the random numbers anew, counting steps, and the end after the last one. Games whose agents
-come or leave at different times have a `step` of their own.
+what agents see (`_observe`). Spaces, seeding, counting steps, and the end after the
+last one are shared. Games whose agents come or leave at different times have a `step` of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class ParallelGame(ParallelEnv[str, Any, Any]):
     """A game in steps that all agents take at the same time.
 
     Args:
-        observation_spaces: of every agent that there may be.
+        observation_spaces: of every possible agent.
         action_spaces: of the same agents.
         state_space: of what `state` returns, if the game has a state.
         num_steps: T, steps in an episode, unless the game has a `step` of its own that ends it.
@@ -64,7 +63,7 @@ class ParallelGame(ParallelEnv[str, Any, Any]):
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Begins an episode; without a seed it goes on in the random numbers of the last one."""
+        """Begins an episode; without a seed the random numbers of the last one go on."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._t = 0
@@ -90,15 +89,15 @@ class ParallelGame(ParallelEnv[str, Any, Any]):
         )
 
     def _begin(self) -> None:
-        """Draws what the episode begins with; who comes later is taken out of `agents` here."""
+        """Draws what the episode begins with; takes out of `agents` those that come later."""
 
     def _play(self, actions: dict[str, Any]) -> dict[str, float]:
-        """Does what the actions say and returns the agents' rewards.
+        """Applies the actions and returns the agents' rewards.
 
-        For the game to define, unless it has a `step` of its own.
+        Each game defines it, unless it has a `step` of its own.
         """
         raise NotImplementedError
 
     def _observe(self) -> dict[str, Any]:
-        """Returns what the agents in play see now; for the game to define, as above."""
+        """Returns what the agents in play see now; each game defines it."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""The recall game: a cue is shown at the start, and asked for at the end.
+"""The recall game: a cue is shown at the start and asked for at the end.
 
 Made for this project, as the smallest task that needs memory, with exact bounds. At step 0 agent i
 is shown a cue drawn uniformly from K, then nothing for some steps; at the last step it is asked,
-and paid 1 if it answers with the action of the cue's number. What it does before is not paid. At
+and paid 1 if it answers with the action of the cue's number. Earlier actions are not paid. At
 the question all episodes look alike, so without memory nothing is better than one fixed answer:
 
     random, or without memory   1 / K
@@ -20,7 +20,7 @@ from muxrl.experiments.simulations.parallel_game import ParallelGame
 
 
 def memoryless_return(num_cues: int = 4) -> float:
-    """Returns an agent's best expected return without memory, which is also a random one's."""
+    """Returns an agent's best expected return without memory, which random actions reach, too."""
     return 1.0 / num_cues
 
 

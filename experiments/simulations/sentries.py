@@ -3,17 +3,17 @@
 Made for this project, as the smallest task in which a team's members appear late and die early,
 with exact bounds. There are T steps. Sentry i arrives at step ``i * arrival_interval``. A sentry
 on duty is shown an alarm drawn uniformly from K and should answer with the action of the same
-number. A right answer earns it 1; a wrong one earns nothing and kills it, except for the captain,
-sentry 0, who is never killed: somebody is always on duty, so the latecomers do come.
+number. A right answer earns it 1; a wrong one earns nothing and kills it. Only the captain, sentry
+0, is never killed, so that somebody is always on duty when the latecomers come.
 
 With a_i the arrival of sentry i, the team's return (the sum over sentries) is
 
     random   T/K + sum_{i>0} sum_{n=1}^{T - a_i} K^-n     (n-th answer right: alive and right)
     oracle   sum_i (T - a_i)
 
-With 3 sentries, K = 3, T = 12 and intervals of 2 they are 4.9997 and 30. Who never dies earns all;
-so most of the return is seen only by a learner whose members survive, and a learner that went on
-acting for the dead, or that counted them as cut short instead of ended, would value death wrongly.
+With 3 sentries, K = 3, T = 12 and intervals of 2 they are 4.9997 and 30. Most of
+the return goes to members that survive. A learner that went on acting for the dead, or counted
+them as truncated instead of terminated, would value death wrongly.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def oracle_return(
     num_steps: int = NUM_STEPS,
     arrival_interval: int = ARRIVAL_INTERVAL,
 ) -> float:
-    """Returns the team's best return: everybody answers right as long as it is there."""
+    """Returns the team's best return: every sentry answers right as long as it is there."""
     return float(sum(num_steps - i * arrival_interval for i in range(num_sentries)))
 
 
 class Sentries(ParallelGame):
-    """Observation: one-hot of one's alarm [K], then of oneself [N]; K actions.
+    """Observation: one-hot of the sentry's alarm [K], then of the sentry itself [N]; K actions.
 
     The state is float32 [N * (K + 2)]: of every sentry whether it is on duty, whether it has been
     killed, and its alarm one-hot, zeros if it is not on duty. (Without the second a mixer cannot
-    tell the dead from those that are still to come, and takes a death for as harmless as a late
+    tell the dead from those that are still to come, and takes a death to be as harmless as a late
     arrival: QMIX solved the game and lost it again as it met ever fewer deaths.) A killed sentry is
     terminated; the time limit truncates.
 
@@ -103,7 +103,7 @@ class Sentries(ParallelGame):
         self.agents = self._arriving()
 
     def step(self, actions: dict[str, Any]) -> Step:
-        """Pays and kills; then the next sentry arrives, if it is its time."""
+        """Pays and kills; then the next sentry arrives, if it is due."""
         on_duty, alarms = self.agents, self._alarms[self._t]
         are_right = {a: int(actions[a]) == int(alarms[self._rows[a]]) for a in on_duty}
         captain = self.possible_agents[0]
@@ -128,7 +128,7 @@ class Sentries(ParallelGame):
         )
 
     def state(self) -> NDArray[np.float32]:
-        """Returns who is on duty, was killed, and sees which alarm, float32 [N * (K + 2)]."""
+        """Returns who is on duty, who was killed, and all alarms, float32 [N * (K + 2)]."""
         state = np.zeros((len(self.possible_agents), self._num_alarms + 2), np.float32)
         for agent in self.agents:
             row = self._rows[agent]

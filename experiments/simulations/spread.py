@@ -1,9 +1,9 @@
 """mpe2's `simple_spread_v3`, step for step, at a sixth of its processor time.
 
-Agents are to cover as many landmarks and not to run into each other. mpe2 moves its entities
-one at a time through numpy arrays of two numbers and asks each agent in turn, 0.4 ms a step, so
-that a study of 18 runs would mostly wait for it. This is the same world in plain floats:
-the same draws from the same seed, the same forces in the same order, the same rewards.
+Agents are to cover all landmarks, as many as there are agents, without running into each other.
+mpe2 moves its entities one at a time through numpy arrays of two numbers and asks each agent in
+turn, 0.4 ms a step, so that a study of 18 runs would mostly wait for it. This is the same world in
+plain floats: same draws from the same seed, same forces in the same order, same rewards.
 `tests/experiments/test_spread.py` plays both side by side and compares every number.
 
 With 3 agents and ``local_ratio`` p, an agent's reward in a step is
@@ -62,9 +62,9 @@ def original_return(
 
 class Spread(ParallelGame):
     """Observation, Box float32 [6 N]: own velocity and place, where the landmarks and the other
-    agents are as seen from here (2 numbers each), and zeros in place of what others say.
+    agents are relative to it (2 numbers each), and zeros in place of what others say.
 
-    Actions: stay, left, right, down, up. Episodes are cut after 25 steps.
+    Actions: stay, left, right, down, up. Episodes are truncated after 25 steps.
 
     Args:
         N: agents, and landmarks.
@@ -106,7 +106,7 @@ class Spread(ParallelGame):
         return np.concatenate(list(self._observe().values()))
 
     def _push_apart(self, forces: list[list[float]]) -> None:
-        """Adds what agents that touch do to each other: a soft wall at the distance of touch."""
+        """Adds the contact forces between agents: a soft wall at the distance of touch."""
         for a in range(self._num):
             (xa, ya) = self._places[a]
             for b in range(a + 1, self._num):
@@ -151,12 +151,12 @@ class Spread(ParallelGame):
 def make_assigned(
     agent_id: str, observation_space: Any, action_space: Any, seed: int
 ) -> Callable[[Any], int]:
-    """Makes the script to compare with, for servers of the algorithm SCRIPTED: no learner's work.
+    """Makes the scripted policy to compare with, for servers of the algorithm SCRIPTED.
 
-    Everybody sees everything, so each agent finds for itself the assignment of landmarks to agents
-    that takes the shortest ways in all, and goes to its own, braking in time. It does not look
-    ahead for collisions, so it is a good policy, not the best: about -8.5 as the
-    mean over agents, -125.8 in the unit of `original_return`.
+    Every agent sees everything, finds for itself the assignment of landmarks to agents with the
+    shortest ways in all, and goes to its own landmark, braking in time. It does not look ahead for
+    collisions, so it is a good policy, not the best: about -8.5 as the mean over agents, -125.8 in
+    the unit of `original_return`.
     """
     num = observation_space.shape[0] // 6
     assignments = list(itertools.permutations(range(num)))

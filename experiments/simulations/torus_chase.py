@@ -1,10 +1,9 @@
-"""Predators chase prey on a small torus: a game of two sides that is learnt in minutes.
+"""Predators chase prey on a small torus: a game of two sides that is learned in minutes.
 
 All agents move at the same time by one cell, or stay. A prey that shares its cell with a
 predator after the move is caught: every predator is paid 1, the prey pays 1, and it is set down
-again on a cell without a predator. On a torus there are no corners, and all are equally fast, so
-one predator alone never catches a prey that sees it coming: three must close in from different
-sides.
+again on a cell without a predator. A torus has no corners, and all are equally fast, so one
+predator alone never catches a prey that sees it coming: three must close in from different sides.
 
 It has the sides of `simple_tag` (mpe2) and the sparse reward for a catch, but steps in
 microseconds and lets a value-based team show its learning within 100,000 env steps.
@@ -27,8 +26,8 @@ MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 class TorusChase(ParallelGame):
     """Agents ``predator_0 ..`` and ``prey_0 ..``.
 
-    Observation, Box float32 [2 * (agents - 1)]: where every other agent is, seen from here, the
-    other side first; two numbers in [-1, 1] each, the shorter way round.
+    Observation, Box float32 [2 * (agents - 1)]: the relative position of every other agent,
+    the other side first; two numbers in [-1, 1] each, the shorter way round.
 
     Args:
         num_predators: on one side.

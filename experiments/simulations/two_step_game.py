@@ -1,7 +1,7 @@
 """The two-step cooperative matrix game of the QMIX paper.
 
 Rashid et al. 2018, "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent
-Reinforcement Learning", section 6 (https://arxiv.org/abs/1803.11485).
+Reinforcement Learning", section 5 (https://arxiv.org/abs/1803.11485).
 
 In state 1 the first agent alone decides: action 0 leads to state 2A, action 1 to state 2B,
 with no reward. There both agents choose, and the team is paid:
@@ -63,7 +63,7 @@ class TwoStepGame(ParallelGame):
         if self._state == STATE_1:
             self._state = STATE_2A if first == 0 else STATE_2B
         else:
-            payoff = PAYOFFS[self._state][first][second]  # and 2A or 2B stays visible
+            payoff = PAYOFFS[self._state][first][second]  # still in 2A or 2B
         return dict.fromkeys(self.agents, payoff / 2)
 
     def state(self) -> NDArray[np.float32]:

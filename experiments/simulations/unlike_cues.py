@@ -1,4 +1,4 @@
-"""The cue game for a team whose members are unlike: each has its own number of cues and actions.
+"""The cue game for a team of unlike members: each has its own number of cues and actions.
 
 Made for this project, as the smallest task in which one team holds observations and actions of
 different sizes. In each of the T steps member i is shown a cue drawn uniformly from its own K_i and
@@ -47,7 +47,7 @@ class UnlikeCues(ParallelGame):
 
     Args:
         cues: K_i, one for each member.
-        num_steps: T, after which the episode is cut.
+        num_steps: T, after which the episode is truncated.
         bonus: paid when all are right.
     """
 

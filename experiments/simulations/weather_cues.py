@@ -1,12 +1,11 @@
-"""The cue game in weather that nobody sees but the state.
+"""The cue game in weather that only the global state shows.
 
 Made for this project, as the smallest task on which a critic of the global state is worth
 something. It is the cue game (`cue_game`), but in every step the weather is added to every reward.
-It is drawn uniformly from ``{-strength, strength}`` for each episode, does not change in it, and
-does not depend on what anybody does: what is right, and the differences between returns that
-actions make, are the cue game's. Agents do not observe the weather. A critic that does not know it
-either takes the returns of a fine day for good acting and those of a bad one for bad; one that
-sees the state does not.
+The weather is drawn uniformly from ``{-strength, strength}`` for each episode and depends on
+nobody's actions, so the right answers, and the differences that actions make, are the cue game's.
+Agents do not observe the weather. A critic that does not see it either takes fine weather for good
+acting and bad weather for bad acting; a critic of the state does not.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from muxrl.experiments.simulations.cue_game import CueGame
 
 
 class WeatherCues(CueGame):
-    """Observations and actions of `CueGame`; its state with the weather's sign as one number more.
+    """Observations and actions of `CueGame`; its state, and after it the weather's sign.
 
     Args:
-        strength: what a step's weather adds to every reward, or takes from it.
+        strength: what the weather adds to every reward, or takes from it, in a step.
         **kwargs: of `CueGame`.
     """
 

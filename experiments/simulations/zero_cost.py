@@ -1,8 +1,8 @@
-"""A simulation that costs next to nothing, to measure all that lies around one.
+"""A simulation that costs next to nothing, to measure everything around it.
 
 Observations and right answers are drawn once, when it is made. In each of an episode's T
 steps agent i sees a row of standard normal numbers and is paid 1 for the action that is the
-index of the largest of the first K of them, else 0: there is something to learn, and an
+index of the largest of the first K of them, else 0. So there is something to learn: an
 agent's return is T / K for random actions (100 / 5 = 20) and T for the oracle (100).
 """
 

@@ -104,7 +104,8 @@ def player_of(
     except AlgorithmProblem as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
     groups = _teams_of_role(about, server, agents, run.name, role)
-    policies = _policies_of_role(about, server, agents, {} if algorithm.is_central else groups)
+    teams = groups if algorithm.seating.forms_teams else {}
+    policies = _policies_of_role(about, server, agents, teams)
     frozen = ServerConfig(
         algorithm="FROZEN",
         agents=list(agents),

@@ -1,34 +1,27 @@
-"""One server's plan: what its agents, groups, policies and settings come to, and what is wrong.
+"""One server's plan: every agent, group and policy by name, every setting; and what is wrong.
 
 - The order of a group's members is the order of their rows in the team's arrays.
-- A team algorithm sees every agent that is in no group as a team of one, named after the agent.
 - Without `policies`, a server has one policy "default" if all of its agents (teams) look alike to
-  a network, else one for each, named after it.
+  a network, else one for each, named after it. How agents form teams, and who looks alike, is for
+  the algorithm's `Seating` to say.
 
-Importing this imports RLlib.
+Importing this module imports RLlib.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from muxrl.orchestrator.config.checks import is_file_name
 from muxrl.orchestrator.config.facts import SimulationFacts
-from muxrl.orchestrator.config.looks import Looks, flat_size, shown_state
 from muxrl.orchestrator.config.patterns import match, similar_pattern
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.seeds import derive_seed
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
-from muxrl.servers.spaces import (
-    ACTION_MASK_KEY,
-    module_observation_space,
-    split_mask,
-    split_state,
-    to_gymnasium,
-)
+from muxrl.servers.seating import Seating
 
 DEFAULT_POLICY = "default"
 
@@ -55,61 +48,59 @@ class ServerResolver:
     def plan(self, seed: int) -> ServerPlan | None:
         """Returns the plan, None if there is no way to make one."""
         config = self._config
-        settings, model = dict(config.settings), dict(config.model)
         find = find_fixed(config.algorithm)
         algorithm: AlgorithmEntry | FixedAlgorithm
         try:
-            algorithm = find(settings, model) if find else get_algorithm(config.algorithm)
+            algorithm = (
+                find(config.settings, config.model) if find else get_algorithm(config.algorithm)
+            )
         except ValueError as error:
             self._refuse(error)
             return None
-        if isinstance(algorithm, FixedAlgorithm):
-            settings = algorithm.settings
-            if config.while_learning == "wait":
-                self._refuse(
-                    f"{algorithm.name} does not learn, so nobody waits for it; leave out "
-                    "while_learning"
-                )
-            if config.rl_module:
-                self._refuse(f"{algorithm.name} has no networks of its own; leave out rl_module")
-        else:
-            try:
-                algorithm.make_config(settings, model, config.rl_module)
-            except ValueError as error:
-                self._refuse(error)
+        for problem in algorithm.find_config_problems(config):
+            self._refuse(problem)
         if not self._agents:
             return None
         groups = self._groups(algorithm)
-        team_of = {member: group for group, members in groups.items() for member in members}
-        everybody = tuple(self._agents)
-        if algorithm.is_central:
-            teams, views = {}, {a: groups.get(team_of.get(a, ""), everybody) for a in self._agents}
-        else:
-            teams, views = groups, {}
-        looks = Looks(self._facts, teams, views, config.use_global_state)
-        policies = self._policies(teams, looks)
-        plans: dict[str, AgentPlan] = {}
-        for agent in self._agents:
-            policy = policies.get(agent if algorithm.is_central else team_of.get(agent, agent))
-            if policy is None:
-                continue  # said already
-            observation_space, action_space = self._facts.agents[agent]
-            plans[agent] = AgentPlan(policy, observation_space, action_space, team_of.get(agent))
-        if not isinstance(algorithm, FixedAlgorithm):
-            self._check_spaces(algorithm, plans)
-            is_all_in_view = algorithm.is_central and len(team_of) < len(self._agents)
-            seen_together = {**groups, "(all agents)": everybody} if is_all_in_view else groups
-            self._check_states(seen_together, looks)
+        # Without policies, and with the state whether it is needed or not.
+        draft = self._draft(algorithm, groups, seed)
+        policies = self._policies(algorithm.seating, draft)
+        agents: dict[str, AgentPlan] = {}
+        for agent_id, agent in draft.agents.items():
+            team = agent.group if algorithm.seating.forms_teams else None
+            policy_id = policies.get(team or agent_id)
+            if policy_id is not None:  # else that has been refused already
+                agents[agent_id] = replace(agent, policy_id=policy_id)
+        sees_state = algorithm.learns and algorithm.seating.is_joint
+        plan = replace(draft, agents=agents, state_size=draft.state_size if sees_state else None)
+        if algorithm.learns or len(agents) == len(self._agents):
+            for problem in algorithm.find_problems(plan):
+                self._refuse(problem)
+        if algorithm.learns:
+            for problem in algorithm.seating.find_problems(draft):
+                self._refuse(problem)
+        return plan
+
+    def _draft(
+        self,
+        algorithm: AlgorithmEntry | FixedAlgorithm,
+        groups: dict[str, tuple[str, ...]],
+        seed: int,
+    ) -> ServerPlan:
+        config = self._config
+        group_of = {member: group for group, members in groups.items() for member in members}
         while_learning = config.while_learning
-        plan = ServerPlan(
+        return ServerPlan(
             server_id=self._server_id,
             algorithm=algorithm.name,
-            agents=plans,
+            agents={
+                a: AgentPlan("", *self._facts.agents[a], group_of.get(a)) for a in self._agents
+            },
             groups=groups,
-            state_size=self._state_size(algorithm),
+            state_size=self._facts.state_size if config.use_global_state else None,
             team_reward=config.team_reward,
-            settings=settings,
-            model=model,
+            settings=algorithm.complete_settings(config),
+            model=dict(config.model),
             while_learning=(
                 algorithm.default_while_learning if while_learning == "auto" else while_learning
             ),
@@ -122,41 +113,23 @@ class ServerResolver:
             limits=config.limits,
             late_members=config.late_members,
             use_global_state=config.use_global_state,
-            is_central=algorithm.is_central,
             rl_module=config.rl_module,
-            follows_masks=algorithm.follows_masks,
-            samples_actions=(
-                not isinstance(algorithm, FixedAlgorithm) and algorithm.samples_actions
-            ),
+            samples_actions=algorithm.samples_actions,
         )
-        if isinstance(algorithm, FixedAlgorithm) and len(plans) == len(self._agents):
-            for problem in algorithm.find_problems(plan):
-                self._refuse(problem)
-        return plan
-
-    def _state_size(self, algorithm: AlgorithmEntry | FixedAlgorithm) -> int | None:
-        """Returns the length of the state that is sent; only what learns has a use for it."""
-        if isinstance(algorithm, FixedAlgorithm) or not self._config.use_global_state:
-            return None
-        return self._facts.state_size
 
     def _refuse(self, problem: object) -> None:
         self._problems.append(f"server {self._server_id!r}: {' '.join(str(problem).split())}")
 
     def _groups(self, algorithm: AlgorithmEntry | FixedAlgorithm) -> dict[str, tuple[str, ...]]:
-        """Returns the teams, those of one member last; none for an algorithm without teams.
-
-        With a central critic an agent in no group is no team: see `servers.algorithms.mappo.seats`.
-        """
-        can_have_teams = algorithm.needs_teams or algorithm.is_central
-        if self._config.groups and not can_have_teams:
-            self._refuse(
-                f"has groups ({listed(self._config.groups)}), but {algorithm.name} "
-                f"{'acts' if isinstance(algorithm, FixedAlgorithm) else 'learns'} for each agent "
-                "alone; leave out the groups, let agents share a policy with 'policies', or "
-                "use a team algorithm such as QMIX"
-            )
-        if not can_have_teams:
+        """Returns the groups by name, none for an algorithm that has no use for them."""
+        if not algorithm.seating.is_joint:
+            if self._config.groups:
+                self._refuse(
+                    f"has groups ({listed(self._config.groups)}), but {algorithm.name} "
+                    f"{'learns' if algorithm.learns else 'acts'} for each agent alone; leave out "
+                    "the groups, let agents share a policy with 'policies', or use a team "
+                    "algorithm such as QMIX"
+                )
             return {}
         groups: dict[str, tuple[str, ...]] = {}
         team_of: dict[str, str] = {}
@@ -182,11 +155,7 @@ class ServerResolver:
                 team_of[member] = group
             if members:
                 groups[group] = tuple(members)
-        if algorithm.needs_teams:
-            for agent in self._agents:
-                if agent not in team_of and agent not in groups:
-                    groups[agent] = (agent,)
-        return groups
+        return algorithm.seating.complete_groups(groups, self._agents)
 
     def _no_such_member(self, pattern: str) -> str:
         elsewhere, _ = match([pattern], list(self._facts.agents))
@@ -201,12 +170,13 @@ class ServerResolver:
             f"{similar_pattern(pattern, self._agents)} ({listed(self._agents)})"
         )
 
-    def _policies(self, groups: Mapping[str, tuple[str, ...]], looks: Looks) -> dict[str, str]:
+    def _policies(self, seating: Seating, draft: ServerPlan) -> dict[str, str]:
         """Returns the policy of every unit, a unit being a team or an agent in none."""
-        units = list(groups) or self._agents
-        look_of = {unit: repr(looks.of(unit)) for unit in units}
+        teams = draft.groups if seating.forms_teams else {}
+        units = list(teams) or self._agents
+        signatures = {unit: seating.signature(unit, draft) for unit in units}
         if not self._config.policies:
-            if len(set(look_of.values())) == 1:
+            if len({signature.key for signature in signatures.values()}) == 1:
                 return dict.fromkeys(units, DEFAULT_POLICY)
             for unit in units:
                 if not is_file_name(unit):
@@ -224,99 +194,48 @@ class ServerResolver:
                 self._refuse(f"policy {policy!r} is given to nobody")
             members, idle = match(patterns, units)
             for pattern in idle:
-                self._refuse(f"policy {policy!r} names {self._no_such_unit(pattern, groups)}")
+                self._refuse(f"policy {policy!r} names {self._no_such_unit(pattern, teams)}")
             for unit in members:
                 if unit in policy_of:
                     self._refuse(
-                        f"{self._kind(unit, groups)} {unit!r} is in the policies "
+                        f"{_kind(unit, teams)} {unit!r} is in the policies "
                         f"{policy_of[unit]!r} and {policy!r}; it can have one only"
                     )
                 policy_of[unit] = policy
-            different = [u for u in members if look_of[u] != look_of[members[0]]]
+            different = [u for u in members if signatures[u].key != signatures[members[0]].key]
             if different:
                 one, other = members[0], different[0]
                 self._refuse(
-                    f"policy {policy!r} cannot be shared by {self._kind(one, groups)} {one!r} "
-                    f"({looks.shown(one)}) and {self._kind(other, groups)} {other!r} "
-                    f"({looks.shown(other)}): their spaces differ"
+                    f"policy {policy!r} cannot be shared by {_kind(one, teams)} {one!r} "
+                    f"({signatures[one].text}) and {_kind(other, teams)} {other!r} "
+                    f"({signatures[other].text}): their spaces differ"
                 )
         for unit in units:
             if unit not in policy_of:
                 self._refuse(
-                    f"{self._kind(unit, groups)} {unit!r} has no policy; add it to one of "
+                    f"{_kind(unit, teams)} {unit!r} has no policy; add it to one of "
                     f"{listed(self._config.policies)}, or leave out 'policies'"
                 )
         return policy_of
 
-    def _no_such_unit(self, pattern: str, groups: Mapping[str, tuple[str, ...]]) -> str:
-        for group, members in groups.items():
+    def _no_such_unit(self, pattern: str, teams: Mapping[str, tuple[str, ...]]) -> str:
+        for group, members in teams.items():
             inside, _ = match([pattern], members)
             if inside:
                 return (
                     f"{pattern!r}, but agent {inside[0]!r} acts as a member of group {group!r}; "
                     "name the group"
                 )
-        units = list(groups) or self._agents
-        what = "groups" if groups else "agents"
+        units = list(teams) or self._agents
+        what = "groups" if teams else "agents"
         return (
             f"{pattern!r}, which matches none of the server's {what}"
             f"{similar_pattern(pattern, units)} ({listed(units)})"
         )
 
-    def _kind(self, unit: str, groups: Mapping[str, tuple[str, ...]]) -> str:
-        return "group" if unit in groups and groups[unit] != (unit,) else "agent"
 
-    def _check_states(self, groups: Mapping[str, tuple[str, ...]], looks: Looks) -> None:
-        for group, members in groups.items():
-            sizes = looks.state_sizes(members)
-            other = next((m for m in members if sizes[m] != sizes[members[0]]), None)
-            if other is not None:
-                self._refuse(
-                    f"group {group!r}: agent {members[0]!r} observes "
-                    f"{shown_state(sizes[members[0]])}, agent {other!r} "
-                    f"{shown_state(sizes[other])}; a team has one state, so give all members the "
-                    "same 'state', or set use_global_state: false"
-                )
-
-    def _check_spaces(self, algorithm: AlgorithmEntry, plans: Mapping[str, AgentPlan]) -> None:
-        """Shows the algorithm the spaces as its networks will see them (`muxrl.servers.seats`)."""
-        seen: set[str] = set()
-        for agent, plan in plans.items():
-            look = repr((plan.policy_id, plan.observation_space, plan.action_space))
-            if look in seen:
-                continue
-            seen.add(look)
-            space = plan.observation_space
-            try:
-                if algorithm.needs_teams:
-                    space = Box((flat_size(split_mask(split_state(space)[0])[0]),))
-                if algorithm.is_central:
-                    space = split_state(space)[0]
-                if algorithm.masked_module is not None and not algorithm.needs_teams:
-                    space = self._without_mask(agent, space, plan.action_space)
-                algorithm.check_spaces(
-                    plan.policy_id,
-                    module_observation_space(space),
-                    to_gymnasium(plan.action_space),
-                    agent,
-                )
-            except (ValueError, TypeError) as error:
-                self._refuse(error)
-
-    def _without_mask(self, agent: str, space: Space, action_space: Space) -> Space:
-        """Returns an observation space without its action mask, which has to fit the actions."""
-        rest, has_mask = split_mask(space)
-        if not has_mask:
-            return space
-        assert isinstance(space, DictSpace)
-        mask = space.spaces[ACTION_MASK_KEY]
-        num_actions = action_space.n if isinstance(action_space, Discrete) else None
-        if num_actions is None or flat_size(mask) != num_actions or isinstance(mask, Discrete):
-            self._refuse(
-                f"agent {agent!r} observes the action mask {mask}, but acts {action_space}; a "
-                "mask has one number for each action of a Discrete action space"
-            )
-        return rest
+def _kind(unit: str, teams: Mapping[str, tuple[str, ...]]) -> str:
+    return "group" if unit in teams and teams[unit] != (unit,) else "agent"
 
 
 def _bad_name(what: str, name: str) -> str:

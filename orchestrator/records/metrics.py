@@ -7,7 +7,8 @@ Server record, one for each training iteration
     ``time_s, env_steps, agent_steps, episodes, iteration, env_steps_per_s, episode_return_mean,
     weights_seq_no, policy_lag_mean, policy_lag_max, loss, learner: {module_id: {name: float}}``
 Joint record, one for each second
-    ``time_s, env_steps, episodes, env_steps_per_s, episode_return_mean: {agent_id: float}``
+    ``time_s, cpu_s, env_steps, episodes, env_steps_per_s, episode_return_mean: {agent_id: float}``;
+    `cpu_s` is the processor time of servers and simulations, without the evaluation process
 Evaluation record, one for each condition at each evaluation point
     ``time_s, env_steps, replaced, should_explore, num_episodes, returns: {agent_id: [float]}``;
     `replaced` is the server whose agents acted at random, None where all acted as learned

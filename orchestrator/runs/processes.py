@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ class ServerReport:
     status: Status
     records: list[dict[str, Any]]
     """Training records since it was asked last."""
+    cpu_s: float = 0.0
+    """Processor seconds since the server was ready."""
 
 
 class ServerProcess:
@@ -47,11 +50,13 @@ class ServerProcess:
         from muxrl.servers.server import PolicyServer
 
         self._server = PolicyServer(plan)
+        self._cpu_before_s = 0.0
 
     def start(self) -> tuple[str, int]:
         """Serves and learns from now on; returns "host:port" and the process id."""
         address = self._server.start()
         _settle()
+        self._cpu_before_s = time.process_time()
         return address, os.getpid()
 
     def status(self) -> Status:
@@ -60,7 +65,8 @@ class ServerProcess:
 
     def report(self) -> ServerReport:
         """Returns where it stands, and the training records since the last call."""
-        return ServerReport(self._server.status(), self._server.drain_records())
+        cpu_s = time.process_time() - self._cpu_before_s
+        return ServerReport(self._server.status(), self._server.drain_records(), cpu_s)
 
     def finish_training(self, timeout_s: float) -> ServerReport:
         """Ends learning; the server acts on with its last weights.
@@ -106,6 +112,8 @@ class SimulationReport:
     episodes: list[dict[str, float]] = field(default_factory=list)
     """Returns by agent id of the episodes that ended."""
     num_mismatches: int = 0
+    cpu_s: float = 0.0
+    """Processor seconds since its environments were made."""
 
 
 def connect(
@@ -161,6 +169,7 @@ class SimulationProcess:
             self._client,
             seeds=first_seeds(seed, simulation.num_envs_per_process),
         )
+        self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
         self._episodes: list[dict[str, float]] = []
 
@@ -186,7 +195,9 @@ class SimulationProcess:
     def report(self) -> SimulationReport:
         """Returns what was played since the last call."""
         episodes, self._episodes = self._episodes, []
-        return SimulationReport(self._loop.num_env_steps, episodes, self._client.num_mismatches)
+        cpu_s = time.process_time() - self._cpu_before_s
+        num_mismatches = self._client.num_mismatches
+        return SimulationReport(self._loop.num_env_steps, episodes, num_mismatches, cpu_s)
 
     def stop(self) -> None:
         """Lets `run` return after the step it is in."""

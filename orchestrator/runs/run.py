@@ -277,6 +277,7 @@ class Run:
 
     def _note(self, server_id: str, report: ServerReport) -> None:
         self._reports[server_id] = report
+        self.tally.cpu_s_of[server_id] = report.cpu_s
         for record in report.records:
             self._metrics.server(server_id, record)
             self.tally.last_records[server_id] = record

@@ -40,6 +40,8 @@ class Tally:
         self.num_mismatches = 0
         self.last_records: dict[str, dict[str, Any]] = {}
         """Each server's newest training record."""
+        self.cpu_s_of: dict[str, float] = {}
+        """Processor seconds of each server and simulation."""
         self._began_at = time.monotonic()
         self._steps: dict[str, int] = {}
         self._mismatches: dict[str, int] = {}
@@ -56,6 +58,7 @@ class Tally:
         """Takes in what a simulation process has played."""
         self._steps[name] = report.num_env_steps
         self._mismatches[name] = report.num_mismatches
+        self.cpu_s_of[name] = report.cpu_s
         self.num_episodes += len(report.episodes)
         self._recent.extend(report.episodes)
         self.env_steps = sum(self._steps.values())
@@ -65,6 +68,11 @@ class Tally:
         """Takes the servers' counts instead: nobody else counts an external simulation."""
         self.env_steps = max((s.num_env_steps for s in statuses.values()), default=0)
         self.num_episodes = max((s.num_episodes for s in statuses.values()), default=0)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor seconds of all servers and simulations together; evaluation's own not."""
+        return sum(self.cpu_s_of.values())
 
     def tick(self) -> None:
         """Takes the time."""
@@ -84,6 +92,7 @@ class Tally:
             means[agent] = sum(values) / len(values)
         return {
             "time_s": self.time_s,
+            "cpu_s": self.cpu_s,
             "env_steps": self.env_steps,
             "episodes": self.num_episodes,
             "env_steps_per_s": self.env_steps_per_s,

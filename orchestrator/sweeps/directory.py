@@ -77,6 +77,8 @@ class TrialRecord:
     env_steps: int = 0
     time_s: float = 0.0
     """Of training."""
+    cpu_s: float = 0.0
+    """Processor seconds of its servers and simulations."""
     cause: str = ""
     """Why it failed, in a sentence that names the log."""
 

@@ -285,8 +285,8 @@ def _needs_teams(algorithm: str, template: AlgorithmTemplate) -> bool:
     try:
         find = find_fixed(algorithm)
         if find is not None:
-            return find(dict(template.settings), dict(template.model)).needs_teams
-        return get_algorithm(algorithm).needs_teams
+            return find(dict(template.settings), dict(template.model)).seating.forms_teams
+        return get_algorithm(algorithm).seating.forms_teams
     except ValueError:
         return False
 

@@ -70,8 +70,8 @@ class SweepResult:
         """Returns a row for each trial.
 
         Columns: `trial`, `assignment`, one for each role (its template) and each parameter (by its
-        key), `seed`, `status`, `metric`, `metric_source`, `env_steps`, `time_s`, `run_dir`
-        (absolute) and `cause`. pandas is imported when this is called.
+        key), `seed`, `status`, `metric`, `metric_source`, `env_steps`, `time_s`, `cpu_s`,
+        `run_dir` (absolute) and `cause`. pandas is imported when this is called.
         """
         from pandas import DataFrame
 
@@ -91,6 +91,7 @@ class SweepResult:
                     "metric_source": trial.metric_source,
                     "env_steps": trial.env_steps,
                     "time_s": trial.time_s,
+                    "cpu_s": trial.cpu_s,
                     "run_dir": None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
                     "cause": trial.cause,
                 }

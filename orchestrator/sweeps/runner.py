@@ -456,6 +456,7 @@ class Book(tune.Callback):
             return
         record.env_steps = int(result["env_steps"])
         record.time_s = float(result["train_time_s"])
+        record.cpu_s = float(result["cpu_s"])
         if METRIC in result:
             record.metric = float(result[METRIC])
             record.metric_source = str(result["metric_source"])

@@ -142,6 +142,7 @@ class Trial(tune.Trainable):
             "env_steps": run.tally.env_steps,
             "env_steps_per_s": run.tally.env_steps_per_s,
             "train_time_s": run.tally.time_s,
+            "cpu_s": run.tally.cpu_s,
             IS_FINISHED: False,
         }
         measured = measure(run, self._plan.config.metric)
@@ -183,6 +184,7 @@ class Trial(tune.Trainable):
             metric_source=result.get("metric_source", ""),
             env_steps=result["env_steps"],
             time_s=result["train_time_s"],
+            cpu_s=result["cpu_s"],
             cause=cause,
         )
         # The last thing: who finds it knows that all the rest is there.

@@ -1,11 +1,11 @@
-"""Action masks for policies: what is not available has no probability, anywhere.
+"""Action masks for policies: an unavailable action has probability 0.
 
-RLlib's default modules flatten a Dict observation, mask and all, and may choose what the mask
-forbids. Here the mask sets the logits of unavailable actions to the lowest float32: their
-probability, and their share of the entropy, is exactly 0, the log-probabilities of the others are
-those of the distribution that was really drawn from, and no gradient reaches a masked logit
-(Huang and Ontañón 2022, "A Closer Look at Invalid Action Masking in Policy Gradient Algorithms",
-arXiv 2006.14171). Acting and learning mask alike, so that PPO's ratio is 1 where nothing changed.
+RLlib's default modules flatten a Dict observation together with its mask, and may choose what the
+mask forbids. Here the logits of unavailable actions are set to the lowest float32: their
+probability and their share of the entropy are exactly 0, log-probabilities are those of the
+distribution that actions are drawn from, and no gradient reaches a masked logit (Huang and Ontañón
+2022, "A Closer Look at Invalid Action Masking in Policy Gradient Algorithms", arXiv 2006.14171).
+Acting and learning mask alike, so that PPO's ratio is 1 where nothing has changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def has_action_mask(observation_space: spaces.Space | None) -> bool:
 
 
 class MaskablePPOCatalog(PPOCatalog):
-    """RLlib's, for the observation beside the mask."""
+    """RLlib's catalog, for the observation without its mask."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class MaskablePPOCatalog(PPOCatalog):
 
 
 class MaskablePPOTorchRLModule(DefaultPPOTorchRLModule):
-    """RLlib's default module of PPO and A2C, which follows action masks where there are any.
+    """RLlib's default module of PPO, which follows action masks where there are any.
 
-    With the observation space of `masked_space` the networks read ``OBS`` and the logits are
-    masked by ``ACTION_MASK [B, n]``, 1 for what is available; with any other it is RLlib's.
+    With the observation space of `masked_space` the networks read ``OBS``, and ``ACTION_MASK
+    [B, n]``, 1 for available actions, masks the logits. With any other space it is RLlib's module.
     Recurrent networks (``use_lstm``) work as without masks.
     """
 
@@ -91,7 +91,7 @@ class MaskablePPOTorchRLModule(DefaultPPOTorchRLModule):
         return _masked(super()._forward_train(_without_mask(batch), **kwargs), batch)
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
-        """See RLlib's; the critic does not need the mask."""
+        """RLlib's; the critic does not read the mask."""
         return super().compute_values(_without_mask(batch), embeddings)
 
 

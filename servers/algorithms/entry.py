@@ -1,256 +1,124 @@
-"""What is known of one algorithm before it runs: settings, networks, spaces; and how it is fed.
+"""What an algorithm is to a server: its settings, networks and spaces, its seats, and its feed.
 
-Everything that a user may have got wrong is refused here, by name and with a suggestion, before
-any process starts. Which algorithms there are is in `registry`.
+Each algorithm's folder has an entry; `registry` lists them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
-from muxrl.servers.algorithms.settings import (
-    COMMON_SETTINGS,
-    NOT_SETTINGS,
-    AlgorithmProblem,
-    check_kind,
-    suggestion,
-)
-from muxrl.servers.algorithms.user_module import load_module_class
-from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
+from muxrl.servers.algorithms.agent_spaces import AgentSpaces, SpaceCheck
+from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.settings import AlgorithmProblem, TrainingSettings
+from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.seating import Seating
+from muxrl.servers.spaces import module_observation_space, to_gymnasium
 
-WhileLearning = Literal["wait", "serve"]
 LearnsFrom = Literal["newest", "recent", "replay"]
-
-ReadValue = Callable[[str, Any, Any], Any]
-"""Reads a setting: from what it is in words, its value and its default to what RLlib is given."""
 
 
 @dataclass(frozen=True)
 class AlgorithmEntry:
-    """One algorithm a server can train.
+    """One algorithm that a server can train.
 
     Attributes:
         name: as users write it.
-        config_class: RLlib config of the algorithm.
-        learns_from: ``newest``: samples of the very weights that are updated, whole batches of
-            them (PPO, A2C); ``recent``: whole batches too, but it corrects for weights that are
-            some versions old (IMPALA, APPO); ``replay``: whatever it has kept (DQN, SAC, QMIX).
         summary: one line for lists.
-        needs_teams: whether its agents must be grouped into teams (see `TeamSpec`).
-        is_central: whether each agent is recorded with the state that its critic sees (MAPPO).
-        masked_module: RLModule for agents whose observation has an action mask, which it is given
-            apart; None: the mask is flattened with the observation, or it is a team's.
-        action_spaces: what it can act in; for an algorithm without teams.
-        instead: names of algorithms that can do other action spaces; "": there are none.
-        can_act_unbounded: whether its actions reach beyond -1..1.
-        samples_actions: whether it has a policy to draw actions from; else it takes the best by
-            value, and chance is exploration only.
-        preset: settings that make the name out of the config class; a user cannot change them.
-        defaults: settings whose default here is not RLlib's.
-        not_settings: further settings of the config class that have no meaning here.
-        readers: by setting, for values that a look at the default's type cannot check.
-        model_defaults: network settings whose default here is not RLlib's.
-        not_model_settings: network settings that the algorithm cannot do, with the reason.
+        learns_from: ``newest``: whole batches, sampled with the very weights that are updated
+            (PPO, A2C, MAPPO); ``recent``: whole batches too, corrected for weights that are some
+            versions old (IMPALA, APPO); ``replay``: a replay buffer (DQN, SAC, QMIX).
+        training: what a user may set of its RLlib config.
+        networks: what a user may set of its networks.
+        seating: how a server's agents become RLlib's.
+        space_check: the spaces that it can learn in.
+        samples_actions: whether its policy is a distribution to draw actions from; else it takes
+            the action of the highest value, and only exploration is random.
     """
 
     name: str
-    config_class: type[AlgorithmConfig]
-    learns_from: LearnsFrom
     summary: str
-    needs_teams: bool = False
-    is_central: bool = False
-    masked_module: type[RLModule] | None = None
-    action_spaces: tuple[type[spaces.Space], ...] = (
-        spaces.Discrete,
-        spaces.MultiDiscrete,
-        spaces.Box,
-    )
-    instead: str = ""
-    can_act_unbounded: bool = True
+    learns_from: LearnsFrom
+    training: TrainingSettings
+    networks: Networks = field(default_factory=Networks)
+    seating: Seating = field(default_factory=Seating)
+    space_check: SpaceCheck = field(default_factory=AgentSpaces)
     samples_actions: bool = True
-    preset: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    not_settings: frozenset[str] = frozenset()
-    readers: Mapping[str, ReadValue] = field(default_factory=dict)
-    model_defaults: Mapping[str, Any] = field(default_factory=dict)
-    not_model_settings: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_on_policy(self) -> bool:
-        """Whether stale samples bias it, so that simulations had better wait for an update."""
-        return self.learns_from == "newest"
+    learns: ClassVar[bool] = True
 
-    @property
-    def default_while_learning(self) -> WhileLearning:
-        """Whether simulations wait for an update, or are served by the old weights meanwhile."""
-        return "wait" if self.is_on_policy else "serve"
-
-    @property
-    def takes_whole_batches(self) -> bool:
-        """Whether `sample()` gives a whole train batch at once, else a fragment for the replay."""
-        return self.learns_from != "replay"
-
-    @property
-    def needs_log_probabilities(self) -> bool:
-        """Whether the learner wants what the policy thought of its actions recorded with them."""
-        return self.learns_from != "replay"
-
-    @property
-    def fills_replay_by_agent(self) -> bool:
-        """Whether RLlib's replay buffer for several agents takes its episodes."""
-        return self.learns_from == "replay" and not self.needs_teams
-
-    @property
-    def follows_masks(self) -> bool:
-        """Whether the networks of agents alone are given action masks apart."""
-        return self.masked_module is not None
-
-    # --- settings -----------------------------------------------------------------------
+    # --- the config ---------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Every setting a user may give, with its default."""
-        config = self._default_config()
-        names = set(COMMON_SETTINGS)
-        for cls in self.config_class.__mro__:
-            training = vars(cls).get("training")
-            if training is not None:
-                parameters = inspect.signature(training).parameters.values()
-                names |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-        names -= NOT_SETTINGS | self.not_settings | set(self.preset)
-        return {
-            name: getattr(config, name)
-            for name in sorted(names)
-            if not name.startswith("_") and hasattr(config, name)
-        }
+        """Every training setting that a user may give, with its default."""
+        return self.training.known()
 
     def model_settings(self) -> dict[str, Any]:
-        """Every model setting a user may give, with its default; none if `settings` has them."""
-        if self.needs_teams:
-            return {}
-        fields = dataclasses.asdict(self._default_model())
-        return {name: v for name, v in fields.items() if name not in self.not_model_settings}
+        """Every network setting that a user may give, with its default."""
+        return self.networks.settings()
 
     def make_config(
         self,
         settings: Mapping[str, Any],
         model: Mapping[str, Any] | None = None,
         rl_module: str = "",
+        *,
+        has_masks: bool = False,
     ) -> AlgorithmConfig:
-        """The RLlib config for a user's settings, everything else at its default.
+        """Returns the RLlib config for a user's settings, everything else at its default.
 
         Args:
             settings: training settings, see `settings`.
-            model: fields of RLlib's `DefaultModelConfig`, see `model_settings`; with `rl_module`
-                whatever that class reads from its `model_config`.
-            rl_module: import path "package.module:Class" of the user's own RLModule; "": RLlib's
-                default for the algorithm.
+            model: network settings, see `model_settings`; with `rl_module` whatever that class
+                reads from its `model_config`.
+            rl_module: import path "package.module:Class" of the user's own RLModule; "": the
+                algorithm's default.
+            has_masks: whether observations have an action mask apart; see `Seating`.
 
         Raises:
-            AlgorithmProblem: an unknown name, one that is not the user's to set, or a value that
-                is not one. RLlib's own checks of values follow when the algorithm is built.
+            AlgorithmProblem: an unknown name, one that is not the user's to set, or a value of the
+                wrong kind. RLlib checks values further when the algorithm is built.
         """
-        config = self._default_config()
-        known = self.settings()
-        for name, value in settings.items():
-            if name not in known:
-                raise AlgorithmProblem(self._refuse_setting(name, known, config))
-            what = f"{self.name}'s setting {name!r}"
-            if name in self.readers:
-                value = self.readers[name](what, value, known[name])
-            else:
-                check_kind(what, value, known[name])
-            setattr(config, name, value)
-        for name, value in self.preset.items():
-            setattr(config, name, value)
-        if self.needs_teams:
-            self._refuse_networks_of_a_team(model, rl_module)
-            return config
-        if rl_module and self.is_central:
-            raise AlgorithmProblem(
-                f"{self.name} cannot take an RLModule of your own ({rl_module!r} was given): its "
-                "critic sees the state, apart from what its actor sees; leave out rl_module"
-            )
-        if rl_module:
-            module_class = load_module_class(rl_module, self.name, config)
-            return config.rl_module(
-                rl_module_spec=RLModuleSpec(
-                    module_class=module_class, model_config=dict(model or {})
-                )
-            )
-        defaults = self.model_settings()
-        for name, value in (model or {}).items():
-            if name in self.not_model_settings:
-                raise AlgorithmProblem(
-                    f"{self.name} cannot have the model setting {name!r}: "
-                    f"{self.not_model_settings[name]}"
-                )
-            if name not in defaults:
-                raise AlgorithmProblem(
-                    f"{self.name} has no model setting {name!r}{suggestion(name, defaults)}"
-                )
-            check_kind(f"{self.name}'s model setting {name!r}", value, defaults[name])
-        return config.rl_module(
-            model_config=dataclasses.replace(self._default_model(), **dict(model or {}))
-        )
-
-    def _default_config(self) -> AlgorithmConfig:
-        config = self.config_class()
-        for name, value in self.defaults.items():
-            setattr(config, name, value)
+        config = self.training.make_config(self.name, settings)
+        self.networks.configure(config, self.name, model or {}, rl_module, has_masks=has_masks)
         return config
 
-    def _default_model(self) -> DefaultModelConfig:
-        # vf_share_layers: RLlib's PPO says False, but a DefaultModelConfig overrides that by True.
-        defaults = {
-            "fcnet_hiddens": [64, 64],
-            "fcnet_activation": "tanh",
-            "vf_share_layers": False,
-            **self.model_defaults,
-        }
-        return DefaultModelConfig(**defaults)
+    def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
+        """Returns the settings for the server's plan: those that the user gave."""
+        return dict(config.settings)
 
-    def _refuse_networks_of_a_team(self, model: Mapping[str, Any] | None, rl_module: str) -> None:
-        if rl_module:
-            raise AlgorithmProblem(
-                f"{self.name} cannot take an RLModule of your own ({rl_module!r} was given): its "
-                "mixer and its members' networks belong together; leave out rl_module"
-            )
-        if model:
-            name = next(iter(model))
-            raise AlgorithmProblem(
-                f"{self.name} has no separate model settings ({name!r} was given): its "
-                "networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed "
-                "among its settings"
-            )
+    def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
+        """Yields a sentence for what is wrong with the config's settings."""
+        try:
+            self.make_config(config.settings, config.model, config.rl_module)
+        except ValueError as error:
+            yield str(error)
 
-    def _refuse_setting(self, name: str, known: Mapping[str, Any], config: AlgorithmConfig) -> str:
-        if name in self.preset:
-            return (
-                f"{self.name} is {self.config_class.__name__} with "
-                f"{name}={self.preset[name]!r}; to set {name!r} yourself use "
-                f"{self.config_class.__name__.removesuffix('Config')}"
-            )
-        is_private = name.startswith("_")
-        if not is_private and name in self.not_settings:
-            return f"{self.name} makes no use of {name!r}; remove it"
-        if not is_private and hasattr(config, name):
-            return (
-                f"{name!r} is not a setting of {self.name} for a user to give: muxrl sets it "
-                "itself, or it has no effect on a policy server; remove it"
-            )
-        return f"{self.name} has no setting {name!r}{suggestion(name, known)}"
+    # --- the agents ---------------------------------------------------------------------
 
-    # --- spaces -------------------------------------------------------------------------
+    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+        """Yields a sentence for each kind of agent that it cannot learn for."""
+        seen: set[str] = set()
+        for agent_id, agent in plan.agents.items():
+            look = repr((agent.policy_id, agent.observation_space, agent.action_space))
+            if look in seen:
+                continue
+            seen.add(look)
+            if problem := self.seating.find_mask_problem(agent_id, agent):
+                yield problem
+            try:
+                self.check_spaces(
+                    agent.policy_id,
+                    module_observation_space(self.seating.network_space(agent)),
+                    to_gymnasium(agent.action_space),
+                    agent_id,
+                )
+            except (ValueError, TypeError) as error:
+                yield str(error)
 
     def check_spaces(
         self,
@@ -259,99 +127,51 @@ class AlgorithmEntry:
         action_space: spaces.Space,
         agent_id: str | None = None,
     ) -> None:
-        """Whether this algorithm can learn in these spaces.
+        """Checks that it can learn in these spaces.
 
         Args:
             policy_id: named in the message.
-            observation_space: of one agent; for an algorithm that needs teams of one member, or
-                of the team itself.
+            observation_space: of one agent, as its network reads it.
             action_space: likewise.
             agent_id: named in the message, if given.
 
         Raises:
-            AlgorithmProblem: with the reason and a way out.
+            AlgorithmProblem: it cannot; with the reason and what to do instead.
         """
+        problem = self.space_check(observation_space, action_space)
+        if problem is None:
+            return
+        kind, reason = problem
+        verb, space = ("read", observation_space) if kind == "observation" else ("do", action_space)
         who = repr(agent_id) if agent_id is not None else f"of policy {policy_id!r}"
-        if self.needs_teams:
-            self._check_team_spaces(policy_id, observation_space, action_space, agent_id, who)
-            return
-        if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) not in (
-            1,
-            3,
-        ):
-            raise AlgorithmProblem(
-                f"policy {policy_id!r}: {self.name} cannot read the observation space "
-                f"{observation_space} of agent {who}: it takes a Box of one dimension, or of "
-                "three for an image; flatten the observation, or one-hot it, first"
-            )
-        if self.is_central and len(observation_space.shape) != 1:
-            raise AlgorithmProblem(
-                f"policy {policy_id!r}: {self.name} cannot read the observation space "
-                f"{observation_space} of agent {who}: its critic reads observations as one flat "
-                "array, so it takes a Box of one dimension; flatten the observation first"
-            )
-        if not isinstance(action_space, self.action_spaces) or (
-            isinstance(action_space, spaces.Box) and len(action_space.shape) != 1
-        ):
-            raise AlgorithmProblem(
-                f"policy {policy_id!r}: {self.name} cannot do the action space {action_space} of "
-                f"agent {who}: it takes {self._taken_action_spaces()}"
-                + ("" if self.instead == "" else f"; use {self.instead}")
-            )
-        if isinstance(action_space, spaces.Box):
-            self._check_box_actions(policy_id, action_space, who)
-
-    def _check_box_actions(self, policy_id: str, box: spaces.Box, who: str) -> None:
-        """Policies act in -1..1, which is scaled to the bounds; without bounds it is the action."""
-        if not np.issubdtype(box.dtype, np.floating):
-            raise AlgorithmProblem(
-                f"policy {policy_id!r}: {self.name} cannot do the action space {box} of agent "
-                f"{who}: a Box of {box.dtype} holds no real numbers; make it Discrete or "
-                "MultiDiscrete"
-            )
-        is_unbounded = not (box.bounded_below.any() or box.bounded_above.any())
-        if box.is_bounded("both") or (is_unbounded and self.can_act_unbounded):
-            return
         raise AlgorithmProblem(
-            f"policy {policy_id!r}: {self.name} cannot do the action space {box} of agent {who}: "
-            + ("it has bounds on some sides only" if not is_unbounded else "it has no bounds")
-            + ", and actions are scaled to them from -1..1; give every action a lowest and a "
-            "highest value"
+            f"policy {policy_id!r}: {self.name} cannot {verb} the {kind} space {space} of agent "
+            f"{who}: {reason}"
         )
 
-    def _taken_action_spaces(self) -> str:
-        names = [
-            "a Box of one dimension" if cls is spaces.Box else cls.__name__
-            for cls in self.action_spaces
-        ]
-        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+    # --- the feed -----------------------------------------------------------------------
 
-    def _check_team_spaces(
-        self,
-        policy_id: str,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        agent_id: str | None,
-        who: str,
-    ) -> None:
-        if isinstance(observation_space, spaces.Dict) and set(observation_space.spaces) == set(
-            TEAM_KEYS
-        ):
-            return
-        try:
-            check_member_spaces(agent_id or "?", observation_space, action_space)
-        except TeamProblem:
-            pass
-        else:
-            return
-        if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
-            raise AlgorithmProblem(
-                f"policy {policy_id!r}: {self.name} cannot read the observation space "
-                f"{observation_space} of agent {who}: it takes a one-dimensional Box; flatten "
-                "the observation first"
-            )
-        raise AlgorithmProblem(
-            f"policy {policy_id!r}: {self.name} cannot do the action space {action_space} of "
-            f"agent {who}: it learns one value per discrete action, counted from 0; use PPO "
-            "or A2C"
-        )
+    @property
+    def default_while_learning(self) -> Literal["wait", "serve"]:
+        """Whether simulations wait for an update: stale samples would bias an on-policy one."""
+        return "wait" if self.learns_from == "newest" else "serve"
+
+    @property
+    def needs_log_probabilities(self) -> bool:
+        """Whether the learner reads the log-probabilities of the actions taken."""
+        return self.learns_from != "replay"
+
+    @property
+    def fills_replay_by_agent(self) -> bool:
+        """Whether RLlib's replay buffer for several agents takes its episodes."""
+        return self.learns_from == "replay" and not self.seating.forms_teams
+
+    def batch_env_steps(self, config: AlgorithmConfig) -> int:
+        """Returns how many recorded env steps make one batch for `sample()`.
+
+        Without a replay it is the whole train batch, so that all of it is from the same weights;
+        with one it is the smallest fragment that the config asks for.
+        """
+        if self.learns_from == "replay":
+            return int(config.get_rollout_fragment_length())
+        return config.total_train_batch_size

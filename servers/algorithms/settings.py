@@ -1,11 +1,19 @@
-"""What a user may set, and the refusals: an unknown name, a value of the wrong kind."""
+"""What a user may set of an algorithm's training; unknown names and wrong kinds are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from muxrl.protocol.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+ReadValue = Callable[[str, Any, Any], Any]
+"""From a setting's name for messages, the value given and the default to the value for RLlib."""
 
 # What a user may set beside the arguments of the config's `training()`.
 COMMON_SETTINGS = frozenset(
@@ -40,16 +48,101 @@ NOT_SETTINGS = frozenset(
 
 
 class AlgorithmProblem(ValueError):
-    """An algorithm cannot be had as asked for. The sentence says what to change in the config."""
+    """This algorithm cannot be built with these settings. The sentence says what to change."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What a user may set: the arguments of the config's `training()`, and `COMMON_SETTINGS`.
+
+    Attributes:
+        config_class: RLlib config of the algorithm.
+        defaults: settings whose default here is not RLlib's.
+        preset: settings that make a variant out of the config class; a user cannot change them.
+        unused: settings of the config class that have no meaning here.
+        readers: for settings whose values the type of the default does not check well enough.
+    """
+
+    config_class: type[AlgorithmConfig]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    unused: frozenset[str] = frozenset()
+    readers: Mapping[str, ReadValue] = field(default_factory=dict)
+
+    def known(self) -> dict[str, Any]:
+        """Every setting that a user may give, with its default."""
+        config = self._default_config()
+        names = set(COMMON_SETTINGS)
+        for cls in self.config_class.__mro__:
+            training = vars(cls).get("training")
+            if training is not None:
+                parameters = inspect.signature(training).parameters.values()
+                names |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        names -= NOT_SETTINGS | self.unused | set(self.preset)
+        return {
+            name: getattr(config, name)
+            for name in sorted(names)
+            if not name.startswith("_") and hasattr(config, name)
+        }
+
+    def make_config(self, algorithm: str, given: Mapping[str, Any]) -> AlgorithmConfig:
+        """Returns the config with what was given, everything else at its default.
+
+        Raises:
+            AlgorithmProblem: as for `AlgorithmEntry.make_config`; it names `algorithm`.
+        """
+        config = self._default_config()
+        known = self.known()
+        for name, value in given.items():
+            if name not in known:
+                raise AlgorithmProblem(self._refusal(algorithm, name, known, config))
+            what = f"{algorithm}'s setting {name!r}"
+            if name in self.readers:
+                value = self.readers[name](what, value, known[name])
+            else:
+                check_kind(what, value, known[name])
+            setattr(config, name, value)
+        for name, value in self.preset.items():
+            setattr(config, name, value)
+        return config
+
+    def _default_config(self) -> AlgorithmConfig:
+        config = self.config_class()
+        for name, value in self.defaults.items():
+            setattr(config, name, value)
+        return config
+
+    def _refusal(
+        self, algorithm: str, name: str, known: Mapping[str, Any], config: AlgorithmConfig
+    ) -> str:
+        if name in self.preset:
+            return (
+                f"{algorithm} is {self.config_class.__name__} with "
+                f"{name}={self.preset[name]!r}; to set {name!r} yourself use "
+                f"{self.config_class.__name__.removesuffix('Config')}"
+            )
+        is_private = name.startswith("_")
+        if not is_private and name in self.unused:
+            return f"{algorithm} makes no use of {name!r}; remove it"
+        if not is_private and hasattr(config, name):
+            return (
+                f"{name!r} is not a setting of {algorithm} for a user to give: muxrl sets it "
+                "itself, or it has no effect on a policy server; remove it"
+            )
+        return f"{algorithm} has no setting {name!r}{suggestion(name, known)}"
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Returns what `name` may have been meant to be, or all that it could have been."""
+    """Returns the end of a refusal: known names like `name`, or all of them if none is."""
     return did_you_mean(name, known, most=3) or f"; known: {', '.join(sorted(known))}"
 
 
 def check_kind(what: str, value: Any, default: Any) -> None:
-    """Refuses what would fail much later, such as YAML's ``1e-3``, which is a string there."""
+    """Refuses values that would fail much later, such as YAML's ``1e-3``, which is a string there.
+
+    Raises:
+        AlgorithmProblem: `value` is not of the kind of `default`; it begins with `what`.
+    """
     is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
     if isinstance(default, bool) and not isinstance(value, bool):
         raise AlgorithmProblem(f"{what} must be true or false, not {value!r}")

@@ -1,4 +1,4 @@
-"""RLModules of the user's own: imported by their path, and known to fit before they are built."""
+"""A user's own RLModule: imported by its path, and checked before it is built."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ EXAMPLE = "my_package.my_module:MyRLModule"
 
 
 def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> type[TorchRLModule]:
-    """Returns the class at "package.module:Class", once it is known to fit the algorithm.
+    """Returns the class at "package.module:Class" if it fits the algorithm.
 
     Args:
         path: as the user wrote it.
         algorithm: named in the message.
-        config: its learner says which of RLlib's module interfaces it calls.
+        config: its learner says which of RLlib's module APIs it calls.
 
     Raises:
         AlgorithmProblem: it cannot be imported, is no torch RLModule, or lacks an interface.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muxrl.protocol import spaces as plain
-from muxrl.protocol.episode import EpisodeEvent, EpisodeLaw, EpisodeState
+from muxrl.protocol.episode import EpisodeEvent, EpisodeState, EpisodeStateMachine
 from muxrl.protocol.errors import OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import (
     Actions,
@@ -24,7 +24,7 @@ from muxrl.protocol.messages import (
 )
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.seats import Moment, Seat, SeatRecord
+from muxrl.servers.seats import Seat, SeatRecord, StepView
 
 Names = set[str] | frozenset[str]
 
@@ -81,8 +81,8 @@ class ServedEpisode:
         self.should_explore = (
             message.mode == "train" if message.should_explore is None else message.should_explore
         )
-        self.law = EpisodeLaw(message.episode_id)
-        self.law.handle(EpisodeEvent.START)
+        self.machine = EpisodeStateMachine(message.episode_id)
+        self.machine.handle(EpisodeEvent.START)
         self.last_seen = now
         self.returns: dict[str, float] = {}
         self.recorder = recorder
@@ -108,13 +108,13 @@ class ServedEpisode:
             OutOfOrder: not the step awaited.
             ValueMismatch: something in it is not as declared; nothing was recorded.
         """
-        if self.law.is_repeat(message.t):
-            if self.law.state is EpisodeState.AWAITING_ACTION:
+        if self.machine.is_repeat(message.t):
+            if self.machine.state is EpisodeState.AWAITING_ACTION:
                 assert self.pending is not None
                 return self.pending
             assert self._last_reply is not None
             return self._last_reply
-        self.law.check(EpisodeEvent.OBSERVE)
+        self.machine.check(EpisodeEvent.OBSERVE)
         observations = self._conform(message.observations, "observation")
         # Most steps have none of what follows, and a step is what a simulation waits for.
         finals = (
@@ -141,8 +141,8 @@ class ServedEpisode:
                 expected="observations of agents that are not done",
                 got=f"an observation of {agent_id!r}",
             )
-        left = self._agents_done | done if done else self._agents_done
-        seen = self._observe(Moment(observations, message.state, left))
+        departed = self._agents_done | done if done else self._agents_done
+        seen = self._observe(StepView(observations, message.state, departed))
         if message.t == 0:
             self._begin(seen)
             self._note_before_first_action(message.rewards, done)
@@ -166,7 +166,7 @@ class ServedEpisode:
             requests.append(
                 SeatRequest(seat, record, observation, seat.read_logged(logged) if logged else None)
             )
-        self.law.handle(EpisodeEvent.OBSERVE)
+        self.machine.handle(EpisodeEvent.OBSERVE)
         self.pending = PendingStep(
             self, message.t, requests, observations, self.is_training, self.should_explore
         )
@@ -175,9 +175,9 @@ class ServedEpisode:
     def answer(self, pending: PendingStep, actions: dict[str, Any]) -> Actions:
         """Keeps and returns the answer to the pending step."""
         reply = Actions(self.episode_id, pending.t, actions, pending.weights_seq_no)
-        if self.law.is_over:  # aborted while it waited: nothing follows from these actions
+        if self.machine.is_over:  # aborted while it waited: nothing follows from these actions
             return reply
-        self.law.handle(EpisodeEvent.ACT)
+        self.machine.handle(EpisodeEvent.ACT)
         self._acted = pending.requests
         self._weights_seq_no = pending.weights_seq_no
         self._last_reply = reply
@@ -192,14 +192,14 @@ class ServedEpisode:
         Raises:
             OutOfOrder, ValueMismatch: as for `step`.
         """
-        if message.t != self.law.t:
+        if message.t != self.machine.t:
             raise OutOfOrder(
-                f"episode {self.episode_id} has seen {self.law.t} steps on server "
+                f"episode {self.episode_id} has seen {self.machine.t} steps on server "
                 f"{self._plan.server_id!r}, the end says {message.t}; was a step lost?",
-                expected=f"t={self.law.t}",
+                expected=f"t={self.machine.t}",
                 got=f"t={message.t}",
             )
-        self.law.check(EpisodeEvent.END)
+        self.machine.check(EpisodeEvent.END)
         finals = self._conform(message.final_observations, "final observation")
         self._check_rewards(message.rewards)
         terminated, truncated = _flagged(message.terminations), _flagged(message.truncations)
@@ -215,12 +215,12 @@ class ServedEpisode:
             )
         else:
             self._note_before_first_action(message.rewards, terminated | truncated)
-        self.law.handle(EpisodeEvent.END)
-        return Ended(self.episode_id, self.law.t, dict(self.returns))
+        self.machine.handle(EpisodeEvent.END)
+        return Ended(self.episode_id, self.machine.t, dict(self.returns))
 
     def abort(self) -> None:
         """Closes the episode as truncated at its last full step."""
-        self.law.handle(EpisodeEvent.ABORT)
+        self.machine.handle(EpisodeEvent.ABORT)
 
     # --- checks -------------------------------------------------------------------------
 
@@ -290,15 +290,15 @@ class ServedEpisode:
 
     # --- recording ----------------------------------------------------------------------
 
-    def _observe(self, moment: Moment) -> dict[str, Any]:
+    def _observe(self, step_view: StepView) -> dict[str, Any]:
         seen = {}
         if self._plan.reads_state:
-            state = self._conform_state(moment.state)
-            moment = Moment(moment.observations, state, moment.left)
+            state = self._conform_state(step_view.state)
+            step_view = StepView(step_view.observations, state, step_view.departed)
         for seat_id, seat in self._seats.items():
             record = self._records[seat_id]
             if not record.is_done:
-                observation = seat.observe(moment, record)
+                observation = seat.observe(step_view, record)
                 if observation is not None:
                     seen[seat_id] = observation
         return seen
@@ -352,10 +352,12 @@ class ServedEpisode:
             # One that ends sees what it saw last beside what the others see now.
             last_seen = {**present, **finals} if finals else {}
             # Who is cut short, or said to be both, is still there to be seen: it is bootstrapped.
-            left = self._agents_done | (terminated_agents - truncated_agents)
-            at_end = Moment(last_seen, state, left)
+            departed = self._agents_done | (terminated_agents - truncated_agents)
+            at_end = StepView(last_seen, state, departed)
             # Who terminates beside it is not, just as if that had been a step earlier.
-            at_cut = Moment({a: o for a, o in last_seen.items() if a not in left}, state, left)
+            at_cut = StepView(
+                {a: o for a, o in last_seen.items() if a not in departed}, state, departed
+            )
             for seat_id, seat in self._seats.items():
                 record = self._records[seat_id]
                 if record.is_done:

@@ -141,7 +141,7 @@ class EpisodeStore:
         episode_id = item.episode_id
         known = self._open.get(episode_id)
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
-        if known is not None and known.law.t <= 1 and known.started_by == item:
+        if known is not None and known.machine.t <= 1 and known.started_by == item:
             return Started(episode_id)
         if known is not None or episode_id in self._tombstones:
             state = "already open" if known is not None else "already over"
@@ -164,7 +164,7 @@ class EpisodeStore:
     def _step(self, item: Step, now: float) -> Actions | PendingStep:
         episode = self._find(item.episode_id)
         episode.last_seen = now
-        is_new = item.t == episode.law.t
+        is_new = item.t == episode.machine.t
         before = episode.recorder.num_uncut_steps
         outcome = episode.step(item)
         if is_new:

@@ -1,7 +1,7 @@
-"""Policies that stay as they are: real servers, with nothing to learn.
+"""Policies that do not learn: random actions, a user's function, a checkpoint's networks.
 
-An opponent of known strength, a partner written by hand, a policy that was trained before. To a
-client and to the simulation they are servers like all others.
+They serve as opponents of known strength or as partners. To clients their servers are like any
+other.
 """
 
 from muxrl.servers.fixed_policies.entry import FIXED, FixedAlgorithm, find_fixed

@@ -1,6 +1,6 @@
-"""What is known of one fixed algorithm before it acts: its settings, and what is wrong with them.
+"""What is known of a fixed algorithm before it acts: its settings, and what is wrong with them.
 
-Everything that acts is imported when it is needed, so that the names cost nothing.
+Whatever acts is imported where it is needed, so that naming these algorithms loads no RLlib.
 """
 
 from __future__ import annotations
@@ -12,34 +12,36 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from muxrl.servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.checkpoint import Checkpoint
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.fixed_policies.names import FROZEN, RANDOM, SCRIPTED
 
 if TYPE_CHECKING:
     from muxrl.servers.fixed_policies.policies import FixedPolicies
+    from muxrl.servers.seating import Seating
 
 
 class FixedAlgorithm(ABC):
-    """One algorithm that does not learn, with a user's settings.
+    """An algorithm that does not learn, with a user's settings.
 
     Attributes:
         name: as users write it.
         summary: one line for lists.
         defaults: every setting a user may give, with its default.
         settings: what was given, the defaults added, paths absolute.
-        needs_teams: whether its agents must be grouped into teams.
-        is_central, follows_masks: see `ServerPlan`.
 
     Args:
         settings: what was given.
-        model: network settings, which nothing that does not learn has.
+        model: network settings; there must be none.
 
     Raises:
-        AlgorithmProblem: an unknown name, or a value that is not one.
+        AlgorithmProblem: an unknown name, or a value of the wrong kind.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     defaults: ClassVar[Mapping[str, Any]] = {}
+    learns: ClassVar[bool] = False
+    samples_actions: ClassVar[bool] = False
     default_while_learning: ClassVar[Literal["serve"]] = "serve"
 
     def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
@@ -56,12 +58,27 @@ class FixedAlgorithm(ABC):
                 f"({', '.join(model)})"
             )
         self.settings: dict[str, Any] = {**self.defaults, **settings}
-        self.needs_teams = False
-        self.is_central = False
-        self.follows_masks = False
+
+    @property
+    def seating(self) -> Seating:
+        """How agents become RLlib's; see `Seating`."""
+        from muxrl.servers.fixed_policies.plain import PlainSeating
+
+        return PlainSeating()
+
+    def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
+        """Returns the settings for the server's plan."""
+        return self.settings
+
+    def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
+        """Yields a sentence for each entry of the config that makes no sense here."""
+        if config.while_learning == "wait":
+            yield (f"{self.name} does not learn, so nobody waits for it; leave out while_learning")
+        if config.rl_module:
+            yield f"{self.name} has no networks of its own; leave out rl_module"
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
-        """Yields a sentence for each reason why it cannot act for these agents."""
+        """Yields a sentence for each reason why it cannot act for a plan's agents."""
         yield from ()
 
     @abstractmethod
@@ -72,21 +89,22 @@ class FixedAlgorithm(ABC):
 class RandomAlgorithm(FixedAlgorithm):
     """Every available action is equally likely."""
 
-    name = "RANDOM"
+    name = RANDOM
     summary = "uniform over the available actions"
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        from muxrl.servers.fixed_policies.plain import PlainActing, plain_seats
+        from muxrl.servers.fixed_policies.plain import PlainActing
         from muxrl.servers.fixed_policies.policies import FixedPolicies
         from muxrl.servers.fixed_policies.uniform import Uniform
 
-        return FixedPolicies(plan, plain_seats(plan), PlainActing(plan, Uniform(plan)))
+        acting = PlainActing(plan, Uniform(plan))
+        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
 
 
 class ScriptedAlgorithm(FixedAlgorithm):
     """A function of the user's decides; see `muxrl.servers.fixed_policies.scripted`."""
 
-    name = "SCRIPTED"
+    name = SCRIPTED
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
@@ -108,18 +126,18 @@ class ScriptedAlgorithm(FixedAlgorithm):
                 return  # the others' would be the same
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        from muxrl.servers.fixed_policies.plain import PlainActing, plain_seats
+        from muxrl.servers.fixed_policies.plain import PlainActing
         from muxrl.servers.fixed_policies.policies import FixedPolicies
         from muxrl.servers.fixed_policies.scripted import Script
 
         acting = PlainActing(plan, Script(plan, self.settings))
-        return FixedPolicies(plan, plain_seats(plan), acting)
+        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
 
 
 class FrozenAlgorithm(FixedAlgorithm):
     """The policies of a checkpoint; see `muxrl.servers.fixed_policies.frozen`."""
 
-    name = "FROZEN"
+    name = FROZEN
     summary = "the policies of a checkpoint, as they were saved"
     defaults: ClassVar[Mapping[str, Any]] = {
         "checkpoint": "",
@@ -141,9 +159,10 @@ class FrozenAlgorithm(FixedAlgorithm):
         # Absolute, since a server's process may run in another folder than the command did.
         self.settings["checkpoint"] = str(checkpoint.path)
         self._modules = FrozenModules(checkpoint, self.settings["policies"])
-        self.needs_teams = self._modules.are_of_teams
-        self.is_central = self._modules.are_central
-        self.follows_masks = self._modules.follow_masks
+
+    @property
+    def seating(self) -> Seating:
+        return self._modules.seating
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         return self._modules.find_problems(plan)
@@ -151,10 +170,9 @@ class FrozenAlgorithm(FixedAlgorithm):
     def make(self, plan: ServerPlan) -> FixedPolicies:
         from muxrl.servers.fixed_policies.frozen import FrozenActing
         from muxrl.servers.fixed_policies.policies import FixedPolicies
-        from muxrl.servers.seats import make_seats
 
         acting = FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
-        return FixedPolicies(plan, make_seats(plan), acting)
+        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
 
 
 FIXED: tuple[type[FixedAlgorithm], ...] = (RandomAlgorithm, ScriptedAlgorithm, FrozenAlgorithm)

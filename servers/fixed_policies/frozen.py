@@ -1,8 +1,8 @@
-"""Policies as a checkpoint holds them: their own run's, or another one's opponents.
+"""The policies of a checkpoint, acting as they were saved.
 
-How a policy was used, for a team, with an action mask apart, beside a global state, is told by
-the observation space that its module was built with. So it needs no config of the run that
-trained it, and a checkpoint of plain RLlib will do.
+A module's observation space says how its policy was used: for a team, with an action mask apart,
+beside a global state. So the config of the run that trained it is not needed, and a checkpoint of
+plain RLlib will do.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import gymnasium
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from muxrl.servers.algorithms.registry import seating_of
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.inference import Inference
-from muxrl.servers.seats import make_seats
-from muxrl.servers.teams import ACTION_MASK, STATE, TEAM_KEYS
+from muxrl.servers.spaces import STATE_KEY
 
 
 class FrozenModules:
-    """The modules of a checkpoint, and what they are for.
+    """The modules of a checkpoint, and how agents are seated for them.
+
+    Attributes:
+        seating: the one that they were trained with.
+        env_steps: of their training.
 
     Args:
         checkpoint: where they are.
@@ -38,32 +42,11 @@ class FrozenModules:
         self._names = dict(names)
         self._path = checkpoint.path
         self._saved = checkpoint.load_modules()
+        self.seating = seating_of([m.observation_space for m in self._saved.values()])
         self.env_steps = checkpoint.env_steps
         for policy_id, name in self._names.items():
             if name not in self._saved:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
-
-    @property
-    def are_of_teams(self) -> bool:
-        """Whether they act for teams."""
-        return any(keys == set(TEAM_KEYS) for keys in self._keys())
-
-    @property
-    def are_central(self) -> bool:
-        """Whether they are of agents alone whose critic saw a state."""
-        return any(STATE in keys for keys in self._keys_alone())
-
-    @property
-    def follow_masks(self) -> bool:
-        """Whether they are of agents alone, and are given action masks apart."""
-        return any(ACTION_MASK in keys for keys in self._keys_alone())
-
-    def _keys(self) -> list[set[str]]:
-        found = [module.observation_space for module in self._saved.values()]
-        return [set(s.spaces) if isinstance(s, gymnasium.spaces.Dict) else set() for s in found]
-
-    def _keys_alone(self) -> list[set[str]]:
-        return [keys for keys in self._keys() if keys != set(TEAM_KEYS)]
 
     def build(self, plan: ServerPlan) -> MultiRLModule:
         """Builds a module for each of a server's policies.
@@ -94,7 +77,7 @@ class FrozenModules:
             )
             return
         try:
-            names, seats = self._names_of(plan), make_seats(plan)
+            names, seats = self._names_of(plan), self.seating.make_seats(plan)
         except ValueError as error:
             yield str(error)
             return
@@ -111,7 +94,9 @@ class FrozenModules:
             else:
                 continue
             told.add(seat.policy_id)
-            cause = "are the groups as they were" if self.are_of_teams else "is it the same task"
+            cause = (
+                "are the groups as they were" if self.seating.forms_teams else "is it the same task"
+            )
             yield (
                 f"policy {names[seat.policy_id]!r} of checkpoint {str(self._path)!r} {verb} "
                 f"{_shown(expected)}, but {seat_id!r} {verb} {_shown(seen)}; {cause}?"
@@ -123,7 +108,7 @@ class FrozenModules:
         for policy_id in dict.fromkeys(agent.policy_id for agent in plan.agents.values()):
             name = self._names.get(policy_id, policy_id)
             if name not in self._saved and len(self._saved) == 1:
-                name = next(iter(self._saved))  # there is no doubt which one is meant
+                name = next(iter(self._saved))  # only one can be meant
             if name not in self._saved:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
             names[policy_id] = name
@@ -138,14 +123,14 @@ class FrozenModules:
 
 
 class FrozenActing:
-    """Acts with the checkpoint's weights, for ever; see `muxrl.servers.policies.Acting`.
+    """Acts with the checkpoint's weights; see `muxrl.servers.policies.Acting`.
 
-    Whether actions are drawn is a setting of the server, not the wish of an episode: an opponent
+    Whether actions are drawn is a setting of the server and not of an episode, so that an opponent
     is the same in training and in evaluation.
 
     Args:
         plan: the server.
-        modules: fit for it.
+        modules: that fit it.
         should_explore: whether actions are drawn as in training, at the point where it ended;
             else the likeliest one, or the one of the highest value, is taken.
     """
@@ -165,12 +150,12 @@ class FrozenActing:
 
 
 def _observed(space: gymnasium.Space) -> Any:
-    """What of an observation decides whether a network can read it: shapes, not bounds.
+    """The part of an observation space that a network must match to act: shapes, not bounds.
 
-    The global state does not: only critics and mixers see it, which have no part in acting.
+    Without the global state, which only critics and mixers see.
     """
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _observed(sub) for key, sub in space.spaces.items() if key != STATE}
+        return {key: _observed(sub) for key, sub in space.spaces.items() if key != STATE_KEY}
     return space.shape if isinstance(space, gymnasium.spaces.Box) else space
 
 

@@ -1,7 +1,7 @@
 """Policies that are plain functions: observations as the simulation sent them, its own actions.
 
-Nothing is flattened, normalised or stacked on the way, as it is for networks. What such a policy
-remembers of an episode is its own affair: there is one for each agent and episode.
+Nothing is flattened, normalised or stacked on the way, as it is for networks. Each agent has a
+new policy in each episode, so that what a policy remembers ends with its episode.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ import numpy as np
 from muxrl.protocol import spaces as plain
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep, SeatRequest
-from muxrl.servers.seats import Moment, Observations, Seat, SeatRecord
+from muxrl.servers.seating import Seating
+from muxrl.servers.seats import Observations, Seat, SeatRecord, StepView
 from muxrl.servers.spaces import to_gymnasium
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""
 MakePolicy = Callable[[str, int], Policy]
-"""From an agent's id and a seed to its policy for one episode."""
+"""From an agent's id and a seed to the agent's policy for one episode."""
 
 _BOUND_TOLERANCE = 1e-5
-"""By which an action may overstep a Box: float32 cannot hold every bound."""
+"""By how much an action may exceed a Box's bounds, which float32 cannot always represent."""
 
 
 class PolicyFailed(RuntimeError):
-    """A policy raised, or gave something that is no action; the sentence names its agent."""
+    """A policy raised, or returned something that is no action; the sentence names its agent."""
 
 
 class PlainSeat:
-    """An agent whose policy sees what was sent and answers as the simulation wants it."""
+    """An agent whose policy gets observations as sent, and returns actions of its own space."""
 
     def __init__(self, agent_id: str, plan: AgentPlan) -> None:
         self.seat_id = agent_id
@@ -40,8 +41,8 @@ class PlainSeat:
         self.observation_space = to_gymnasium(plan.observation_space)
         self.action_space = to_gymnasium(plan.action_space)
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        return moment.observations.get(self.seat_id)
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        return step_view.observations.get(self.seat_id)
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)
@@ -53,9 +54,11 @@ class PlainSeat:
         return logged.get(self.seat_id)
 
 
-def plain_seats(plan: ServerPlan) -> dict[str, Seat]:
-    """Returns a seat for each agent, by agent id."""
-    return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
+class PlainSeating(Seating):
+    """Every agent has a `PlainSeat`."""
+
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+        return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
 
 
 class PlainActing:
@@ -71,7 +74,7 @@ class PlainActing:
         self.weights_seq_no = 0
         self._agents = plan.agents
         self._make = make
-        # Evaluation has numbers of its own: with or without it, training draws the same ones.
+        # Evaluation draws from its own generator, so that it does not change what training draws.
         self._training_seeds = np.random.default_rng((plan.seed, 0))
         self._evaluation_seeds = np.random.default_rng((plan.seed, 1))
 
@@ -92,7 +95,7 @@ class PlainActing:
             raise PolicyFailed(
                 f"the policy of agent {agent_id!r} raised {type(error).__name__}: {error}, at t={t}"
             ) from error
-        # It is asked although the action was taken elsewhere: it may have to see every step.
+        # The policy is called even if the action was logged: it may have to see every step.
         record.action = (
             self._checked(agent_id, request.observation, action, t)
             if request.logged_action is None

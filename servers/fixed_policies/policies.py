@@ -1,4 +1,4 @@
-"""What acts on a server and does not learn: nothing is recorded, and nobody is waited for."""
+"""What acts on a server and does not learn: nothing is recorded, and no simulation waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muxrl.servers.seats import Seat
 
 
 class StepCounter(Recorder):
-    """Counts an episode's env steps and keeps none of them: there is no learner to want them."""
+    """Counts an episode's env steps and keeps none of them, since no learner reads them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -55,12 +55,12 @@ class FixedPolicies:
     def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: Acting) -> None:
         self.acting = acting
         self.feed = Feed(max_ahead=0)
-        self.feed.discard()  # so its gate is open for good
+        self.feed.discard()  # opens its gate for good
         self.store = EpisodeStore(
             plan,
             seats,
             self.feed,
-            batch_env_steps=sys.maxsize,  # nothing is recorded that could make a batch
+            batch_env_steps=sys.maxsize,  # no batch is ever complete
             needs_whole_episodes=False,
             lookback=0,
             policy_for=lambda seat_id, *args, **kwargs: seats[seat_id].policy_id,

@@ -1,15 +1,14 @@
-"""Policies of the user's own, found by their import path.
+"""A user's own policies, imported by their path.
 
-The contract: ``settings.policy`` names a callable that makes a policy for one agent in one episode,
+``settings.policy`` names a callable that makes a policy for one agent in one episode,
 
     make(agent_id, observation_space, action_space, seed, **kwargs) -> policy
     policy(observation) -> action
 
-with Gymnasium's spaces, a seed that is new in every episode, and ``settings.kwargs``. The policy is
-called once for each step in which its agent acts, with the observation as the simulation sent it
-(a Dict observation with its ``action_mask``), and returns an action of the action space. What it
-remembers lives as long as the episode does. Many episodes may be open at a time, each with
-policies of its own.
+with Gymnasium's spaces, a new seed for every episode, and ``settings.kwargs``. The policy is called
+once for each step at which its agent acts, with the observation as the simulation sent it (a Dict
+observation with its ``action_mask``), and returns an action of the action space. It lives as long
+as the episode. Many episodes may be open at a time, each with its own policies.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Script:
         """Makes an agent's policy for one episode.
 
         Raises:
-            AlgorithmProblem: the callable raised, or returned nothing that can be called.
+            AlgorithmProblem: the callable raised, or what it returned is not callable.
         """
         try:
             policy = self._make(agent_id, *self._spaces[agent_id], seed, **self._kwargs)

@@ -1,4 +1,4 @@
-"""The random policy: every available action is equally likely, whatever else was observed."""
+"""The random policy: every available action is equally likely."""
 
 from __future__ import annotations
 

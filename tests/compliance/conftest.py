@@ -1,4 +1,4 @@
-"""Real policy servers in this process, and the carriers that reach them."""
+"""Real policy servers in this process, and the transports that reach them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.compliance.real_servers import (
     TOKEN,
     MakeServer,
     Peer,
-    carrier_to,
     make_plan,
+    transport_to,
 )
 
 from muxrl.servers.config import LimitsConfig, ServerPlan
@@ -84,14 +84,14 @@ def server(
 @pytest.fixture(params=["websocket", "http", "random"])
 def any_peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
     """Each implementation of the seam in turn."""
-    peer = Peer(carrier_to(server, request.param))
+    peer = Peer(transport_to(server, request.param))
     yield peer
     peer.transport.close()
 
 
 @pytest.fixture(params=["websocket", "http"])
 def peer(request: pytest.FixtureRequest, server: PolicyServer) -> Iterator[Peer]:
-    """Each carrier to each real server in turn."""
-    peer = Peer(carrier_to(server, request.param))
+    """Each transport to each real server in turn."""
+    peer = Peer(transport_to(server, request.param))
     yield peer
     peer.transport.close()

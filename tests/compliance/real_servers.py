@@ -1,4 +1,4 @@
-"""What the compliance tests share: plans of small real servers, and carriers that reach them.
+"""What the compliance tests share: plans of small real servers, and transports that reach them.
 
 Not in ``conftest.py``: there are several of that name, and an import finds any of them.
 """
@@ -88,7 +88,7 @@ class Peer:
         return reply
 
 
-def carrier_to(server: PolicyServer, name: str, **kwargs: Any) -> Transport:
+def transport_to(server: PolicyServer, name: str, **kwargs: Any) -> Transport:
     if name == "random":
         return RandomTransport(server.spec())
     kind = {"websocket": WebSocketTransport, "http": HttpTransport}[name]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.compliance.real_servers import Peer, carrier_to
+from tests.compliance.real_servers import Peer, transport_to
 
 from muxrl.protocol.messages import (
     Aborted,
@@ -112,7 +112,7 @@ def test_everything_said_twice_is_answered_alike(peer: Peer, server: PolicyServe
 
 
 def test_an_answer_does_not_change_with_the_weights(ppo: PolicyServer) -> None:
-    peer = Peer(carrier_to(ppo, "websocket"))
+    peer = Peer(transport_to(ppo, "websocket"))
     e, f = new_id(), new_id()
     first = acted(peer.say(StartEpisode(e), Step(e, 0, SEEN))[1])
     peer.ask(StartEpisode(f))
@@ -207,7 +207,7 @@ def peer_address(peer: Peer) -> str:
 
 
 def test_a_float64_array_comes_with_the_cure(server: PolicyServer) -> None:
-    peer, e = Peer(carrier_to(server, "websocket")), new_id()
+    peer, e = Peer(transport_to(server, "websocket")), new_id()
     replies = peer.say(StartEpisode(e), Step(e, 0, {"a": np.zeros(2)}))
     refused = refusal(replies[1])
     assert (refused.expected, refused.got) == ("dtype float32", "dtype float64")

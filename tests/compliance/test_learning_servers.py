@@ -115,11 +115,11 @@ def qmix(make_server: MakeServer) -> PolicyServer:
     return make_server(plan)
 
 
-@pytest.mark.parametrize("carrier", ["websocket", "http"])
+@pytest.mark.parametrize("transport", ["websocket", "http"])
 def test_a_member_of_a_team_that_never_appeared_is_missed_by_name_at_once(
-    qmix: PolicyServer, carrier: Any
+    qmix: PolicyServer, transport: Any
 ) -> None:
-    with MultiplexingClient([qmix.address], carrier=carrier) as client:
+    with MultiplexingClient([qmix.address], transport=transport) as client:
         other = client.start_episode()
         client.get_action(other, SEEN)
         episode_id = client.start_episode()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muxrl.experiments.beside_benchmarl import measure
-from muxrl.experiments.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
+from muxrl.experiments.studies.beside_benchmarl import measure
+from muxrl.experiments.studies.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\ninput()"
 
@@ -66,7 +66,7 @@ class TestMeter:
         assert meter.points[-1].return_mean == 2.0
         assert meter.last_returns == [1.0, 3.0]
 
-    def test_processor_time_counts_the_processes_under_this_one(self) -> None:
+    def test_processor_time_counts_child_processes(self) -> None:
         before = measure.processor_time_s()
         with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) as child:
             deadline = time.monotonic() + 30.0
@@ -79,8 +79,8 @@ class TestMeter:
 
 @pytest.mark.learning
 @pytest.mark.usefixtures("running_ray")
-def test_our_side_makes_the_updates_that_it_is_matched_by(monkeypatch: Any) -> None:
-    from muxrl.experiments.beside_benchmarl import muxrl_side
+def test_our_side_makes_as_many_updates_as_its_matched_settings_say(monkeypatch: Any) -> None:
+    from muxrl.experiments.studies.beside_benchmarl import muxrl_side
 
     monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
     run = muxrl_side.train("matched", seed=0, env_steps=4_000, started=time.monotonic())

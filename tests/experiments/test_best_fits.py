@@ -1,25 +1,25 @@
-"""What theory says of the matrix games, and that the study's predictions are it."""
+"""What theory says of the matrix games, which the study's predictions have to be."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from muxrl.experiments.best_fits import additive_fit, monotonic_fits
-from muxrl.experiments.matrix_games import TASKS, Task
-from muxrl.experiments.simulations.matrix_game import oracle_return, payoffs_of
+from muxrl.experiments.simulations.matrix_game import Game, oracle_return, payoffs_of
+from muxrl.experiments.studies.matrix_games.best_fits import additive_fit, monotonic_fits
+from muxrl.experiments.studies.matrix_games.cases import GAMES
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_no_best_fit_chooses_the_optimum(task: Task) -> None:
-    payoffs = payoffs_of(task.game, task.k)
+@pytest.mark.parametrize(("game", "k", "best_fit"), GAMES.values(), ids=GAMES)
+def test_no_best_fit_chooses_the_optimum(game: Game, k: float, best_fit: float) -> None:
+    payoffs = payoffs_of(game, k)
     monotonic = monotonic_fits(payoffs)
-    assert additive_fit(payoffs).payoff == monotonic[0].payoff == task.predicted
-    assert task.predicted < oracle_return(task.game, task.k)
+    assert additive_fit(payoffs).payoff == monotonic[0].payoff == best_fit
+    assert best_fit < oracle_return(game, k)
     # A sum is monotonic, so it cannot fit better.
     assert monotonic[0].squared_error <= additive_fit(payoffs).squared_error
     best_with_optimum = min(
-        fit.squared_error for fit in monotonic if fit.payoff == oracle_return(task.game, task.k)
+        fit.squared_error for fit in monotonic if fit.payoff == oracle_return(game, k)
     )
     assert best_with_optimum > monotonic[0].squared_error
 

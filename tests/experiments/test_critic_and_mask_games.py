@@ -1,4 +1,4 @@
-"""The games in which a critic of the state, or an action mask, is what decides."""
+"""The games in which a critic of the state, or an action mask, decides."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_bounds_of_the_cue_game() -> None:
 
 
 def test_one_learner_in_any_position_gets_better_within_some_thousand_steps() -> None:
-    """A tabular bandit per cue: the least that any server's algorithm can do."""
+    """A tabular bandit for each cue: any server's algorithm can do as much."""
     for position in ("agent_0", "agent_2"):
         env, rng = CueGame(), np.random.default_rng(1)
         sums, counts = np.zeros((4, 4)), np.full((4, 4), 1e-9)
@@ -168,7 +168,7 @@ def step_to(env: ParallelEnv, t: int) -> Any:
 
 
 @pytest.mark.parametrize("t", [0, 3])
-def test_faults_come_at_their_step(t: int) -> None:
+def test_each_fault_comes_at_its_step(t: int) -> None:
     with pytest.raises(InjectedFault):
         step_to(Faulty("raise", at_step=t), t)
     step_to(Faulty("raise", at_step=t + 1), t)
@@ -185,7 +185,7 @@ def test_faults_come_at_their_step(t: int) -> None:
     assert time.monotonic() - start >= 0.05
 
 
-def test_a_fault_comes_once_or_again() -> None:
+def test_a_fault_comes_once_or_in_every_later_episode() -> None:
     once, again = (Faulty("raise", at_step=0, is_repeated=r) for r in (False, True))
     for env in (once, again):
         with pytest.raises(InjectedFault):
@@ -199,7 +199,7 @@ def test_a_fault_comes_once_or_again() -> None:
         step_to(later, 0)
 
 
-def test_faults_are_checked_when_asked_for() -> None:
+def test_an_unknown_fault_or_agent_is_refused() -> None:
     with pytest.raises(ValueError, match="no fault 'rais'"):
         Faulty("rais")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no agent 'x'"):

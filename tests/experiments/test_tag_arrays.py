@@ -54,10 +54,10 @@ def assert_alike(mine: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_allclose(seen, other[agent], atol=1e-5, err_msg=agent)
 
 
-def test_the_api() -> None:
+def test_pettingzoo_accepts_it() -> None:
     parallel_api_test(SimpleTag(num_good=2), num_cycles=60)
 
 
-def test_sides_that_cannot_be() -> None:
+def test_a_game_without_good_agents_is_refused() -> None:
     with pytest.raises(ValueError, match="good agent"):
         SimpleTag(num_good=0)

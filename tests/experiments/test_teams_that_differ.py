@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from muxrl.experiments.simulations import sentries, unlike_cues
 from muxrl.experiments.simulations.foraging import ORACLE_RETURN, Foraging
 from muxrl.experiments.simulations.sentries import Sentries
 from muxrl.experiments.simulations.unlike_cues import UnlikeCues
-from muxrl.experiments.study import ContestantConfig, StudyConfig, train
+from muxrl.experiments.studies.case_table import Case, CaseTable, Measure, evaluated
 
 
 def play(env: Any, choose: Any, seed: int) -> dict[str, float]:
@@ -110,7 +111,7 @@ def test_sentries_that_could_not_all_arrive_are_refused() -> None:
 def seek(agent: str, seen: Any, rng: np.random.Generator) -> int:
     """Walks to one side of the first apple, agents to opposite ones, and loads there.
 
-    Now and then it strays, or two that meet, or meet an apple, would stand there for ever.
+    Now and then it strays: two that meet each other, or an apple, would else stand there for ever.
     """
     row, column = seen[:2]
     if row < 0:
@@ -168,28 +169,21 @@ def test_levels_are_those_of_the_third_version() -> None:
     assert levels == {1, 2}
 
 
-def greedy_return(config: str, agents: str, env_steps: int, server: dict[str, Any]) -> float:
+def greedy_return(config: str, measure: Measure, env_steps: int, server: dict[str, Any]) -> float:
     """Trains one QMIX team through a server and returns what it reaches then."""
     settings = {"agent": "mlp", "optimizer_name": "adam", "lr": 0.002,
                 "epsilon": [[0, 1.0], [env_steps // 2, 0.02]]}  # fmt: skip
-    server = {"algorithm": "QMIX", "groups": {"all": ["*"]}, "settings": settings, **server}
-    study = StudyConfig(
-        name=config,
-        config=config,
-        env_steps=env_steps,
-        interval_env_steps=env_steps // 2,
-        num_episodes=8,
-        final_num_episodes=100,
-        agents=agents,  # type: ignore[arg-type]
-        contestants={"QMIX": ContestantConfig(server=server)},
-    )
-    return float(np.mean(train(study, "QMIX", 0)["final"]["greedy"]))
+    server = {"algorithm": "QMIX", "agents": ["*"], "groups": {"all": ["*"]},
+              "settings": settings, **server}  # fmt: skip
+    overrides = (f"servers.team={json.dumps(server)}", "simulation.num_envs_per_process=8")
+    case = Case(config, overrides, env_steps, measure)
+    return CaseTable({"QMIX": case}).run("QMIX").final["return"]
 
 
 @pytest.mark.learning
 @pytest.mark.usefixtures("running_ray")
 def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
-    learnt = greedy_return("unlike_cues", "mean", 8_000, {"team_reward": "mean"})
+    learnt = greedy_return("unlike_cues", evaluated(100), 8_000, {"team_reward": "mean"})
     assert learnt > 15  # random 3.8; 9.6 is the most that two actions each could bring
 
 
@@ -198,5 +192,7 @@ def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
 @pytest.mark.timeout(240)
 def test_a_team_whose_members_arrive_late_and_die_learns_to_live() -> None:
     # Long enough to see that it is not lost again when hardly anybody dies any more.
-    learnt = greedy_return("sentries", "sum", 30_000, {"late_members": "allow"})
+    learnt = greedy_return(
+        "sentries", evaluated(100, combine=sum), 30_000, {"late_members": "allow"}
+    )
     assert learnt > 28  # random 5; 12 by the captain alone; 30 if nobody dies

@@ -2,12 +2,12 @@
 
 import pytest
 
-from muxrl.experiments.each_algorithm import CASES, run
+from muxrl.experiments.studies.each_algorithm.cases import TABLE, is_as_expected
 
 pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TABLE.cases)
 def test_the_smallest_task_that_shows_it(name: str) -> None:
-    outcome = run(name)
-    assert outcome.is_as_expected, outcome
+    outcome = TABLE.run(name)
+    assert is_as_expected(outcome), outcome

@@ -2,12 +2,13 @@
 
 import pytest
 
-from muxrl.experiments.two_step import run
+from muxrl.experiments.studies.two_step.cases import TABLE
 
 pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize(("algorithm", "joint_return"), [("QMIX", 8.0), ("VDN", 7.0), ("IQL", 7.0)])
 def test_greedy_joint_return_under_uniform_exploration(algorithm: str, joint_return: float) -> None:
-    outcome = run(algorithm, seed=0)
+    # Half the study's budget: with each of 5 seeds all three held theirs from 2,000 env steps on.
+    outcome = TABLE.run(algorithm, env_steps=10_000)
     assert outcome.held == joint_return, outcome.returns

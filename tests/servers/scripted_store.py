@@ -19,11 +19,12 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Chunk, Feed
-from muxrl.servers.seats import make_seats
+from muxrl.servers.seating import Seating
 
 SEES = Box((2,))
 ACTS = Discrete(3)
@@ -78,13 +79,17 @@ class ScriptedStore:
     """A store, its clock, and a fake algorithm that acts ``t % 3``."""
 
     def __init__(
-        self, plan: ServerPlan, batch_env_steps: int = 10**9, needs_whole_episodes: bool = False
+        self,
+        plan: ServerPlan,
+        batch_env_steps: int = 10**9,
+        needs_whole_episodes: bool = False,
+        seating: Seating | None = None,
     ) -> None:
         self.plan = plan
         self.feed = KeptFeed()
         self.now = 0.0
         self.weights_seq_no = 0
-        seats = make_seats(plan)
+        seats = (seating or TeamSeating()).make_seats(plan)
         policy_of = {seat_id: seat.policy_id for seat_id, seat in seats.items()}
         self.store = EpisodeStore(
             plan,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,14 @@ from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.algorithms.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule
 from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
+from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
+from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.episodes.episode import PendingStep, SeatRequest
 from muxrl.servers.inference import Inference
-from muxrl.servers.seats import Moment, Seat, SeatRecord, make_seats
+from muxrl.servers.seating import Seating
+from muxrl.servers.seats import Seat, SeatRecord, StepView
 
 MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
 KINDS = {"PPO": MaskablePPOTorchRLModule, "MAPPO": MAPPOTorchRLModule}
@@ -38,8 +41,8 @@ class Pending:
 
 
 def make_seat(kind: str) -> Seat:
-    plan = replace(make_plan({"a": MASKED}), follows_masks=True, is_central=kind == "MAPPO")
-    return make_seats(plan)["a"]
+    seating = CentralSeating() if kind == "MAPPO" else Seating(follows_masks=True)
+    return seating.make_seats(make_plan({"a": MASKED}))["a"]
 
 
 def build(kind: str, seat: Seat) -> MultiRLModule:
@@ -61,7 +64,7 @@ def requests_for(seat: Seat, masks: np.ndarray) -> list[SeatRequest]:
     for mask in masks:
         value = {"observation": np.float32([1.0, -2.0]), "action_mask": mask.astype(np.int8)}
         record = SeatRecord()
-        found.append(SeatRequest(seat, record, seat.observe(Moment({"a": value}), record)))
+        found.append(SeatRequest(seat, record, seat.observe(StepView({"a": value}), record)))
     return found
 
 
@@ -97,7 +100,7 @@ def test_a_member_s_logged_action_leaves_the_others_theirs(
     logged: dict[str, int], is_fast: bool
 ) -> None:
     store = ScriptedStore(make_plan(dict.fromkeys("abc", MASKED), {"team": ("a", "b", "c")}))
-    seat = make_seats(store.plan)["team"]
+    seat = TeamSeating().make_seats(store.plan)["team"]
     spec = RLModuleSpec(
         module_class=QMIXTorchRLModule,
         observation_space=seat.observation_space,

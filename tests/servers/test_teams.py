@@ -29,7 +29,7 @@ def test_members_are_padded_to_the_largest(team_of_two: TeamSpec) -> None:
     assert team_of_two.action_space == spaces.MultiDiscrete([4, 4])
 
 
-def test_an_absent_member_is_a_zero_row_that_may_only_do_nothing(team_of_two: TeamSpec) -> None:
+def test_an_absent_member_is_a_zero_row_with_action_zero_only(team_of_two: TeamSpec) -> None:
     seen = team_of_two.observe({"b": B, "stranger": B}, last_actions={"a": 1, "b": 2})
     np.testing.assert_array_equal(seen["obs"][0], 0)
     np.testing.assert_array_equal(seen["action_mask"][0], [1, 0, 0, 0])
@@ -39,7 +39,7 @@ def test_an_absent_member_is_a_zero_row_that_may_only_do_nothing(team_of_two: Te
     assert team_of_two.observation_space.contains(team_of_two.observe({}))
 
 
-def test_masks_are_padded_and_a_member_without_one_may_do_all(team_of_two: TeamSpec) -> None:
+def test_masks_are_padded_and_without_one_all_actions_are_available(team_of_two: TeamSpec) -> None:
     seen = team_of_two.observe({"a": A, "b": B}, {"b": [0, 1, 0, 1]})
     np.testing.assert_array_equal(seen["action_mask"], [[1, 1, 0, 0], [0, 1, 0, 1]])
 
@@ -64,10 +64,10 @@ def test_a_state_of_its_own() -> None:
         spec.observe({"a": [0.5]}, state=[1, 2, 3])
 
 
-def test_observations_side_by_side_may_mark_who_has_left(team_of_two: TeamSpec) -> None:
-    spec = replace(team_of_two, marks_left=True)
+def test_observations_side_by_side_may_mark_departed_members(team_of_two: TeamSpec) -> None:
+    spec = replace(team_of_two, marks_departed=True)
     np.testing.assert_array_equal(
-        spec.observe({"b": B}, left={"a", "stranger"})["state"],
+        spec.observe({"b": B}, departed={"a", "stranger"})["state"],
         [*spec.observe({"b": B})["obs"].ravel(), 1, 0],
     )
     everybody = spec.observe({"a": A, "b": B})
@@ -75,7 +75,7 @@ def test_observations_side_by_side_may_mark_who_has_left(team_of_two: TeamSpec) 
     assert spec.observation_space.contains(everybody)
 
 
-def test_split_gives_the_acting_members_theirs(team_of_two: TeamSpec) -> None:
+def test_split_returns_the_actions_of_acting_members(team_of_two: TeamSpec) -> None:
     split = team_of_two.split(np.array([1, 3]), ["b"])
     assert split == {"b": 3}
     assert type(split["b"]) is int
@@ -92,7 +92,7 @@ def test_split_gives_the_acting_members_theirs(team_of_two: TeamSpec) -> None:
         ({"a": A}, {"a": [0, 0]}, "mask of agent 'a' forbids every action"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_data_that_do_not_fit_are_refused(
     team_of_two: TeamSpec, observations: Any, masks: Any, message: str
 ) -> None:
     with pytest.raises(TeamProblem, match=message):
@@ -120,7 +120,7 @@ def test_team_reward() -> None:
 
 
 class _Scripted(MultiAgentEnv):
-    """Plays back what each step returns."""
+    """An environment that replays what each step returns."""
 
     def __init__(self, agents: str, script: list[Any]) -> None:
         self.agents = self.possible_agents = list(agents)
@@ -146,7 +146,7 @@ GO_ON: dict[str, bool] = {"__all__": False}
 END: dict[str, bool] = {"__all__": True}
 
 
-def test_team_env_sends_and_sums_up_for_those_who_act() -> None:
+def test_team_env_sends_actions_of_acting_members_and_sums_rewards() -> None:
     env = _Scripted(
         "abc",
         [
@@ -156,7 +156,7 @@ def test_team_env_sends_and_sums_up_for_those_who_act() -> None:
             ("b", {"b": 1.0}, END, GO_ON),
         ],
     )
-    teams = TeamEnv(env, {"t": ["a", "b"]}, reward="mean", marks_left=True)
+    teams = TeamEnv(env, {"t": ["a", "b"]}, reward="mean", marks_departed=True)
     assert teams.possible_agents == ["t", "c"]
     observations, _ = teams.reset()
     np.testing.assert_array_equal(observations["t"]["alive"], [1, 0])
@@ -179,7 +179,7 @@ def test_team_env_sends_and_sums_up_for_those_who_act() -> None:
     assert "t" in observations, "RLlib needs the observation after the last action"
 
 
-def test_truncation_passes_all_alone_and_shows_the_members_for_the_bootstrap() -> None:
+def test_truncation_sets_all_only_and_observes_members_for_the_bootstrap() -> None:
     truncated = {"a": True, "b": True, "__all__": True}
     env = _Scripted("ab", ["ab", ("ab", {}, {"a": False, "b": False, "__all__": False}, truncated)])
     teams = TeamEnv(env, {"t": ["a", "b"]})
@@ -212,7 +212,7 @@ def test_a_team_ends_with_its_last_member_while_the_others_go_on() -> None:
 
 
 def recorded(teams: TeamEnv) -> MultiAgentEpisode:
-    """What RLlib's env runners make of an episode in which everybody does action 0."""
+    """Returns the episode that RLlib's env runner records when all agents choose action 0."""
     episode = MultiAgentEpisode(
         observation_space=teams.observation_spaces,
         action_space=teams.action_spaces,
@@ -266,7 +266,7 @@ def parallel(ends: list[tuple[str, str]]) -> list[Any]:
         ({"t": "a"}, [("a", "b")], "t", "b"),
     ],
 )
-def test_rllib_bootstraps_who_is_cut_short_and_nobody_else(
+def test_rllib_bootstraps_truncated_teams_only(
     groups: dict[str, str], ends: list[tuple[str, str]], terminated: str, truncated: str
 ) -> None:
     teams = TeamEnv(_Scripted("ab", parallel(ends)), groups)
@@ -281,7 +281,7 @@ def test_rllib_bootstraps_who_is_cut_short_and_nobody_else(
         assert bool(replay.sample(1).terminated[0, -1]) == (team_id in terminated)
 
 
-def test_a_team_of_which_one_terminates_and_one_is_cut_short() -> None:
+def test_a_team_with_a_terminated_and_a_truncated_member() -> None:
     terminated, truncated = {"a": True, "__all__": False}, {"b": True, "__all__": False}
     teams = TeamEnv(_Scripted("ab", ["ab", ("ab", {}, terminated, truncated)]), {"t": ["a", "b"]})
     teams.reset()
@@ -299,7 +299,7 @@ def test_a_team_goes_on_while_an_agent_that_was_seen_is_left() -> None:
     assert truncateds == {"t": True, "__all__": False}
 
 
-def test_rllib_takes_no_truncation_without_the_observation_of_who_terminates_then() -> None:
+def test_rllib_needs_observations_of_terminated_agents_beside_a_truncation() -> None:
     flags = {"b": True, "__all__": False}, {"a": True, "__all__": False}
     teams = TeamEnv(_Scripted("ab", ["ab", ("a", {}, *flags)]), {"t": ["a"]})
     teams.reset()
@@ -307,7 +307,7 @@ def test_rllib_takes_no_truncation_without_the_observation_of_who_terminates_the
     assert (terminateds, truncateds) == (flags[0], {"t": True, "__all__": False})
 
 
-def test_a_team_that_is_not_asked_waits() -> None:
+def test_a_team_without_acting_members_waits() -> None:
     env = _Scripted("ab", ["a", ("b", {"a": 1.0}, GO_ON, GO_ON)])
     teams = TeamEnv(env, {"t": ["a"]})
     teams.reset()
@@ -356,7 +356,7 @@ class _Told(_Scripted):
 
 
 @pytest.mark.parametrize("parts", [{}, {"action_mask": spaces.MultiBinary(3)}])
-def test_a_state_that_the_members_observe_is_the_mixers(parts: Any) -> None:
+def test_a_state_that_members_observe_is_the_mixers(parts: Any) -> None:
     env = _Told("ab", ["a", ("b", {}, GO_ON, GO_ON)], spaces.Box(0, 1, (2,), np.float32), **parts)
     teams = TeamEnv(env, {"t": ["a", "b"]})
     assert teams.team("t").state_dim == 5
@@ -370,7 +370,7 @@ def test_a_state_that_the_members_observe_is_the_mixers(parts: Any) -> None:
     assert first["t"]["action_mask"].tolist() == [own, [1, 0, 0]]
 
 
-def test_a_state_of_the_environments_goes_before_the_one_that_is_observed() -> None:
+def test_the_environments_state_takes_precedence_over_an_observed_one() -> None:
     env = _Told("a", ["a"], spaces.Box(0, 1, (2,), np.float32))
     teams = TeamEnv(env, {"t": ["a"]}, state=lambda env: [4.0], state_size=1)
     observations, _ = teams.reset()
@@ -389,7 +389,7 @@ def test_observations_of_other_kinds_are_flattened() -> None:
     assert observations["t"]["obs"].tolist() == [[0, 0, 1, 0]]
 
 
-def test_a_state_that_only_some_members_observe_is_none() -> None:
+def test_a_state_that_only_some_members_observe_is_refused() -> None:
     env = _Told("ab", ["ab"], spaces.Box(0, 1, (2,), np.float32))
     env.observation_spaces["b"] = spaces.Box(0, 1, (2,), np.float32)
     with pytest.raises(TeamProblem, match="'a' observes 5 numbers of it and agent 'b' None"):
@@ -397,7 +397,7 @@ def test_a_state_that_only_some_members_observe_is_none() -> None:
 
 
 def test_the_grouped_environment_of_rllibs_own_examples() -> None:
-    """The one that RLlib's QMIX was tuned on: ``obs`` and ENV_STATE, integer agent ids."""
+    """The environment of RLlib's QMIX examples: ``obs`` and ENV_STATE, integer agent ids."""
     from ray.rllib.env.multi_agent_env import ENV_STATE
     from ray.rllib.examples.envs.classes.multi_agent import two_step_game
 

@@ -17,13 +17,13 @@ from websockets.uri import parse_uri
 from muxrl.protocol.codec import decode_batch_reply, encode, encode_json
 from muxrl.protocol.errors import Unauthorized
 from muxrl.protocol.messages import Aborted, AbortEpisode, Actions, AnyReply, Batch
-from muxrl.servers.app import Answered, AnyItem, Rim
+from muxrl.servers.app import Answered, AnyItem, PolicyServerApp
 from muxrl.servers.websocket import WebSocketConnection
 
 MAX_BYTES = 1000
 
 
-class HoldingRim:
+class HoldingApp:
     """Answers when told to, or at once."""
 
     def __init__(self, *, holds: bool) -> None:
@@ -90,12 +90,13 @@ class Talk:
     """A client and its connection to a server."""
 
     def __init__(
-        self, rim: HoldingRim, *, path: str = "/v1/ws", token: str = "key", text: bool = False
+        self, app: HoldingApp, *, path: str = "/v1/ws", token: str = "key", text: bool = False
     ) -> None:
         self.wire = Wire()
         self.connections: set[Any] = set()
         self.server = WebSocketConnection(
-            cast(Rim, rim), server_state=cast(Any, SimpleNamespace(connections=self.connections))
+            cast(PolicyServerApp, app),
+            server_state=cast(Any, SimpleNamespace(connections=self.connections)),
         )
         self.client = ClientProtocol(parse_uri(f"ws://nowhere{path}"))
         self.is_text = text
@@ -137,7 +138,7 @@ def replies(frame: Frame) -> list[AnyReply]:
 
 @pytest.mark.parametrize("text", [False, True])
 def test_a_message_is_answered_before_the_call_returns(text: bool) -> None:
-    talk = Talk(HoldingRim(holds=False), text=text)
+    talk = Talk(HoldingApp(holds=False), text=text)
     talk.say("a", "b")
     talk.carry()
     assert len(talk.wire.written) == 1, "one write, or the other end would wait for the rest"
@@ -147,26 +148,26 @@ def test_a_message_is_answered_before_the_call_returns(text: bool) -> None:
 
 
 def test_answers_come_in_the_order_of_the_messages() -> None:
-    rim = HoldingRim(holds=True)
-    talk = Talk(rim)
+    app = HoldingApp(holds=True)
+    talk = Talk(app)
     talk.say("first")
     talk.carry()
     assert talk.wire.reads, "a client that waits for its answer is never paused"
     talk.say("second")
     talk.say("third")
     talk.carry()
-    assert rim.asked == ["first"], "the first waits at the gate, and the others behind it"
+    assert app.asked == ["first"], "the first waits at the gate, and the others behind it"
     assert not talk.wire.reads
-    rim.let_go()
-    assert rim.asked == ["first", "second"]
-    rim.let_go()
-    rim.let_go()
+    app.let_go()
+    assert app.asked == ["first", "second"]
+    app.let_go()
+    app.let_go()
     assert talk.answers() == [["first"], ["second"], ["third"]]
     assert talk.wire.reads
 
 
 def test_thousands_of_messages_in_one_piece() -> None:
-    talk = Talk(HoldingRim(holds=False))
+    talk = Talk(HoldingApp(holds=False))
     names = [str(i) for i in range(3000)]
     for name in names:
         talk.say(name)
@@ -175,7 +176,7 @@ def test_thousands_of_messages_in_one_piece() -> None:
 
 
 def test_a_message_in_fragments_with_a_ping_in_between() -> None:
-    talk = Talk(HoldingRim(holds=False))
+    talk = Talk(HoldingApp(holds=False))
     data = encode(Batch([AbortEpisode("a")]))
     talk.client.send_binary(data[:5], fin=False)
     talk.carry()
@@ -189,20 +190,20 @@ def test_a_message_in_fragments_with_a_ping_in_between() -> None:
 
 
 def test_a_client_that_does_not_read_is_not_answered_any_more() -> None:
-    rim = HoldingRim(holds=False)
-    talk = Talk(rim)
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
     talk.server.pause_writing()
     talk.say("a")
     talk.carry()
-    assert (rim.asked, talk.wire.reads) == ([], False)
+    assert (app.asked, talk.wire.reads) == ([], False)
     talk.server.resume_writing()
     assert talk.answers() == [["a"]]
     assert talk.wire.reads
 
 
 def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
-    rim = HoldingRim(holds=False)
-    talk = Talk(rim)
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
     talk.client.send_binary(b"\xc1")
     talk.say("a")
     talk.carry()
@@ -210,7 +211,7 @@ def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
     (refusal,) = replies(refused)
     assert "not a batch" in cast(Any, refusal).message
     assert [reply.episode_id for reply in replies(answered)] == ["a"]
-    assert rim.num_refused == 1
+    assert app.num_refused == 1
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
 def test_a_breach_of_the_protocol_ends_the_connection(
     opcode: Opcode, data: bytes, code: int
 ) -> None:
-    talk = Talk(HoldingRim(holds=False))
+    talk = Talk(HoldingApp(holds=False))
     talk.client.send_frame(Frame(opcode, data))
     talk.carry()
     talk.hear()
@@ -234,20 +235,20 @@ def test_a_breach_of_the_protocol_ends_the_connection(
     ("path", "token", "code"), [("/v1/ws", "wrong", 401), ("/v2/ws", "key", 404)]
 )
 def test_who_is_not_let_in_is_told_why(path: str, token: str, code: int) -> None:
-    rim = HoldingRim(holds=False)
-    talk = Talk(rim, path=path, token=token)
+    app = HoldingApp(holds=False)
+    talk = Talk(app, path=path, token=token)
     assert isinstance(talk.client.handshake_exc, InvalidStatus)
     response = talk.client.handshake_exc.response
     assert response.status_code == code
     assert response.headers["Content-Type"] == "application/json"
     assert json.loads(bytes(response.body or b""))["code"] == code
-    assert (talk.wire.closed, rim.num_refused, rim.num_connections) == (True, 1, 0)
+    assert (talk.wire.closed, app.num_refused, app.num_connections) == (True, 1, 0)
 
 
 @pytest.mark.parametrize("says_goodbye", [True, False])
 def test_whoever_has_gone_gets_no_answer(says_goodbye: bool) -> None:
-    rim = HoldingRim(holds=True)
-    talk = Talk(rim)
+    app = HoldingApp(holds=True)
+    talk = Talk(app)
     talk.say("a")
     talk.say("b")
     talk.carry()
@@ -255,10 +256,10 @@ def test_whoever_has_gone_gets_no_answer(says_goodbye: bool) -> None:
     if says_goodbye:
         talk.server.eof_received()
     talk.server.connection_lost(None if says_goodbye else ConnectionResetError())
-    rim.let_go()
+    app.let_go()
     assert talk.wire.written == []
-    assert rim.asked == ["a"], "and what it asked beside that is not computed"
-    assert (rim.num_connections, talk.connections) == (0, set())
+    assert app.asked == ["a"], "and what it asked beside that is not computed"
+    assert (app.num_connections, talk.connections) == (0, set())
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -266,27 +267,27 @@ def test_whoever_has_gone_gets_no_answer(says_goodbye: bool) -> None:
 def test_an_answer_that_cannot_travel_ends_its_connection_and_raises_nothing(
     waits: bool, text: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rim = HoldingRim(holds=waits)
-    rim.action = object()
-    talk = Talk(rim, text=text)
+    app = HoldingApp(holds=waits)
+    app.action = object()
+    talk = Talk(app, text=text)
     talk.say("a")
     talk.say("b")
     talk.carry()
     if waits:
         assert not talk.wire.closed
-        rim.let_go()
+        app.let_go()
     check_that_it_broke_off(talk)
-    assert rim.asked == ["a"]
+    assert app.asked == ["a"]
     assert "TypeError: a object cannot travel" in caplog.text
 
 
 def test_a_rim_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    rim = HoldingRim(holds=False)
-    talk = Talk(rim)
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
     talk.server.pause_writing()
     talk.say("a")
     talk.carry()
-    rim.is_broken = True
+    app.is_broken = True
     talk.server.resume_writing()  # no read, whose errors the event loop would end it for
     check_that_it_broke_off(talk)
     assert "ArithmeticError: no such luck" in caplog.text
@@ -300,11 +301,11 @@ def check_that_it_broke_off(talk: Talk) -> None:
 
 
 def test_a_frame_is_alone_while_there_is_one_connection() -> None:
-    rim = HoldingRim(holds=False)
-    first = Talk(rim)
+    app = HoldingApp(holds=False)
+    first = Talk(app)
     first.say("a")
     first.carry()
-    second = Talk(rim)
+    second = Talk(app)
     second.say("b")
     second.carry()
     second.client.send_close()
@@ -312,11 +313,11 @@ def test_a_frame_is_alone_while_there_is_one_connection() -> None:
     second.server.connection_lost(None)
     first.say("c")
     first.carry()
-    assert rim.were_alone == [True, False, True]
+    assert app.were_alone == [True, False, True]
 
 
 def test_a_server_that_stops_says_so() -> None:
-    talk = Talk(HoldingRim(holds=False))
+    talk = Talk(HoldingApp(holds=False))
     talk.server.shutdown()
     talk.hear()
     assert talk.client.close_rcvd is not None

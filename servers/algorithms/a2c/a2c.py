@@ -12,6 +12,9 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 
+from muxrl.servers.algorithms.a2c.learner import A2CTorchLearner
+from muxrl.servers.algorithms.given_settings import set_given
+
 
 class A2CConfig(PPOConfig):
     """One update per batch, on the whole of it: no epochs, no minibatches, no ratio, no KL.
@@ -51,15 +54,13 @@ class A2CConfig(PPOConfig):
         Args:
             standardize_advantages: Whether a batch's advantages are shifted to mean 0 and scaled
                 to standard deviation 1, as RLlib's PPO always does. The paper does not.
-            **kwargs: PPO's; those of the ratio, the KL term and the epochs have no meaning here
-                and `validate` refuses them.
+            **kwargs: PPO's. `validate` refuses epochs, minibatches and the KL term.
 
         Returns:
             This config.
         """
+        set_given(self, locals())
         super().training(**kwargs)
-        if standardize_advantages is not NotProvided:
-            self.standardize_advantages = standardize_advantages
         return self
 
     def validate(self) -> None:
@@ -76,8 +77,6 @@ class A2CConfig(PPOConfig):
             self._value_error("A2C needs its critic: use_critic must be True")
 
     def get_default_learner_class(self) -> type:
-        from muxrl.servers.algorithms.a2c.learner import A2CTorchLearner
-
         return A2CTorchLearner
 
 

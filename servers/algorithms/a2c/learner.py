@@ -6,28 +6,23 @@ from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.ppo.ppo import (
-    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
-)
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.evaluation.postprocessing import Postprocessing
-from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
-from muxrl.servers.algorithms.on_policy import LeanUpdate
+from muxrl.servers.algorithms.on_policy import LeanUpdate, actor_critic_loss
 
 
 class RawAdvantageEstimation(GeneralAdvantageEstimation):
     """RLlib's GAE without the standardisation at its end.
 
     RLlib standardises in place and keeps neither mean nor deviation. Its value targets are raw,
-    though, and the advantage is by definition what is left of them without the values: one more
-    pass of the value network, in exchange for not copying the connector.
+    though, and the advantage is by definition the target minus the value. That takes one more pass
+    of the value network, but no copy of the connector's code.
     """
 
     def __call__(
@@ -49,8 +44,8 @@ class RawAdvantageEstimation(GeneralAdvantageEstimation):
 class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
     """``-log pi(a|s) A + c_v (V(s) - R)^2 - c_e H(pi)``, averaged over the batch.
 
-    Needs neither ``action_logp`` nor ``action_dist_inputs`` of the env runners. Padding and the
-    bootstrap step that RLlib appends to each chunk are masked out.
+    The env runners need not record ``action_logp`` and ``action_dist_inputs``. Padding, and the
+    bootstrap step that RLlib appends to each chunk, are masked out.
     """
 
     def build(self) -> None:
@@ -76,7 +71,7 @@ class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
     ) -> Tensor:
         """The loss above; Mnih et al. 2016, section 4 ("Asynchronous advantage actor-critic").
 
-        The actions' advantages count as constants. ``entropy_coeff`` may be a schedule.
+        No gradient flows through the advantages. ``entropy_coeff`` may be a schedule.
         """
         module = self.module[module_id].unwrapped()
         mask = batch.get(Columns.LOSS_MASK)
@@ -91,21 +86,13 @@ class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
         returns = batch[Postprocessing.VALUE_TARGETS]
         log_probability = distribution.logp(batch[Columns.ACTIONS])
         policy_loss = -mean(log_probability * batch[Postprocessing.ADVANTAGES])
-        vf_loss = mean((values - returns).square())
-        entropy = mean(distribution.entropy())
-        entropy_coeff = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
-
-        self.metrics.log_dict(
-            {
-                POLICY_LOSS_KEY: policy_loss.detach(),
-                VF_LOSS_KEY: vf_loss.detach(),
-                ENTROPY_KEY: entropy.detach(),
-                VF_EXPLAINED_VAR: explained_variance(
-                    returns if mask is None else returns[mask],
-                    values.detach() if mask is None else values.detach()[mask],
-                ),
-            },
-            key=module_id,
-            window=1,
+        return actor_critic_loss(
+            self,
+            module_id,
+            config,
+            policy_loss=policy_loss,
+            vf_loss=mean((values - returns).square()),
+            entropy=mean(distribution.entropy()),
+            values=values if mask is None else values[mask],
+            targets=returns if mask is None else returns[mask],
         )
-        return policy_loss + config.vf_loss_coeff * vf_loss - entropy_coeff * entropy

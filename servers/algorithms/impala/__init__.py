@@ -1,4 +1,4 @@
-"""IMPALA and APPO as a policy server runs them: one batch, one update, at once."""
+"""IMPALA and APPO without RLlib's asynchrony: a batch is learnt when it arrives."""
 
 from muxrl.servers.algorithms.impala.impala import APPO, IMPALA, APPOConfig, IMPALAConfig
 

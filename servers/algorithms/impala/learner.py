@@ -1,10 +1,10 @@
-"""The learners of IMPALA and APPO: RLlib's losses, one update when a batch comes.
+"""The learners of IMPALA and APPO: RLlib's losses, updated in place when a batch comes.
 
-Two things differ from RLlib's. There is no learner thread (see `impala`). And the values that
-V-trace bootstraps from survive: RLlib appends a step to every chunk, whose value is to stand in
-for all that was cut off, but its own correction is then computed with a discount of 0, so
-``vs = V + rho * (0 - V)`` there, which is 0 with rho = 1, and with it all bootstrapping at cuts and
-time limits is undone. A behaviour probability beyond all bounds makes that step's rho 0, and
+Two things differ from RLlib's learners. There is no learner thread (see `impala`). And V-trace
+keeps its bootstrap values: RLlib appends a step to every chunk whose value stands for all that was
+cut off, but computes that step's own correction with a discount of 0, so that
+``vs = V + rho * (0 - V)``, which is 0 with rho = 1, and nothing is bootstrapped at cuts and time
+limits. Here a huge behaviour probability makes that step's rho 0, and
 ``vs = V``, as the paper has it for the last state (Espeholt et al. 2018, section 4.1).
 """
 
@@ -21,23 +21,23 @@ from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
-# exp(-40) is 0 beside any value, and exp(40) times a ratio still a float32.
+# exp(-40) vanishes beside any value, and exp(40) times a ratio is still a float32.
 _BEYOND_ALL_BOUNDS = 40.0
 
 
 class _InPlace(IMPALATorchLearner):
-    """What both have in common."""
+    """Updates in the calling thread, which RLlib's learners leave to a thread of their own."""
 
     def build(self) -> None:
         super().build()
         self.shutdown()  # the learner thread, before it has seen anything
-        # RLlib stops it once more at the interpreter's exit if it is still there; APPO's buffer
-        # raises then, at a second order to stop.
+        # At the interpreter's exit RLlib stops it again if it is still set, and APPO's buffer
+        # raises when it is stopped twice.
         self._learner_thread = None
 
     @property
     def num_updates_per_batch(self) -> int:
-        """How often a batch is learnt."""
+        """How many updates each batch gets."""
         return 1
 
     def update(
@@ -77,7 +77,7 @@ class _InPlace(IMPALATorchLearner):
         return results
 
     def compute_loss_for_module(self, *, batch: dict[str, Any], **kwargs: Any) -> Tensor:
-        """RLlib's loss, with bootstrap values that count; see the module."""
+        """RLlib's loss with its bootstrap values kept; see this module's docstring."""
         logp, mask = batch[Columns.ACTION_LOGP], batch[Columns.LOSS_MASK]
         batch = {**batch, Columns.ACTION_LOGP: logp.masked_fill(~mask.bool(), _BEYOND_ALL_BOUNDS)}
         return super().compute_loss_for_module(batch=batch, **kwargs)
@@ -92,5 +92,5 @@ class APPOLearner(_InPlace, APPOTorchLearner):
 
     @property
     def num_updates_per_batch(self) -> int:
-        """How often a batch is learnt: K of the paper's circular buffer."""
+        """How many updates each batch gets: K of the paper's circular buffer."""
         return int(self.config.circular_buffer_iterations_per_batch)

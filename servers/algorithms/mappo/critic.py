@@ -13,15 +13,15 @@ from ray.rllib.core.models.catalog import Catalog
 from torch import Tensor, nn
 
 _SMALLEST_STD = 1e-4
-"""So that returns which have all been equal so far do not divide by 0."""
+"""Avoids a division by 0 while all returns have been equal."""
 
 
 class ValueNormalizer(nn.Module):
     """The running mean and standard deviation of all returns seen so far.
 
-    Yu et al. 2022, "value normalization". All returns count alike, which is what
-    the paper's own code amounts to with its decay of 0.99999 an update. Its three numbers are
-    buffers, and so are in every checkpoint of the module.
+    Yu et al. 2022, "value normalization". All returns count alike; the paper's own code, with its
+    decay of 0.99999 an update, comes to the same. The three numbers are buffers, so that every
+    checkpoint of the module has them.
     """
 
     count: Tensor
@@ -42,7 +42,7 @@ class ValueNormalizer(nn.Module):
         return (self.sum_of_squares / self.count).sqrt().clamp(min=_SMALLEST_STD)
 
     def update(self, returns: Tensor) -> None:
-        """Takes more returns ``[N]`` into account (Chan et al. 1983, parallel variance)."""
+        """Adds returns ``[N]`` to the statistics (Chan et al. 1983, parallel variance)."""
         if returns.numel() == 0:
             return
         returns = returns.double()
@@ -55,11 +55,11 @@ class ValueNormalizer(nn.Module):
         self.count.copy_(total)
 
     def normalize(self, returns: Tensor) -> Tensor:
-        """Returns to values near 0 of size 1, float32 of the same shape."""
+        """Scales returns to mean 0 and deviation 1, float32 of the same shape."""
         return ((returns - self.mean) / self.std).float()
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Back to the units of rewards, float32 of the same shape."""
+        """The inverse of `normalize`, float32 of the same shape."""
         return (values * self.std + self.mean).float()
 
 
@@ -68,7 +68,7 @@ class Critic(nn.Module):
 
     Args:
         input_dim: length of what it reads.
-        action_space: RLlib's catalog wants to know.
+        action_space: RLlib's catalog needs it.
         model_config: fields of RLlib's `DefaultModelConfig`.
         should_normalize: whether its output is in units of a `ValueNormalizer`.
     """
@@ -92,7 +92,7 @@ class Critic(nn.Module):
         return values
 
     def values(self, x: Tensor) -> Tensor:
-        """The same in the units of rewards."""
+        """Values ``[B]`` in the units of rewards."""
         values: Tensor = self(x)
         return values if self.normalizer is None else self.normalizer.denormalize(values)
 
@@ -102,11 +102,11 @@ class Critic(nn.Module):
 
     @torch.no_grad()
     def learn_units(self, returns: Tensor) -> None:
-        """Takes more returns ``[N]`` into the statistics, and leaves `values` as they are.
+        """Adds returns ``[N]`` to the statistics without changing `values`.
 
-        The last layer is rescaled against the change of units: PopArt, van Hasselt et al. 2016
-        (arXiv 1602.07714), equations 3 and 4. Not at the first returns, though, before which
-        there was nothing to preserve.
+        The last layer is rescaled to cancel the change of units: PopArt, van Hasselt et al. 2016
+        (arXiv 1602.07714), equations 3 and 4. The first returns are an exception: before them
+        there is nothing to preserve.
         """
         if self.normalizer is None:
             return

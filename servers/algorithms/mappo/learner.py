@@ -1,4 +1,4 @@
-"""MAPPO's loss, and what it needs of a batch before the first pass over it."""
+"""MAPPO's loss, and how a batch is prepared for it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,26 @@ from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.ppo.ppo import (
-    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
-)
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.evaluation.postprocessing import Postprocessing
-from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
-from muxrl.servers.algorithms.on_policy import LeanUpdate
+from muxrl.servers.algorithms.on_policy import LeanUpdate, actor_critic_loss
 
 _SMALLEST_STD = 1e-5
 """Of advantages; the paper's code adds as much."""
 
 
 class CriticTargets(ConnectorV2):
-    """After GAE: advantages standardised, targets and old values in the critic's units.
+    """Standardises a batch's advantages, and puts targets and old values into the critic's units.
 
-    Done once for all passes over a batch. Advantages are standardised over the steps that teach
-    the actor, which those of absent agents do not.
+    It comes after GAE and runs once for all epochs over a batch. Advantages are standardised over
+    the steps at which agents acted, which alone train the actor.
     """
 
     def __call__(
@@ -65,8 +60,8 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         actor   - mean over acting steps of  min(r A, clip(r, 1 - e, 1 + e) A) + c_e H(pi)
         critic  c_v * mean over all steps of max(huber(V - R), huber(V_old + clip(V - V_old) - R))
 
-    A step at which the agent did not act (``ALIVE`` 0) teaches the critic, which has to know what
-    a team still earns without the agent, and not the actor.
+    A step at which the agent did not act (``ALIVE`` 0) trains the critic, which has to know what a
+    team still earns without the agent, but not the actor.
     """
 
     should_standardize_advantages = False  # `CriticTargets` does it
@@ -94,7 +89,6 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         ratio = torch.exp(distribution.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP])
         clipped = ratio.clamp(1.0 - config.clip_param, 1.0 + config.clip_param)
         policy_loss = -_mean(torch.min(ratio * advantages, clipped * advantages), acted)
-        entropy = _mean(distribution.entropy(), acted)
 
         values = module.normalized_values(batch)
         targets = batch[Postprocessing.VALUE_TARGETS]
@@ -103,20 +97,16 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
             old_values, limit = batch[Columns.VF_PREDS], config.vf_clip_param
             near = old_values + (values - old_values).clamp(-limit, limit)
             value_loss = torch.max(value_loss, _huber(near, targets, config.huber_delta))
-        vf_loss = _mean(value_loss, recorded)
-        entropy_coeff = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
-
-        self.metrics.log_dict(
-            {
-                POLICY_LOSS_KEY: policy_loss.detach(),
-                VF_LOSS_KEY: vf_loss.detach(),
-                ENTROPY_KEY: entropy.detach(),
-                VF_EXPLAINED_VAR: explained_variance(targets[recorded], values.detach()[recorded]),
-            },
-            key=module_id,
-            window=1,
+        return actor_critic_loss(
+            self,
+            module_id,
+            config,
+            policy_loss=policy_loss,
+            vf_loss=_mean(value_loss, recorded),
+            entropy=_mean(distribution.entropy(), acted),
+            values=values[recorded],
+            targets=targets[recorded],
         )
-        return policy_loss + config.vf_loss_coeff * vf_loss - entropy_coeff * entropy
 
 
 def _masks(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -129,7 +119,7 @@ def _masks(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def _mean(x: Tensor, mask: Tensor) -> Tensor:
-    # A minibatch may hold no step of a living agent: then it teaches the actor nothing.
+    # A minibatch may hold no step at which an agent acted; then the actor's loss is 0.
     return x[mask].sum() / mask.sum().clamp(min=1)
 
 

@@ -14,6 +14,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from muxrl.servers.algorithms.given_settings import set_given
+from muxrl.servers.algorithms.mappo.learner import MAPPOTorchLearner
 from muxrl.servers.algorithms.mappo.rl_module import MAPPOTorchRLModule
 
 
@@ -21,8 +23,8 @@ class MAPPOConfig(PPOConfig):
     """Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL.
 
     Every agent is an RLlib agent of its own, with the Dict observation that `rl_module`
-    describes. A reward that all share makes it the cooperative MAPPO of the paper; nothing in the
-    algorithm asks for one.
+    describes. With a reward that all agents share it is the cooperative MAPPO of the paper, but
+    rewards may differ.
 
     .. code-block:: python
 
@@ -79,22 +81,14 @@ class MAPPOConfig(PPOConfig):
             huber_delta: Error, in the critic's units, from which the value loss is linear; None
                 is the squared error throughout.
             **kwargs: PPO's. ``vf_clip_param`` has the paper's meaning, not RLlib's: how far a
-                value may move from its old one in one update, in the critic's units, before it
-                gains nothing by it; None does not clip.
+                value may move from its old one in one update, in the critic's units, before the
+                loss stops to reward it; None does not clip.
 
         Returns:
             This config.
         """
+        set_given(self, locals())
         super().training(**kwargs)
-        given = {
-            "agent_specific_state": agent_specific_state,
-            "obs_agent_id": obs_agent_id,
-            "normalize_values": normalize_values,
-            "huber_delta": huber_delta,
-        }
-        for name, value in given.items():
-            if value is not NotProvided:
-                setattr(self, name, value)
         return self
 
     def validate(self) -> None:
@@ -117,8 +111,6 @@ class MAPPOConfig(PPOConfig):
         return RLModuleSpec(module_class=MAPPOTorchRLModule)
 
     def get_default_learner_class(self) -> type:
-        from muxrl.servers.algorithms.mappo.learner import MAPPOTorchLearner
-
         return MAPPOTorchLearner
 
     @property

@@ -5,7 +5,7 @@ An agent's observation is a Dict:
 ===============  ==================  ===============================================================
 key              shape, dtype        meaning
 ===============  ==================  ===============================================================
-``obs``          ``[obs]`` float32   what the agent itself observes; all that it acts on
+``obs``          ``[obs]`` float32   the agent's own observation, all that it acts on
 ``state``        ``[state]`` float32 what the critic may see while training: the global state
 ``agent_id``     ``[n]`` float32     optional: which of n agents it is, one-hot
 ``alive``        ``[1]`` float32     optional: 0 = it does not act at this step (death masking)
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, mask_logits
 from muxrl.servers.algorithms.mappo.critic import Critic
+from muxrl.servers.numpy_mlp import is_pi_of_encoder
 
 STATE = "state"
 AGENT_ID = "agent_id"
@@ -36,7 +37,7 @@ ALIVE = "alive"
 
 
 class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
-    """Actor and critic of one policy; agents that share it are told apart by ``AGENT_ID``.
+    """Actor and critic of one policy; ``AGENT_ID`` tells agents that share it apart.
 
     ``model_config`` keys: RLlib's `DefaultModelConfig`, and ``agent_specific_state``,
     ``obs_agent_id``, ``normalize_values`` of `MAPPOConfig`. The inference-only copy has no critic.
@@ -63,7 +64,7 @@ class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         if config["agent_specific_state"]:
             self.critic_keys += tuple(key for key in (AGENT_ID, OBS) if key in sizes)
         self.acting_keys = self.actor_keys + ((ACTION_MASK,) if ACTION_MASK in sizes else ())
-        # Two networks, whatever vf_share_layers says: they do not see the same.
+        # Always two networks, whatever vf_share_layers says: they read different inputs.
         config = {**config, "vf_share_layers": False}
         seen = spaces.Box(-float("inf"), float("inf"), (sum(sizes[k] for k in self.actor_keys),))
         catalog = PPOCatalog(seen, self.action_space, config)
@@ -90,6 +91,7 @@ class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         values: Tensor = self.critic(self._critic_input(batch))
         return values
 
+    @is_pi_of_encoder
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         obs = batch[Columns.OBS]
         logits = self.pi(self.encoder({Columns.OBS: _joined(obs, self.actor_keys)})[ENCODER_OUT])

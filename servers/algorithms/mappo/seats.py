@@ -1,16 +1,17 @@
-"""Seats of agents whose critic sees the global state (MAPPO).
+"""Seats of agents whose critic sees the global state, as MAPPO learns.
 
-Every agent is recorded under its own name. In a group it is recorded at every step of its team,
-also when it is not asked or has left: then the step is marked (`ALIVE` 0), so that it teaches the
-critic what the team still earns, and the actor nothing.
+An agent in a group is recorded at every step of its team, even when it does not act or has
+departed. Such a step is marked by `ALIVE` 0: it trains the critic, which learns what the team still
+earns, but not the actor.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,10 +19,18 @@ import numpy as np
 from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
-from muxrl.servers.config import ServerPlan
-from muxrl.servers.seats import Moment, Observations, Seat, SeatRecord, SoloSeat
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.seating import (
+    PolicySignature,
+    Seating,
+    find_state_problem,
+    keys_of,
+    state_sizes,
+)
+from muxrl.servers.seats import Observations, Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.spaces import (
     STATE_KEY,
+    flat_size,
     module_observation_reader,
     module_observation_space,
     split_mask,
@@ -29,18 +38,73 @@ from muxrl.servers.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.teams import team_reward
+from muxrl.servers.teams import TEAM_KEYS, team_reward
 
 _Reader = Callable[[Any], np.ndarray]
 
 
-class StateView:
-    """What the critics of some agents see of a step.
+@dataclass(frozen=True)
+class CentralSeating(Seating):
+    """Every agent is an RLlib agent of its own that is recorded with the state its critic sees.
 
-    That is the simulation's state, where it sends one; else the state that these agents observe
-    (key ``state``, the same in all of them); else, or without `use_global_state`, their
-    observations side by side, zeros for whoever has none, and, where members may come late, a 1
-    for everyone that has left for good.
+    The agents of a group earn the team's reward and see the team's state; an agent in no group
+    sees the state of all of the server's agents.
+    """
+
+    follows_masks: bool = True
+    is_joint: ClassVar[bool] = True
+
+    def has_made(self, observation_space: gymnasium.Space | None) -> bool:
+        keys = keys_of(observation_space)
+        return STATE in keys and keys != set(TEAM_KEYS)
+
+    def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
+        alone = super().signature(unit, plan)
+        agent = plan.agents[unit]
+        view = tuple(plan.agents) if agent.group is None else plan.groups[agent.group]
+        state_size = state_sizes(plan, view)[view[0]]
+        if state_size is None:
+            rest = [split_state(plan.agents[a].observation_space)[0] for a in view]
+            state_size = sum(flat_size(split_mask(space)[0]) for space in rest)
+        return PolicySignature(
+            (alone.key, len(view), state_size),
+            f"{alone.text}, {len(view)} in view, a state of {state_size}",
+        )
+
+    def network_space(self, agent: AgentPlan) -> plain.Space:
+        space = split_state(agent.observation_space)[0]
+        return split_mask(space)[0] if self.follows_masks else space
+
+    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+        views = dict(plan.groups)
+        if any(agent.group is None for agent in plan.agents.values()):
+            views["(all agents)"] = tuple(plan.agents)
+        for group, members in views.items():
+            if problem := find_state_problem(group, members, plan):
+                yield problem
+
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+        """Returns a seat for each agent, by agent id."""
+        views = {group: StateView(members, plan) for group, members in plan.groups.items()}
+        everybody = StateView(tuple(plan.agents), plan)
+        return {
+            agent_id: CentralSeat(
+                agent_id,
+                plan,
+                everybody if agent.group is None else views[agent.group],
+                follows_mask=self.follows_masks,
+            )
+            for agent_id, agent in plan.agents.items()
+        }
+
+
+class StateView:
+    """What the critics of some agents see at one step.
+
+    It is the state that the simulation sends; else the state that these agents observe (key
+    ``state``, the same for all of them); else, or without `use_global_state`, their observations
+    side by side. There, agents without an observation have zeros, and where members may come late,
+    a 1 follows for every agent that has departed.
 
     Args:
         members: agents, in the order of their observations in the state.
@@ -61,23 +125,23 @@ class StateView:
             if state_space is not None and plan.use_global_state and not self._has_state:
                 self._observed[member] = module_observation_reader(state_space)
                 state_size = math.prod(module_observation_space(state_space).shape)
-        self._marks_left = plan.late_members == "allow"
-        if self._marks_left:
+        self._marks_departed = plan.late_members == "allow"
+        if self._marks_departed:
             self.size += len(members)
         if self._observed:
             self.size = state_size
         if plan.state_size is not None:
             self.size = plan.state_size
-        self._last: tuple[Moment | None, np.ndarray] = (None, np.zeros(0, np.float32))
+        self._last: tuple[StepView | None, np.ndarray] = (None, np.zeros(0, np.float32))
 
-    def read(self, moment: Moment) -> np.ndarray:
-        """Returns the state of a step, float32 ``[size]``; its seats share the array."""
+    def read(self, step_view: StepView) -> np.ndarray:
+        """Returns the state at a step, float32 ``[size]``; all seats share the array."""
         if self._has_state:
-            return np.asarray(moment.state, np.float32)
+            return np.asarray(step_view.state, np.float32)
         known, joined = self._last
-        if moment is known:
+        if step_view is known:
             return joined
-        observations = moment.observations
+        observations = step_view.observations
         joined = np.zeros(self.size, np.float32)
         if self._observed:
             seen = next((m for m in self._observed if m in observations), None)
@@ -87,36 +151,41 @@ class StateView:
             for member, (read, place) in self._own.items():
                 if member in observations:
                     joined[place] = read(observations[member]).reshape(-1)
-            if self._marks_left:
-                joined[-len(self.members) :] = [member in moment.left for member in self.members]
-        self._last = (moment, joined)
+            if self._marks_departed:
+                joined[-len(self.members) :] = [
+                    member in step_view.departed for member in self.members
+                ]
+        self._last = (step_view, joined)
         return joined
 
 
 class CentralSeat:
-    """One agent with its view of the state; see the module.
+    """One agent with its view of the state; recorded as described in this module's docstring.
 
     Args:
         agent_id: the agent.
         plan: its server's.
         view: shared with the others of its group, or with all agents of the server.
+        follows_mask: see `SoloSeat`.
     """
 
-    def __init__(self, agent_id: str, plan: ServerPlan, view: StateView) -> None:
+    def __init__(
+        self, agent_id: str, plan: ServerPlan, view: StateView, *, follows_mask: bool
+    ) -> None:
         agent = plan.agents[agent_id]
         space, state_space = split_state(agent.observation_space)
         self._observes_state = state_space is not None
         self._alone = SoloSeat(
             agent_id,
             dataclasses.replace(agent, observation_space=space),
-            follows_mask=plan.follows_masks,
+            follows_mask=follows_mask,
         )
         self._view = view
         self._is_in_group = agent.group is not None
-        self._how = plan.team_reward
+        self._reward_rule = plan.team_reward
         self.seat_id = agent_id
         self.policy_id = agent.policy_id
-        # A seat is over when all of its members are: in a group that is when the team is.
+        # A seat ends when all of its members do: in a group, when the team ends.
         self.members = view.members if self._is_in_group else (agent_id,)
         self.action_space = self._alone.action_space
         own = self._alone.observation_space
@@ -134,35 +203,35 @@ class CentralSeat:
             ALIVE: np.zeros(1, np.float32),
         }
         if self._has_mask:
-            # Of no consequence, but a distribution has to have something to draw.
+            # Has no effect, but the distribution needs an action to draw.
             self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape or (), np.float32)
         self._no_state = np.zeros(view.size, np.float32)
         self._is_alive = np.ones(1, np.float32)
 
-    def observe(self, moment: Moment, record: SeatRecord) -> Any:
-        value = moment.observations.get(self.seat_id)
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        value = step_view.observations.get(self.seat_id)
         if value is not None:
-            if self._observes_state:  # which the actor must not see
+            if self._observes_state:  # the actor must not see the state
                 value = without_state(value)
-            own = self._alone.observe(Moment({self.seat_id: value}), record)
+            own = self._alone.observe(StepView({self.seat_id: value}), record)
             seen = dict(own) if self._has_mask else {OBS: own}
-            seen[STATE] = self._view.read(moment)
+            seen[STATE] = self._view.read(step_view)
             seen[AGENT_ID] = self._agent_id
             if self._is_in_group:
                 seen[ALIVE] = self._is_alive
             return seen
-        if not self._is_in_group or not any(m in moment.observations for m in self.members):
+        if not self._is_in_group or not any(m in step_view.observations for m in self.members):
             return None
-        # Yu et al. 2022, "death masking": of one that has left, the critic sees the id alone.
-        if self.seat_id in moment.left:
+        # Yu et al. 2022, "death masking": of a departed agent the critic sees only the id.
+        if self.seat_id in step_view.departed:
             return {**self._nothing_seen, STATE: self._no_state}
-        return {**self._nothing_seen, STATE: self._view.read(moment)}
+        return {**self._nothing_seen, STATE: self._view.read(step_view)}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         if not self._is_in_group:
             return self._alone.reward(rewards)
         mine = {m: rewards[m] for m in self.members if m in rewards}
-        return team_reward(mine, self._how, len(self.members))
+        return team_reward(mine, self._reward_rule, len(self.members))
 
     def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
         return self._alone.act(action, acting, record) if self.seat_id in acting else {}
@@ -171,20 +240,8 @@ class CentralSeat:
         return self._alone.read_logged(logged)
 
 
-def make_central_seats(plan: ServerPlan) -> dict[str, Seat]:
-    """Returns a seat for every agent of a server; an agent in no group sees them all."""
-    views = {group: StateView(members, plan) for group, members in plan.groups.items()}
-    everybody = StateView(tuple(plan.agents), plan)
-    return {
-        agent_id: CentralSeat(
-            agent_id, plan, everybody if agent.group is None else views[agent.group]
-        )
-        for agent_id, agent in plan.agents.items()
-    }
-
-
 def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:
-    """Returns a reader of observations without their mask and state, and the array's length."""
+    """Returns a reader of observations without mask and state, and its array's length."""
     rest, has_mask = split_mask(space)
     read = module_observation_reader(rest)
 

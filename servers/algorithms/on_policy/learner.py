@@ -1,9 +1,9 @@
 """A lean update: RLlib's loss and optimiser steps with less around them.
 
-On-policy servers let simulations wait while they learn, so an update's length is a pause of the
-whole experiment. With small networks most of that pause is not arithmetic: building the batch
-column by column, slicing minibatches, logging each of them, looking at every gradient alone. This
-mixin replaces those parts and keeps the rest: losses, schedules and KL coefficient are RLlib's.
+Simulations wait while an on-policy server learns, so every update pauses the whole experiment.
+With small networks most of that pause is not arithmetic: RLlib builds the batch column by column,
+slices minibatches, logs each of them and checks every gradient alone. This mixin replaces those
+parts and keeps the rest: losses, schedules and KL coefficient are RLlib's.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.learner.training_data import TrainingData
 
-from muxrl.servers.algorithms.on_policy.episode_batch import EpisodeBatch
+from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
 from muxrl.servers.algorithms.on_policy.minibatches import Minibatch, Minibatches
 
 
 class LeanUpdate(TorchLearner):
-    """To be mixed in before a ``PPOTorchLearner``.
+    """A mixin that comes before ``PPOTorchLearner``.
 
-    Modules with a state (LSTMs) are trained by RLlib's own pipeline, which pads sequences; so is
-    everything if one of a server's modules is such a one.
+    If any module of a learner has a state (LSTM), RLlib's own pipeline, which pads sequences,
+    trains all of them.
     """
 
     is_lean = False
-    """Whether the modules are such that this way of updating holds; known once it is built."""
+    """Whether the update is lean, which depends on the modules; known after `build`."""
     should_standardize_advantages = True
 
     def build(self) -> None:
@@ -42,7 +42,7 @@ class LeanUpdate(TorchLearner):
         self.is_lean = True
         self._metrics_learner_inner_update = _Unwatched()
         pipeline.connectors[:] = [
-            EpisodeBatch(
+            EpisodesToBatch(
                 gamma=self.config.gamma,
                 lambda_=self.config.lambda_,
                 should_standardize=self.should_standardize_advantages,
@@ -99,7 +99,7 @@ class LeanUpdate(TorchLearner):
         )
 
     def _log_steps_trained_metrics(self, batch: Any) -> None:
-        if not isinstance(batch, Minibatch):  # those have been counted with their batch
+        if not isinstance(batch, Minibatch):  # minibatches were counted with their batch
             super()._log_steps_trained_metrics(batch)
 
     def _log_metrics(self, batch: Any) -> None:
@@ -116,7 +116,7 @@ class LeanUpdate(TorchLearner):
         return fwd_out, losses, {}
 
     def apply_gradients(self, gradients_dict: dict[Any, Any]) -> None:
-        """RLlib's, with one look at all gradients for a NaN instead of one at each, twice."""
+        """RLlib's, but checks all gradients for NaN at once; RLlib checks each of them twice."""
         gradients = [gradient for gradient in gradients_dict.values() if gradient is not None]
         is_usual = self._grad_scalers is None and self._lr_scheduler_classes is None
         if not (is_usual and gradients and _is_finite(gradients)):
@@ -130,7 +130,7 @@ class LeanUpdate(TorchLearner):
 
 
 class _Unwatched:
-    """In the place of a Prometheus histogram: 0.2 ms a minibatch for a duration nobody reads."""
+    """Stands in for a Prometheus histogram, which takes 0.2 ms a minibatch and is never read."""
 
     def observe(self, value: float) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Minibatches of a training batch, drawn anew in every epoch."""
+"""Minibatches of a training batch, shuffled anew in every epoch."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Minibatch:
 
 
 class Minibatches:
-    """Goes over each module's columns `num_epochs` times, in parts of about one size.
+    """Goes over each module's columns `num_epochs` times, in minibatches of about the same size.
 
-    An epoch of n transitions has ``ceil(n / size)`` parts that differ by one transition at most,
-    and each transition is in one of them. A module with fewer transitions than another goes on
-    with further epochs until that one is through, as in RLlib.
+    An epoch of n transitions has ``ceil(n / size)`` minibatches whose sizes differ by one at most,
+    and each transition is in one of them. As in RLlib, a module with fewer transitions than
+    another gets further epochs until that one is done.
 
     Args:
         batches: columns by module id, tensors whose first dimension is the transition.
-        size: largest number of transitions of a module in one part; None: all of them.
-        num_epochs: passes over the module that has most.
-        should_shuffle: whether parts are drawn anew in each pass.
+        size: largest number of transitions of a module in one minibatch; None: all of them.
+        num_epochs: passes over the module that has most transitions.
+        should_shuffle: whether each pass draws its minibatches at random.
     """
 
     def __init__(

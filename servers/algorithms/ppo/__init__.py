@@ -1,4 +1,4 @@
-"""PPO, RLlib's, with a lean update."""
+"""RLlib's PPO with a lean update."""
 
 from muxrl.servers.algorithms.ppo.ppo import PPOConfig
 

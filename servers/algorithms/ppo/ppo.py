@@ -13,10 +13,10 @@ class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):
 
 
 class PPOConfig(RLlibPPOConfig):
-    """RLlib's PPO, Schulman et al. 2017 (arXiv 1707.06347); only its learner's plumbing is ours.
+    """RLlib's PPO, Schulman et al. 2017 (arXiv 1707.06347), with another learner.
 
-    Advantages are standardised over a batch's transitions. (RLlib counts one more for every piece
-    of an episode, the one it adds to compute the bootstrap value.)
+    Advantages are standardised over a batch's transitions. (RLlib includes the step that it adds
+    to every piece of an episode to compute the bootstrap value.)
     """
 
     def get_default_learner_class(self) -> type:

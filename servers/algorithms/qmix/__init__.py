@@ -1,7 +1,6 @@
 """QMIX, VDN and independent Q-learning for teams of agents."""
 
-from muxrl.servers.algorithms.qmix.config import QMIXConfig
-from muxrl.servers.algorithms.qmix.qmix import QMIX
+from muxrl.servers.algorithms.qmix.qmix import QMIX, QMIXConfig
 from muxrl.servers.algorithms.qmix.team_env import TeamEnv
 from muxrl.servers.teams import TeamProblem, TeamSpec, team_reward
 

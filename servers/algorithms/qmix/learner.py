@@ -38,13 +38,12 @@ _NUM_UPDATES_STATE = "num_updates_per_module"
 
 
 class QMIXTorchLearner(TorchLearner):
-    """Mixes the members' values and fits the result to what followed.
+    """Fits the mixed value of the members' actions to a target.
 
-    Batches are `EpisodeBatch` es made by `to_sample_batch`, not episodes: there is no learner
-    connector to run. Metrics of each module, over the last batch: ``loss``, ``td_error_abs``,
-    ``q_taken_mean``, ``target_mean``, ``grad_norm`` before clipping, and ``reward_sum_mean``,
-    the mean return of its episodes as the loss sees it, which shows at once if rewards get lost
-    on the way (in old RLlib's QMIX they did).
+    Batches come from `to_sample_batch`, so that no learner connector runs. Metrics of each module,
+    over the last batch: ``loss``, ``td_error_abs``, ``q_taken_mean``, ``target_mean``,
+    ``grad_norm`` before clipping, and ``reward_sum_mean``, the mean return of its episodes as the
+    loss sees it, which shows if rewards get lost (in old RLlib's QMIX they did).
     """
 
     def build(self) -> None:
@@ -102,9 +101,9 @@ class QMIXTorchLearner(TorchLearner):
 
         ``td = Q_tot(t) - (r(t) + gamma (1 - terminated(t)) Q_tot_target(t + 1))``, or with
         longer returns, see `bootstrapped_returns`. The values at t + 1 are those of the members'
-        greedy actions among the available ones, greedy by the online network with double Q
-        (van Hasselt et al. 2016), else by the target network. Time limits bootstrap: the
-        observation after the last action is in the batch.
+        greedy available actions; with double Q (van Hasselt et al. 2016) the online network
+        chooses them, else the target network. Truncated episodes are bootstrapped: the observation
+        after the last action is in the batch.
         """
         module = self.module[module_id].unwrapped()
         values = fwd_out[Q_VALUES]
@@ -121,7 +120,7 @@ class QMIXTorchLearner(TorchLearner):
         )
         mask = batch[Columns.LOSS_MASK].unsqueeze(-1)
         if config.mixer == "none":
-            # Each member has its own error; an absent one has none.
+            # Each member has its own error; an absent member has none.
             mask = mask * batch[Columns.OBS][ALIVE][:, :-1]
         num_terms = mask.sum().clamp(min=1.0)
         td_error = (q_taken - target) * mask
@@ -149,10 +148,10 @@ class QMIXTorchLearner(TorchLearner):
         config: AlgorithmConfig | None = None,
         module_gradients_dict: dict[Any, Tensor | None],
     ) -> dict[Any, Tensor | None]:
-        """Clips by global norm, and logs the norm before clipping also if there is no clip.
+        """Clips by global norm, and logs the norm before clipping.
 
         A gradient that is not finite is dropped whole, with a warning: one bad batch must not
-        end a run. The norm shows it, which spares RLlib's search in every single tensor.
+        end a run. The norm shows it, so that RLlib need not check every single tensor.
         """
         assert config is not None
         gradients = [g for g in module_gradients_dict.values() if g is not None]
@@ -177,7 +176,7 @@ class QMIXTorchLearner(TorchLearner):
             config = self.config.get_config_for_module(module_id)
             self._num_updates[module_id] += 1
             self.metrics.log_value((module_id, NUM_UPDATES), 1, reduce="lifetime_sum")
-            # A soft update is made every time: tau is its time constant in updates.
+            # A soft update (tau < 1) follows every update.
             if config.tau == 1.0 and self._num_updates[module_id] % config.target_update_freq:
                 continue
             for main, target in self.module[module_id].unwrapped().get_target_network_pairs():
@@ -218,7 +217,7 @@ def td_terms(
     td_lambda: float = 0.0,
     is_mixed: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The two sides of the temporal difference.
+    """Returns the two sides of the temporal difference.
 
     Args:
         module: mixes, online and target.
@@ -239,7 +238,7 @@ def td_terms(
     q_taken = module.mix(chosen, state[:, :-1], alive[:, :-1])
     with torch.no_grad():
         judge = values if double_q else target_values
-        # Choose among the available, then look the value up: no infinity gets near the padding.
+        # Choose among the available actions, then look up the value: no infinity meets the padding.
         unavailable = obs[ACTION_MASK][:, 1:] == 0
         greedy = judge[:, 1:].masked_fill(unavailable, -torch.inf).argmax(-1, keepdim=True)
         best = target_values[:, 1:].gather(-1, greedy).squeeze(-1)
@@ -259,7 +258,7 @@ def td_terms(
 
 
 def to_sample_batch(batch: EpisodeBatch) -> SampleBatch:
-    """Tensors over the same memory, under RLlib's column names; ``mask`` is ``LOSS_MASK``."""
+    """Returns tensors that share the batch's memory, under RLlib's column names."""
     return SampleBatch(
         {
             Columns.OBS: {key: torch.from_numpy(value) for key, value in batch.obs.items()},
@@ -267,7 +266,7 @@ def to_sample_batch(batch: EpisodeBatch) -> SampleBatch:
             Columns.REWARDS: torch.from_numpy(batch.rewards),
             Columns.TERMINATEDS: torch.from_numpy(batch.terminated),
             Columns.LOSS_MASK: torch.from_numpy(batch.mask),
-            # Makes RLlib count env steps, not episodes, as steps trained.
+            # So that RLlib counts env steps, not episodes, as steps trained.
             Columns.SEQ_LENS: torch.from_numpy(batch.mask.sum(1).astype("int32")),
         },
         _zero_padded=True,

@@ -1,8 +1,8 @@
 """Mixing networks: from the members' values to one value of the team.
 
-All take ``q [..., n]``, ``state [..., state_dim]`` and ``alive [..., n]`` and ignore absent
-members: their value is set to 0 before it is mixed, so that neither vdn's sum nor QMIX's first
-layer sees what the network makes of an empty observation row. (PyMARL mixes the value of a dead
+All take ``q [..., n]``, ``state [..., state_dim]`` and ``alive [..., n]``, and ignore absent
+members: their value is set to 0 before it is mixed, so that neither VDN's sum nor QMIX's first
+layer sees the network's value of an empty observation row. (PyMARL mixes the value of a dead
 agent's only action, "no-op", which the state-dependent bias can cancel; here it is exactly 0.)
 """
 
@@ -31,8 +31,8 @@ class QMixer(nn.Module):
         embed_dim: units of the mixing network's hidden layer.
         hypernet_embed: units of the hidden layer of the hypernetworks that make the weights.
         bound_state: whether a state whose root mean square is above 1 is scaled down to 1. The
-            weights grow with the state, so far from what was seen (agents that walk off a plane)
-            values would, too, and those who maximise them go there.
+            weights grow with the state, and so would values far from the states seen (agents that
+            walk off a plane), which then attract agents that maximise them.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class QMixer(nn.Module):
         self.embed_dim = embed_dim
         self.bound_state = bound_state
 
-        # The first layers of all hypernetworks, and the bias, in one product: they read the same.
+        # The first layers of all hypernetworks, and the bias, read the same: one product.
         self._widths = (hypernet_embed, hypernet_embed, embed_dim, embed_dim)
         self.from_state = nn.Linear(state_dim, sum(self._widths))
         self.weights_1 = nn.Linear(hypernet_embed, num_members * embed_dim)
@@ -86,8 +86,8 @@ class VDNMixer(nn.Module):
 class NoMixer(nn.Module):
     """Independent Q-learning (Tan 1993): every member learns the team's reward for itself.
 
-    An absent member has no value of its own, and 0 stands for it here; the learner puts what the
-    team earns meanwhile in its place, see `follow_absent`.
+    The value of an absent member is 0 here; the learner replaces it by what the team earns
+    meanwhile, see `follow_absent`.
     """
 
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from muxrl.servers.teams import ACTION_MASK, ALIVE
 
-# Held as one byte each: with many actions the mask would be the largest part of the memory.
+# One byte for each number: with many actions the mask would take most of the memory.
 _BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
 
 
@@ -21,7 +21,7 @@ class EpisodeBatch:
         obs: every key of the team's observation, ``[B, T + 1, ...]`` float32.
         actions: ``[B, T, n]`` int64.
         rewards: ``[B, T]`` float32; ``rewards[b, t]`` follows ``actions[b, t]``.
-        terminated: ``[B, T]`` float32, 1 where nothing follows. A truncated episode has none.
+        terminated: ``[B, T]`` float32, 1 at the last step of a terminated (not truncated) episode.
         mask: ``[B, T]`` float32, 1 where there is data (PyMARL's ``filled``).
     """
 
@@ -43,8 +43,8 @@ class EpisodeReplay:
     T_max grows with the longest episode seen. Memory is taken as rows are first written (about
     ``capacity x mean length x bytes of a step``; rows of short episodes stay partly untouched).
 
-    An episode that was cut is stored chunk by chunk, each as an episode of its own: its last
-    observation is bootstrapped from, and a GRU starts at zero in its middle. Ask env runners for
+    An episode that comes in chunks is stored as so many episodes: each is bootstrapped from its
+    last observation, and a GRU starts from zero in the middle of the episode. Ask env runners for
     ``batch_mode="complete_episodes"`` to avoid that.
 
     Args:
@@ -69,7 +69,7 @@ class EpisodeReplay:
         return self._num_stored
 
     def add(self, episode: SingleAgentEpisode) -> bool:
-        """Store one agent's (that is, one team's) episode or chunk; False if it has no step."""
+        """Stores the episode or chunk of one RLlib agent, a team; False if it has no step."""
         length = len(episode)
         if length == 0:
             return False
@@ -95,7 +95,7 @@ class EpisodeReplay:
         return True
 
     def sample(self, num_episodes: int) -> EpisodeBatch:
-        """Draw episodes uniformly without replacement; all of them if there are fewer.
+        """Draws episodes uniformly without replacement; all of them if there are fewer.
 
         Raises:
             ValueError: nothing is stored.
@@ -121,7 +121,7 @@ class EpisodeReplay:
         )
 
     def _grow(self, length: int, obs: dict[str, np.ndarray], actions: np.ndarray) -> None:
-        # By half at least, so that slowly lengthening episodes do not copy it all each time.
+        # By half at least, so that slowly growing episodes do not copy everything each time.
         length = max(length, self._length + self._length // 2)
         if not self._obs:
             for key, value in obs.items():

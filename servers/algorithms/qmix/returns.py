@@ -1,9 +1,9 @@
-"""What a value is fitted to: one-step targets, n-step returns, or lambda-returns of episodes.
+"""Targets of values: one-step targets, n-step returns, or lambda-returns over whole episodes.
 
-All three end where their episode ends. A terminated episode is followed by 0, one that was cut
-short by the value of its last observation, and padding by nothing: no return reaches into it.
-With more than one step the rewards are those of the actions taken, exploration included, and are
-not corrected for it (Peng's Q(lambda) of Peng and Williams 1996, as PyMARL2 uses it).
+All three end with their episode, and none reaches into the padding. After a terminated episode
+comes 0; an episode that was cut short is bootstrapped from its last observation. With more than
+one step the rewards of exploratory actions count uncorrected (Peng's Q(lambda) of Peng and
+Williams 1996, as PyMARL2 uses it).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def bootstrapped_returns(
     n_step: int = 1,
     td_lambda: float = 0.0,
 ) -> Tensor:
-    """Targets of every step.
+    """Returns the target of every step.
 
     With ``G1(t) = r(t) + gamma (1 - terminated(t)) V(t + 1)``: n steps are the recursion
     ``Gn(t) = r(t) + gamma (1 - terminated(t)) Gn-1(t + 1)``, and lambda-returns (Sutton and Barto
@@ -35,7 +35,7 @@ def bootstrapped_returns(
         terminated: ``[B, T, 1]``, 1 where nothing follows.
         mask: ``[B, T, 1]``, 1 where there is data.
         gamma: discount.
-        n_step: rewards that are added up before a value is looked at.
+        n_step: rewards that are added up before the bootstrap value.
         td_lambda: 0 for one step, 1 for all that is left of the episode; with ``n_step = 1``.
 
     Returns:
@@ -66,16 +66,17 @@ def follow_absent(
     *,
     gamma: float,
 ) -> Tensor:
-    """Lets each member's value reach past the steps at which it is not asked to act.
+    """Returns what follows for each member, past the steps at which it does not act.
 
-    A member without a mixer has no value of such a step. What follows then is what the team earns
-    until the member is asked again, and its value there; or up to the end of the episode, if it
-    never is: death does not end what a member has brought about. (An episode that was cut short
-    while the member was absent ends in 0 for it: nobody knows better.)
+    Without a mixer, a member has no value at a step at which it does not act. What follows is then
+    the team's rewards until the member acts again, and its value there; if it never does, the
+    rewards up to the end of the episode, since a member's actions have effects after its death.
+    (If the episode was cut short while the member was absent, that sum ends in 0: there is no
+    value to bootstrap from.)
 
     Args:
-        following: each member's value at t + 1, ``[B, T, n]``; that of an absent one is ignored.
-        asked: whether it acts at t + 1, ``[B, T, n]``.
+        following: each member's value at t + 1, ``[B, T, n]``; an absent member's is ignored.
+        asked: 1 where the member acts at t + 1, ``[B, T, n]``.
         rewards, terminated, mask: as for `bootstrapped_returns`.
         gamma: discount.
 

@@ -1,9 +1,9 @@
-"""The spread of all rewards of a module, which they can be divided by before they are learnt.
+"""The standard deviation of a module's rewards, by which they can be divided before learning.
 
 EPyMARL's ``standardise_rewards`` subtracts the running mean, too. That adds a constant to every
-step, so wherever a policy decides how long an episode lasts, it changes which policy is best (with
-a mean above 0 it is a fine on living). Dividing alone changes no order of policies, so that is all
-that is done here. And each step counts once, when it is stored, not every time it is sampled.
+step, so it changes which policy is best wherever a policy decides how long an episode lasts (a
+mean above 0 penalises every step). Dividing alone keeps the order of policies. Each step counts
+once, when it is stored, not every time it is sampled.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class RewardScale:
 
     @property
     def std(self) -> float:
-        """The deviation; 1 as long as all rewards were the same."""
+        """The deviation; 1 while all rewards have been the same."""
         variance = self._sum_of_squares / self._count if self._count else 0.0
-        # Rounding leaves a hair above 0 where rewards are equal.
+        # Where rewards are equal, rounding can leave a little more than 0.
         return variance**0.5 if variance > 1e-12 * (1.0 + self._mean**2) else 1.0
 
     def add(self, rewards: Any) -> None:
-        """Takes in the rewards of an episode ``[T]``."""
+        """Adds the rewards of an episode ``[T]``."""
         rewards = np.asarray(rewards, np.float64)
         if not rewards.size:
             return
@@ -43,7 +43,7 @@ class RewardScale:
         self._count = total
 
     def get_state(self) -> dict[str, float]:
-        """For a checkpoint."""
+        """Returns the three numbers, for a checkpoint."""
         return {
             "count": self._count,
             "mean": self._mean,
@@ -51,7 +51,7 @@ class RewardScale:
         }
 
     def set_state(self, state: Mapping[str, float]) -> None:
-        """Goes on from a checkpoint."""
+        """Restores what `get_state` returned."""
         self._count = int(state["count"])
         self._mean = float(state["mean"])
         self._sum_of_squares = float(state["sum_of_squares"])

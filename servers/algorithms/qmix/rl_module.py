@@ -1,8 +1,8 @@
-"""The networks of a team: one that all members share, the mixer, and a target copy of both."""
+"""A team's RLModule: the network that all members share, the mixer, and a target copy of both."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,54 +14,13 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
 
-from muxrl.servers.algorithms.qmix.acting import NumpyAgent
+from muxrl.servers.algorithms.qmix.agent_network import AgentNetwork, NumpyAgent
 from muxrl.servers.algorithms.qmix.mixer import make_mixer
-from muxrl.servers.teams import ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
-
-AgentName = Literal["gru", "mlp"]
-AGENTS: tuple[AgentName, ...] = ("gru", "mlp")
+from muxrl.servers.teams import ACTING_KEYS, ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
 
 Q_VALUES = "q_values"
 INPUTS = "inputs"
 HIDDEN = "h"
-
-
-class AgentNetwork(nn.Module):
-    """One value per action from one member's own history; PyMARL's ``RNNAgent``.
-
-    ``Linear - ReLU - GRU - Linear``, or a Linear and ReLU in the GRU's place.
-    """
-
-    def __init__(self, kind: AgentName, input_dim: int, hidden_dim: int, num_actions: int):
-        super().__init__()
-        self.fc_in = nn.Linear(input_dim, hidden_dim)
-        self.core: nn.GRUCell | nn.Linear = (
-            nn.GRUCell(hidden_dim, hidden_dim)
-            if kind == "gru"
-            else nn.Linear(hidden_dim, hidden_dim)
-        )
-        self.fc_out = nn.Linear(hidden_dim, num_actions)
-
-    def unroll(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """A sequence, time first: inputs ``[T, N, input_dim]`` to ``[T, N, n_actions]``.
-
-        Starts from ``h [N, hidden_dim]``, from zeros if that is None.
-        """
-        x = torch.relu(self.fc_in(x))
-        if isinstance(self.core, nn.GRUCell):
-            if h is None:
-                h = x.new_zeros(x.shape[1:])
-            x, h = _unroll_gru(self.core, x, h)
-        else:
-            x = torch.relu(self.core(x))
-        return self.fc_out(x), h
-
-
-def _unroll_gru(cell: nn.GRUCell, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    # All steps in one call: a Python loop over the cell takes a third to two thirds longer.
-    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-    out, last = torch.gru(x, h.unsqueeze(0), weights, True, 1, 0.0, False, False, False)
-    return out, last[0]
 
 
 class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
@@ -75,6 +34,8 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
 
     ``model_config`` keys: see the model settings of `QMIXConfig`.
     """
+
+    acting_keys = ACTING_KEYS
 
     def setup(self) -> None:
         team_space, config = self.observation_space, self.model_config
@@ -118,7 +79,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         return {HIDDEN: torch.zeros(self.num_members, self.hidden_dim)}
 
     def train(self, mode: bool = True) -> Self:
-        # RLlib calls this around every forward; walking over the submodules takes 15 µs.
+        # RLlib calls this before every forward pass; walking over the submodules takes 15 µs.
         return self if self.training == mode else super().train(mode)
 
     def get_non_inference_attributes(self) -> list[str]:
@@ -132,9 +93,11 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         return [(self.agent, self._target_agent), (self.mixer, self._target_mixer)]
 
     def forward_target(self, batch: dict[str, Any], inputs: Tensor | None = None) -> dict[str, Any]:
-        """The target network's values ``[B, T + 1, n, n_actions]`` of whole episodes.
+        """Returns the target network's values ``[B, T + 1, n, n_actions]`` of whole episodes.
 
-        `inputs` are those that ``forward_train`` has made of the same batch, if it has.
+        Args:
+            batch: as for ``forward_train``.
+            inputs: those that ``forward_train`` returned for the same batch, if it did.
         """
         with torch.no_grad():
             if inputs is None:
@@ -142,11 +105,11 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
             return {Q_VALUES: self._unroll(self._target_agent, inputs)[0]}
 
     def mix(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
-        """See `mixer`."""
+        """Returns the mixed value; see `mixer`."""
         return self.mixer(q, state, alive)
 
     def mix_target(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
-        """The same by the target copy of the mixer."""
+        """Returns the value mixed by the target copy of the mixer."""
         with torch.no_grad():
             return self._target_mixer(q, state, alive)
 
@@ -161,13 +124,13 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     def _forward_exploration(
         self, batch: dict[str, Any], t: int = 0, **kwargs: Any
     ) -> dict[str, Any]:
-        """Epsilon-greedy; each member of each row draws for itself. `t` counts env steps."""
+        """Acts epsilon-greedily; `t` is the number of env steps so far."""
         return self._act(batch, t)
 
     def act_in_numpy(
         self, obs: dict[str, np.ndarray], state: dict[str, np.ndarray] | None, t: int | None
     ) -> tuple[np.ndarray, dict[str, np.ndarray] | None]:
-        """One step of B teams without a tensor, for the step path; the module is on the CPU.
+        """Acts for B teams at one step, without a tensor; the module must be on the CPU.
 
         Args:
             obs: ``OBS [B, n, obs_dim]``, ``LAST_ACTION [B, n]`` and ``ACTION_MASK
@@ -185,7 +148,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     def _step_in_numpy(
         self, obs: dict[str, np.ndarray], h: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values ``[B, n, n_actions]`` and the next h."""
+        """Returns values ``[B, n, n_actions]`` and the next h."""
         if self._numpy_agent is None or not self._numpy_agent.is_of(self.agent):
             self._numpy_agent = NumpyAgent(
                 self.agent,
@@ -202,18 +165,18 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
 
     @staticmethod
     def _choose(values: np.ndarray, mask: np.ndarray, epsilon: float) -> np.ndarray:
-        """Epsilon-greedy among the actions that `mask` allows, each member for itself."""
+        """Chooses epsilon-greedily among available actions, for each member independently."""
         actions = np.where(mask > 0, values, -np.inf).argmax(-1)
         if epsilon > 0.0:
-            # torch's generator, so that RLlib's seed holds. Of independent uniforms the largest
-            # is a uniform draw of the available ones; +1 keeps a draw of 0 above the others.
+            # torch's generator, so that RLlib's seed holds. The largest of independent uniforms is
+            # a uniform draw; + 1 keeps available actions above the unavailable ones, which are 0.
             draws = torch.rand(*mask.shape[:-1], mask.shape[-1] + 1).numpy()
             any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
             actions = np.where(draws[..., -1] < epsilon, any_action, actions)
         return actions
 
     def _act(self, batch: dict[str, Any], t: int | None) -> dict[str, Any]:
-        """Actions, and STATE_OUT if there is one."""
+        """Returns ACTIONS, and STATE_OUT if the module is recurrent."""
         obs = batch[Columns.OBS]
         shape = obs[OBS].shape
         h = batch[Columns.STATE_IN][HIDDEN] if self.is_recurrent else None
@@ -243,7 +206,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     def _step_in_torch(
         self, obs: dict[str, Tensor], h: Tensor | None
     ) -> tuple[np.ndarray, Tensor | None]:
-        """On an accelerator, or for several steps at once."""
+        """The same on an accelerator, or for several steps at once."""
         if obs[OBS].dim() == 3:
             obs = {key: value.unsqueeze(1) for key, value in obs.items()}
         with torch.no_grad():
@@ -260,7 +223,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         return values.view(length, batch_size, n, -1).transpose(0, 1), h
 
     def _inputs_of(self, obs: dict[str, Tensor]) -> Tensor:
-        """The shared network's inputs: observation, last action, id; time first.
+        """Returns the shared network's inputs: observation, last action and id; time first.
 
         Args:
             obs: ``[B, T, n, ...]``.

@@ -1,7 +1,7 @@
-"""Teams in plain RLlib: an environment whose agents are the teams of another one's.
+"""Teams in plain RLlib: an environment whose agents are teams of another environment's agents.
 
-On a policy server a `servers.seats.TeamSeat` does the same for simulations elsewhere; the format
-of a team's observations is `team`'s in both.
+On a policy server `TeamSeat` does the same for simulations elsewhere. In both, a team's
+observation has the format of `TeamSpec`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from muxrl.servers.teams import (
-    ACTION_MASK,
-    STATE,
-    RewardRule,
-    TeamProblem,
-    TeamSpec,
-    team_reward,
-)
+from muxrl.servers.algorithms.qmix.member_reader import MemberReader, observed_state_size
+from muxrl.servers.teams import ACTION_MASK, RewardRule, TeamProblem, TeamSpec, team_reward
 
 
 class _Team:
-    """What `TeamEnv` remembers of one team during an episode."""
+    """The state of one team during an episode."""
 
-    def __init__(self, spec: TeamSpec, readers: dict[str, _Reader]) -> None:
+    def __init__(self, spec: TeamSpec, readers: dict[str, MemberReader]) -> None:
         self.spec = spec
         self.readers = readers
         self.start()
@@ -34,38 +27,38 @@ class _Team:
     def start(self) -> None:
         self.acting: list[str] = []
         self.last_actions: dict[str, int] = {}
-        self.left: set[str] = set()
+        self.departed: set[str] = set()
         self.is_done = False
         self.state: np.ndarray | None = None
 
 
 class TeamEnv(MultiAgentEnv):
-    """Make teams out of a `MultiAgentEnv`'s agents, for use with RLlib's own env runners.
+    """Makes teams out of a `MultiAgentEnv`'s agents, for RLlib's own env runners.
 
-    It takes the place of ``MultiAgentEnv.with_agent_groups`` of RLlib's old QMIX, and reads the
-    observations that it read: a ``Dict`` with an ``action_mask``, a global ``state`` (RLlib's
-    ``ENV_STATE``), both or neither beside the member's own observation, whatever its key. What is
-    not a one-dimensional ``Box`` is flattened, integers one-hot. Agents in no group pass through.
+    It replaces ``MultiAgentEnv.with_agent_groups`` of RLlib's old QMIX and reads the same
+    observations: a ``Dict`` of the member's own observation, under any key, with or without an
+    ``action_mask`` and a global ``state`` (RLlib's ``ENV_STATE``). An observation that is not a
+    one-dimensional ``Box`` is flattened, integers one-hot. Agents in no group pass through.
 
-    The end of a team: terminated once all of its members are terminated; truncated once none is
-    left and at least one was truncated. ``__all__`` is passed on alone, because an episode in
-    which every agent is also flagged is taken for terminated, and would not bootstrap. For the
-    same reason ``__all__`` stands for the truncations in a step after which nobody is left, also
-    where `env` does not say it; who terminates in that step keeps its flag. A reward that comes
-    for a team after its end is dropped; RLlib has no place for it.
+    A team is terminated once all of its members are, and truncated once none is left and at least
+    one was truncated. ``__all__`` is passed on without flags of agents: RLlib takes an episode in
+    which every agent is flagged for terminated and would not bootstrap. So in a step after which
+    nobody is left, truncations become ``__all__``, even if `env` did not set it; agents that
+    terminate in that step keep their flag. A reward for a team that has ended is dropped, because
+    RLlib has no place for it.
 
     Args:
         env: the environment to wrap.
         groups: ids of the teams, and of their members in order.
-        reward: how a team's reward is made of its members', see `team_reward`.
-        state: returns the global state of `env`, ``[state_size]``. None: it is the one that the
-            members observe, if they do, or else their observations side by side.
+        reward: how a team's reward is made of its members'; see `team_reward`.
+        state: returns the global state of `env`, ``[state_size]``. None: the state that the
+            members observe or, if they observe none, their observations side by side.
         state_size: its length.
-        marks_left: see `TeamSpec`; for teams without a state whose members come late and leave.
+        marks_departed: see `TeamSpec`; for teams without a state whose members come late and leave.
 
     Raises:
-        TeamProblem: an unknown agent, one in two groups, spaces that cannot form a team, or a
-            state that some of its members observe and others do not.
+        TeamProblem: an unknown agent, an agent in two groups, spaces that cannot form a team, or
+            a state that only some of its members observe.
     """
 
     def __init__(
@@ -76,7 +69,7 @@ class TeamEnv(MultiAgentEnv):
         reward: RewardRule = "sum",
         state: Callable[[MultiAgentEnv], Any] | None = None,
         state_size: int | None = None,
-        marks_left: bool = False,
+        marks_departed: bool = False,
     ) -> None:
         if (state is None) != (state_size is None):
             raise TeamProblem("give both of state and state_size, or neither")
@@ -99,13 +92,13 @@ class TeamEnv(MultiAgentEnv):
                         f"{team_id!r}"
                     )
                 self._team_of[member] = team_id
-            readers = {m: _Reader(env.get_observation_space(m)) for m in members}
+            readers = {m: MemberReader(env.get_observation_space(m)) for m in members}
             spec = TeamSpec(
                 members,
                 {m: reader.space for m, reader in readers.items()},
                 {m: env.get_action_space(m) for m in members},
-                _observed_state_size(team_id, readers) if state_size is None else state_size,
-                marks_left,
+                observed_state_size(team_id, readers) if state_size is None else state_size,
+                marks_departed,
             )
             self._teams[team_id] = _Team(spec, readers)
         alone = [a for a in env.possible_agents if a not in self._team_of]
@@ -117,7 +110,7 @@ class TeamEnv(MultiAgentEnv):
             self.observation_spaces[team_id] = team.spec.observation_space
             self.action_spaces[team_id] = team.spec.action_space
         self._open: set[str] = set()
-        """Agents and teams that RLlib has seen in this episode and whose end it has not."""
+        """Agents and teams of this episode that RLlib has seen, but not yet ended."""
         super().__init__()
 
     def team(self, team_id: str) -> TeamSpec:
@@ -167,14 +160,14 @@ class TeamEnv(MultiAgentEnv):
                 self._reward_rule,
                 team.spec.num_members,
             )
-            truncated = {m for m in members if truncateds.get(m) and m not in team.left}
+            truncated = {m for m in members if truncateds.get(m) and m not in team.departed}
             if not all_truncated:
-                team.left |= truncated
-            team.left |= {m for m in members if terminateds.get(m)}
-            if not all_terminated and team.left.issuperset(members):
+                team.departed |= truncated
+            team.departed |= {m for m in members if terminateds.get(m)}
+            if not all_terminated and team.departed.issuperset(members):
                 (out_truncateds if truncated else out_terminateds)[team_id] = True
-                # Who was truncated is still there to be seen: its value is bootstrapped.
-                team.left -= truncated
+                # A truncated member is still observed, so its value is bootstrapped.
+                team.departed -= truncated
                 just_done.add(team_id)
         ended = all_terminated or all_truncated
         out_observations, out_infos = self._observe(observations, infos, ended, just_done)
@@ -184,7 +177,7 @@ class TeamEnv(MultiAgentEnv):
             a for a in self.possible_agents if a not in self._teams or not self._teams[a].is_done
         ]
         flagged = {a for flags in (out_terminateds, out_truncateds) for a in flags if flags[a]}
-        # Beside a truncated `__all__` RLlib wants an observation of those that terminate, too.
+        # With a truncated `__all__`, RLlib needs observations of terminated agents, too.
         if any(out_truncateds.values()) and self._open <= flagged & out_observations.keys():
             out_truncateds = {"__all__": True}
         self._open = (self._open | out_observations.keys()) - flagged
@@ -211,10 +204,10 @@ class TeamEnv(MultiAgentEnv):
             present = {
                 m: observations[m]
                 for m in team.spec.members
-                if m in observations and m not in team.left
+                if m in observations and m not in team.departed
             }
             team.acting = list(present)
-            # A team none of whose members is asked now waits; its rewards add up meanwhile.
+            # A team none of whose members acts now waits; its rewards add up meanwhile.
             if not present and not ended and team_id not in just_done:
                 continue
             masks: dict[str, Any] = {}
@@ -222,74 +215,12 @@ class TeamEnv(MultiAgentEnv):
                 reader = team.readers[member]
                 if reader.has_mask:
                     masks[member] = value[ACTION_MASK]
-                if reader.state_space is not None:  # the same in all of them
+                if reader.state_space is not None:  # all members observe the same one
                     team.state = reader.read_state(value)
                 present[member] = reader.read(value)
             state = team.state if self._read_state is None else self._read_state(self.env)
             out[team_id] = team.spec.observe(
-                present, masks or None, state, team.last_actions, team.left
+                present, masks or None, state, team.last_actions, team.departed
             )
             out_infos[team_id] = {m: infos[m] for m in team.spec.members if m in infos}
         return out, out_infos
-
-
-class _Reader:
-    """Takes a member's observation apart: what is its own, its mask, the state."""
-
-    def __init__(self, space: spaces.Space) -> None:
-        self.has_mask = False
-        self.state_space: spaces.Space | None = None
-        self._keys: list[str] | None = None
-        if isinstance(space, spaces.Dict):
-            own = [key for key in space.spaces if key not in (ACTION_MASK, STATE)]
-            self.has_mask = ACTION_MASK in space.spaces
-            # A state alone is what the agent sees, whatever it is called.
-            if own:
-                self.state_space = space.spaces.get(STATE)
-            elif STATE in space.spaces:
-                own = [STATE]
-            self._keys = own
-            space = (
-                space.spaces[own[0]]
-                if len(own) == 1
-                else spaces.Dict({key: space.spaces[key] for key in own})
-            )
-        self._space = space
-        self.space: spaces.Space = _flat_space(space)
-
-    def read(self, value: Any) -> Any:
-        """The member's own observation, flat."""
-        if self._keys is not None:
-            value = (
-                value[self._keys[0]]
-                if len(self._keys) == 1
-                else {key: value[key] for key in self._keys}
-            )
-        return value if self.space is self._space else spaces.flatten(self._space, value)
-
-    def read_state(self, value: Any) -> np.ndarray:
-        """The global state in it, flat."""
-        assert self.state_space is not None
-        return np.asarray(spaces.flatten(self.state_space, value[STATE]), np.float32)
-
-
-def _flat_space(space: spaces.Space) -> spaces.Space:
-    if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        return space
-    return spaces.flatten_space(space) if space.is_np_flattenable else space
-
-
-def _observed_state_size(team_id: str, readers: Mapping[str, _Reader]) -> int | None:
-    sizes = {
-        member: None if reader.state_space is None else int(spaces.flatdim(reader.state_space))
-        for member, reader in readers.items()
-    }
-    first = next(iter(sizes))
-    for member, size in sizes.items():
-        if size != sizes[first]:
-            raise TeamProblem(
-                f"group {team_id!r} has one state, but agent {first!r} observes {sizes[first]} "
-                f"numbers of it and agent {member!r} {size}; give all members the same 'state', "
-                "or none"
-            )
-    return sizes[first]

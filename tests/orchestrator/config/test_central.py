@@ -15,6 +15,8 @@ from muxrl.orchestrator.config import (
     resolve,
 )
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+from muxrl.servers.algorithms.action_masks import has_action_mask
+from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import ServerConfig, ServerPlan
 
 SEES = Box((4,))
@@ -54,7 +56,6 @@ def policies(plan: ServerPlan) -> dict[str, str]:
 
 def test_without_groups_agents_share_a_policy_and_ask_for_the_state() -> None:
     plan = plan_of(state_size=9)
-    assert plan.is_central
     assert plan.reads_state
     assert plan.groups == {}
     assert policies(plan) == dict.fromkeys("abc", "default")
@@ -82,10 +83,10 @@ def test_a_policy_is_shared_where_the_view_of_the_critic_is_alike() -> None:
 
 def test_all_agents_observe_one_state_or_none() -> None:
     told = DictSpace({"obs": SEES, "state": Box((7,))})
-    assert plan_of({"a": told, "b": told}).is_central
+    assert set(plan_of({"a": told, "b": told}).agents) == {"a", "b"}
     (problem,) = problems_of({"a": told, "b": SEES})
     assert "agent 'a' observes a state of 7 numbers, agent 'b' no state" in problem
-    assert plan_of({"a": told, "b": SEES}, use_global_state=False).is_central
+    assert plan_of({"a": told, "b": SEES}, use_global_state=False).state_size is None
 
 
 def test_images_and_recurrent_networks_are_refused_with_a_way_out() -> None:
@@ -109,7 +110,9 @@ MASKED = DictSpace({"observation": SEES, "action_mask": MultiBinary(3)})
 
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO"])
 def test_masks_are_followed(algorithm: str) -> None:
-    assert plan_of({"a": MASKED}, algorithm=algorithm).follows_masks
+    plan = plan_of({"a": MASKED}, algorithm=algorithm)
+    seat = get_algorithm(algorithm).seating.make_seats(plan)["a"]
+    assert has_action_mask(seat.observation_space)
 
 
 @pytest.mark.parametrize(

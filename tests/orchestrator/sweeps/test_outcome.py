@@ -59,7 +59,7 @@ def test_a_frame_has_a_row_for_each_trial_and_a_column_for_each_role_and_paramet
     frame = result().frame()
     assert list(frame.columns) == [
         *("trial", "assignment", "hunters", "prey", "servers.prey.settings.lr", "seed", "status"),
-        *("metric", "metric_source", "env_steps", "time_s", "run_dir", "cause"),
+        *("metric", "metric_source", "env_steps", "time_s", "cpu_s", "run_dir", "cause"),
     ]
     assert list(frame["status"]) == ["done", "done", "stopped_early", "failed"]
     assert frame.loc[1, "metric"] == 3.0

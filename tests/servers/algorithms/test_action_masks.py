@@ -47,7 +47,7 @@ def some_obs(batch: int = 5) -> dict[str, torch.Tensor]:
     return {OBS: torch.randn(batch, 3), ACTION_MASK: masks}
 
 
-def test_a_masked_distribution_is_that_of_the_available_actions_alone() -> None:
+def test_masked_probabilities_are_those_of_the_available_actions() -> None:
     logits = torch.tensor([[0.3, 5.0, -1.2, 0.8]])
     masked = TorchCategorical(mask_logits(logits, torch.tensor([[1.0, 0.0, 1.0, 1.0]])))
     alone = TorchCategorical(logits[:, [0, 2, 3]])
@@ -58,7 +58,7 @@ def test_a_masked_distribution_is_that_of_the_available_actions_alone() -> None:
     assert masked._dist.probs[0, 1] == 0.0
 
 
-def test_with_one_action_left_nothing_is_uncertain() -> None:
+def test_one_available_action_has_probability_one() -> None:
     only = TorchCategorical(mask_logits(torch.randn(1, 4), torch.tensor([[0.0, 0.0, 1.0, 0.0]])))
     assert only.entropy() == 0.0
     assert only.logp(torch.tensor([2])) == 0.0
@@ -92,7 +92,7 @@ def test_acting_exploring_and_learning_mask_alike() -> None:
     assert torch.equal(outputs[0] == UNAVAILABLE, batch[Columns.OBS][ACTION_MASK] == 0)
 
 
-def test_where_everything_is_available_it_is_rllibs_module() -> None:
+def test_with_all_actions_available_it_equals_rllibs_module() -> None:
     plain = make_module(DefaultPPOTorchRLModule, SEES)
     masked = make_module(MaskablePPOTorchRLModule, masked_space(SEES, ACTS))
     without = make_module(MaskablePPOTorchRLModule, SEES)
@@ -128,7 +128,7 @@ def test_recurrent_modules_mask_every_step_of_a_sequence() -> None:
     assert Columns.STATE_OUT in out
 
 
-def test_numpy_acts_by_the_same_numbers() -> None:
+def test_numpy_computes_the_same_logits() -> None:
     module = make_module(MaskablePPOTorchRLModule, masked_space(SEES, ACTS))
     forward = numpy_policy(module)
     assert forward is not None

@@ -10,8 +10,8 @@ from ray.rllib.algorithms.ppo.ppo import PPOConfig
 from muxrl.experiments.examples.own_module import SharedTrunk
 from muxrl.servers.algorithms.a2c import A2CConfig
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.registry import ALGORITHMS, FIXED, AlgorithmProblem, get_algorithm
-from muxrl.servers.learned_policies import batch_env_steps
+from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmProblem, get_algorithm
+from muxrl.servers.fixed_policies import FIXED
 
 BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
 DISCRETE = spaces.Discrete(3)
@@ -20,12 +20,12 @@ DISCRETE = spaces.Discrete(3)
 @pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: entry.name)
 def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
     assert get_algorithm(entry.name.lower()) is entry
-    assert entry.default_while_learning == ("wait" if entry.is_on_policy else "serve")
+    assert entry.default_while_learning == ("wait" if entry.learns_from == "newest" else "serve")
     assert not [name for name in entry.settings() if name.startswith("_")]
     defaults = entry.settings()
     config = entry.make_config(defaults, entry.model_settings())
     config.validate()
-    assert type(config) is entry.config_class
+    assert type(config) is entry.training.config_class
     for name, value in defaults.items():
         assert getattr(config, name) == value
 
@@ -50,7 +50,7 @@ def test_an_unknown_name_is_answered_with_a_known_one(name: str, message: str) -
     ("name", "reason"),
     [("CQL", "recorded data only"), ("marwil", "recorded"), ("DreamerV3", "one agent alone")],
 )
-def test_what_rllib_has_and_a_server_has_no_use_for_is_refused_with_the_reason(
+def test_rllib_algorithms_that_servers_cannot_use_are_refused_with_the_reason(
     name: str, reason: str
 ) -> None:
     with pytest.raises(AlgorithmProblem, match=reason):
@@ -125,7 +125,7 @@ def test_vdn_and_iql_are_qmix_with_another_mixer() -> None:
         ("QMIX", {"double_q": 1}, "QMIX's setting 'double_q' must be true or false, not 1"),
     ],
 )
-def test_a_setting_that_is_not_the_users_is_refused(
+def test_settings_that_users_may_not_give_are_refused(
     algorithm: str, settings: Any, message: str
 ) -> None:
     with pytest.raises(AlgorithmProblem, match=message):
@@ -139,7 +139,7 @@ def test_model_settings_are_checked() -> None:
         get_algorithm("QMIX").make_config({}, {"fcnet_hiddens": [8]})
 
 
-def test_a_replay_buffer_is_completed() -> None:
+def test_replay_buffer_settings_are_completed_with_defaults() -> None:
     def made(config: Any) -> Any:
         return get_algorithm("DQN").make_config({"replay_buffer_config": config})[
             "replay_buffer_config"
@@ -155,15 +155,14 @@ def test_a_replay_buffer_is_completed() -> None:
     }
 
 
-def test_what_an_algorithm_learns_from_says_how_it_is_fed() -> None:
+def test_learns_from_decides_the_feed() -> None:
     by_name = {entry.name: entry for entry in ALGORITHMS}
     for name in ("PPO", "A2C", "IMPALA", "APPO"):
-        assert by_name[name].takes_whole_batches
         assert by_name[name].needs_log_probabilities
         assert not by_name[name].fills_replay_by_agent
     for name in ("DQN", "SAC"):
         assert by_name[name].fills_replay_by_agent
-        assert not by_name[name].takes_whole_batches
+        assert not by_name[name].needs_log_probabilities
     assert not by_name["QMIX"].fills_replay_by_agent
     assert by_name["IMPALA"].default_while_learning == "serve"
     assert {name for name, entry in by_name.items() if not entry.samples_actions} == {
@@ -175,7 +174,7 @@ def test_what_an_algorithm_learns_from_says_how_it_is_fed() -> None:
 
 
 @pytest.mark.parametrize("name", ["DQN", "SAC"])
-def test_a_recurrent_network_is_refused_where_the_replay_draws_single_steps(name: str) -> None:
+def test_use_lstm_is_refused_for_a_replay_of_single_steps(name: str) -> None:
     with pytest.raises(AlgorithmProblem, match=f"{name} cannot have the model setting 'use_lstm'"):
         get_algorithm(name).make_config({}, {"use_lstm": True})
 
@@ -184,7 +183,7 @@ OWN = "muxrl.experiments.examples.own_module:SharedTrunk"
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "IMPALA"])
-def test_a_module_of_ones_own_gets_the_model_as_it_is(name: str) -> None:
+def test_a_users_module_gets_model_unchanged(name: str) -> None:
     config = get_algorithm(name).make_config({}, {"width": 8}, OWN)
     spec = config.rl_module_spec
     assert spec.module_class is SharedTrunk
@@ -257,7 +256,7 @@ def test_spaces_that_do_not_fit() -> None:
 )
 def test_env_steps_of_a_batch(name: str, settings: dict[str, Any], env_steps: int) -> None:
     entry = get_algorithm(name)
-    assert batch_env_steps(entry.make_config(settings, {}), entry) == env_steps
+    assert entry.batch_env_steps(entry.make_config(settings, {})) == env_steps
 
 
 @pytest.mark.parametrize(
@@ -269,12 +268,12 @@ def test_env_steps_of_a_batch(name: str, settings: dict[str, Any], env_steps: in
         ("A2C", spaces.Box(-1.0, 1.0, (2, 2)), "takes Discrete, MultiDiscrete or a Box of one"),
     ],
 )
-def test_boxes_that_no_policy_can_act_in(name: str, box: spaces.Box, reason: str) -> None:
+def test_box_actions_that_are_refused(name: str, box: spaces.Box, reason: str) -> None:
     with pytest.raises(AlgorithmProblem, match=reason):
         get_algorithm(name).check_spaces("x", BOX, box, agent_id="a")
 
 
-def test_boxes_that_a_policy_can_act_in() -> None:
+def test_box_actions_that_are_accepted() -> None:
     for name in ("PPO", "A2C", "IMPALA", "APPO"):
         get_algorithm(name).check_spaces("x", BOX, spaces.Box(-np.inf, np.inf, (2,)))
     for name in ("PPO", "SAC"):

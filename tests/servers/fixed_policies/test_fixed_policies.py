@@ -1,4 +1,4 @@
-"""Policies that do not learn: what they are asked, what they may answer, what they refuse."""
+"""Policies that do not learn: their calls, their actions, and what is refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def play(policies: FixedPolicies, observations: list[dict[str, Any]], **start: A
 
 
 def make_memory(agent_id: str, observation_space: Any, action_space: Any, seed: int) -> Any:
-    """Acts by how many steps of its own it has seen."""
+    """Acts by the number of its own steps."""
     assert isinstance(observation_space, gymnasium.spaces.Box)
     assert isinstance(action_space, gymnasium.spaces.Discrete)
     seen: list[Any] = []
@@ -152,14 +152,14 @@ def test_training_draws_the_same_with_and_without_evaluation_in_between() -> Non
 # --- scripted -------------------------------------------------------------------------------
 
 
-def test_a_policy_lives_as_long_as_its_episode_and_counts_its_own_steps() -> None:
+def test_policies_live_as_long_as_their_episode() -> None:
     policies = make(scripted("make_memory"))
     steps = [{"a": SEEN, "b": SEEN}, {"b": SEEN}, {"a": SEEN, "b": SEEN}]
     for _ in range(2):
         assert play(policies, steps) == [{"a": 0, "b": 0}, {"b": 1}, {"a": 1, "b": 2}]
 
 
-def test_every_episode_and_agent_has_a_seed_of_its_own() -> None:
+def test_every_episode_and_agent_has_its_own_seed() -> None:
     policies = make(scripted("make_seeded", Discrete(1000)))
     seeds = [tuple(play(policies, [{"a": SEEN, "b": SEEN}])[0].values()) for _ in range(4)]
     assert len({seed for pair in seeds for seed in pair}) == 8
@@ -167,7 +167,7 @@ def test_every_episode_and_agent_has_a_seed_of_its_own() -> None:
     assert tuple(play(again, [{"a": SEEN, "b": SEEN}])[0].values()) == seeds[0]
 
 
-def test_a_logged_action_stands_and_the_policy_sees_the_step() -> None:
+def test_a_logged_action_is_used_and_the_policy_still_called() -> None:
     policies = make(scripted("make_memory"))
     policies.store.accept(StartEpisode("e"), 0.0)
     first = policies.store.accept(Step("e", 0, {"a": SEEN}, logged_actions={"a": 4}), 0.0)
@@ -204,7 +204,7 @@ def test_an_action_that_the_mask_forbids_is_named() -> None:
         play(policies, [{"a": seen}])
 
 
-def test_what_a_policy_raises_is_told_with_agent_and_step() -> None:
+def test_an_exception_of_a_policy_names_agent_and_step() -> None:
     policies = make(scripted("make_broken"))
     with pytest.raises(PolicyFailed, match=r"agent 'a' raised ZeroDivisionError: no idea, at t=0"):
         play(policies, [{"a": SEEN}])
@@ -220,7 +220,7 @@ def test_what_a_policy_raises_is_told_with_agent_and_step() -> None:
         (f"{__name__}:NOT_CALLABLE", "is an object of int, nothing that can be called"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str) -> None:
+def test_an_unimportable_path_is_refused(path: str, reason: str) -> None:
     fixed = find_fixed("scripted")
     assert fixed is not None
     with pytest.raises(AlgorithmProblem) as refusal:
@@ -236,7 +236,7 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, reason: str) -> None:
         ("make_nothing", {}, "made None for agent 'a'; expected something to call"),
     ],
 )
-def test_a_policy_that_cannot_be_made_is_known_before_it_serves(
+def test_a_policy_that_cannot_be_made_is_refused_before_serving(
     name: str, kwargs: dict[str, Any], reason: str
 ) -> None:
     its_plan = scripted(name, **kwargs)
@@ -267,7 +267,9 @@ def test_unknown_settings_and_networks_are_refused(fixed: type[FixedAlgorithm]) 
         ({"checkpoint": "/no/such/folder"}, "no such folder"),
     ],
 )
-def test_frozen_refuses_what_is_no_checkpoint(settings: dict[str, Any], reason: str) -> None:
+def test_frozen_refuses_folders_that_are_no_checkpoint(
+    settings: dict[str, Any], reason: str
+) -> None:
     fixed = find_fixed("Frozen")
     assert fixed is not None
     with pytest.raises(AlgorithmProblem) as refusal:
@@ -275,7 +277,7 @@ def test_frozen_refuses_what_is_no_checkpoint(settings: dict[str, Any], reason: 
     assert reason in str(refusal.value)
 
 
-def test_nothing_is_kept_for_a_learner_and_everything_is_counted() -> None:
+def test_fixed_policies_record_nothing_and_count_everything() -> None:
     policies = make(plan("RANDOM", Discrete(3)))
     for _ in range(3):
         play(policies, [{"a": SEEN, "b": SEEN}] * 5)
@@ -290,12 +292,12 @@ def test_nothing_is_kept_for_a_learner_and_everything_is_counted() -> None:
     assert policies.finish(0.0)
 
 
-def test_names_are_not_case_sensitive_and_others_are_not_fixed() -> None:
+def test_names_are_case_insensitive() -> None:
     assert [find_fixed(n.lower()) for n in ("RANDOM", "SCRIPTED", "FROZEN")] == list(FIXED)
     assert find_fixed("PPO") is None
 
 
-def test_a_plan_is_left_as_it_is() -> None:
+def test_a_plan_is_not_changed() -> None:
     its_plan = plan("RANDOM", Discrete(3))
     before = dataclasses.asdict(its_plan)
     make(its_plan)

@@ -1,4 +1,4 @@
-"""Frozen servers act as the live one did when saved, and evaluation leaves learners alone."""
+"""Frozen servers act like the live one when it was saved; evaluation does not affect learners."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def train(served: Served, num_iterations: int) -> None:
 def actions(
     served: Served, num_steps: int, *, mode: str = "eval", should_explore: bool | None = None
 ) -> list[dict[str, Any]]:
-    """The actions for the same observations, which in the cue game no action changes."""
+    """Returns actions for the same observations, which no action changes in the cue game."""
     with served.client() as client:
         return [
             chosen
@@ -112,7 +112,7 @@ def flat(weights: Any) -> dict[str, bytes]:
 
 
 def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """What the learner has learnt, targets included, and what acts."""
+    """Returns the learner's weights, targets included, and those that act."""
     policies = server.policies
     assert isinstance(policies, LearnedPolicies)
     learner = policies.algo.learner_group._learner  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_frozen_server_acts_as_the_live_one_did(name: str, tmp_path: Path) -> None:
+def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> None:
     live = SERVERS[name]
     with serve(experiment(live)) as served:
         untrained = actions(served, 100)
@@ -194,7 +194,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_serving(tmp_path: Path
 @pytest.mark.parametrize("name", ["ppo, one policy for all", "a2c, two policies", "qmix, mlp"])
 def test_evaluation_leaves_weights_and_the_training_s_random_numbers_alone(name: str) -> None:
     def play(should_evaluate: bool) -> tuple[list[Any], Any]:
-        """The actions of training, and the weights that came of it."""
+        """Returns the actions of training, and the resulting weights."""
         server_config = dataclasses.replace(SERVERS[name])
         config = experiment(server_config)
         config.servers["it"].while_learning = "wait"  # in turns, so that a seed decides it all

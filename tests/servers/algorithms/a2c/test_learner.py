@@ -84,7 +84,7 @@ def play_multi(policies: dict[str, spaces.Space], length: int, states: dict[str,
 
 
 def training_batch(learner: A2CTorchLearner, *episodes: Any) -> dict[str, Any]:
-    """What the connectors make of the episodes, for module p."""
+    """Returns the connectors' output for module p."""
     for episode in episodes:
         episode.module_id = "p"
         episode.agent_id = "p"
@@ -122,7 +122,7 @@ def test_a_recurrent_module_keeps_rllibs_pipeline(standardize: bool) -> None:
     ), "it needs the complete batch"
 
 
-def test_advantages_are_standardised_on_request_only() -> None:
+def test_advantages_are_standardised_only_on_request() -> None:
     episode = play(5, DISCRETE, 0, terminated=True).to_numpy()
     standardised = make_learner(standardize_advantages=True)
     batch = training_batch(standardised, episode)["p"]
@@ -207,6 +207,6 @@ def test_a_good_action_becomes_more_probable() -> None:
         ({"use_critic": False}, "A2C needs its critic"),
     ],
 )
-def test_settings_that_would_not_be_a2c(settings: Any, message: str) -> None:
+def test_settings_that_contradict_a2c_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         A2CConfig().training(**settings).validate()

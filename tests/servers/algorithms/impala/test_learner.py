@@ -1,4 +1,4 @@
-"""IMPALA and APPO in place: an update when a batch comes, and values that bootstrap."""
+"""IMPALA and APPO in place: one update for each batch, and bootstrap values that are kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("running_ray")
 
 
 def episode(length: int, *, is_terminated: bool) -> Any:
-    """Every step pays 1, whatever is done."""
+    """Every step has the reward 1."""
     seats: dict[str, Any] = {"a": Seat()}
     recorder = Recorder(f"e{np.random.default_rng().integers(1 << 60)}", seats,
                         lambda *args, **kwargs: "a", lookback=0)  # fmt: skip
@@ -113,7 +113,7 @@ def test_values_of_a_constant_reward(
     ("name", "settings", "num_updates"),
     [("IMPALA", {}, 1), ("APPO", {"circular_buffer_iterations_per_batch": 3}, 3)],
 )
-def test_a_batch_is_learnt_when_it_comes_and_its_weights_are_in_use_at_once(
+def test_a_batch_is_learnt_on_arrival_and_its_weights_are_used_at_once(
     name: str, settings: dict[str, Any], num_updates: int
 ) -> None:
     algo, feed = build(name, **settings)

@@ -21,7 +21,7 @@ def make_critic(should_normalize: bool = True) -> Critic:
 
 
 @given(_RETURNS)
-def test_the_statistics_are_those_of_all_returns_seen(batches: list[list[float]]) -> None:
+def test_statistics_are_those_of_all_returns(batches: list[list[float]]) -> None:
     normalizer = ValueNormalizer()
     for batch in batches:
         normalizer.update(torch.tensor(batch))
@@ -30,7 +30,7 @@ def test_the_statistics_are_those_of_all_returns_seen(batches: list[list[float]]
     assert float(normalizer.std) == pytest.approx(max(seen.std(), 1e-4), rel=1e-6, abs=1e-6)
 
 
-def test_normalised_returns_have_mean_0_and_deviation_1_and_come_back() -> None:
+def test_normalised_returns_have_mean_0_deviation_1_and_an_inverse() -> None:
     normalizer, returns = ValueNormalizer(), 40.0 + 7.0 * torch.randn(1000)
     normalizer.update(returns)
     normalized = normalizer.normalize(returns)
@@ -39,7 +39,7 @@ def test_normalised_returns_have_mean_0_and_deviation_1_and_come_back() -> None:
     assert torch.allclose(normalizer.denormalize(normalized), returns, atol=1e-4)
 
 
-def test_equal_returns_are_no_division_by_zero() -> None:
+def test_equal_returns_do_not_divide_by_zero() -> None:
     normalizer = ValueNormalizer()
     normalizer.update(torch.full((10,), 3.0))
     assert torch.equal(normalizer.normalize(torch.full((2,), 3.0)), torch.zeros(2))
@@ -47,7 +47,7 @@ def test_equal_returns_are_no_division_by_zero() -> None:
     assert float(normalizer.mean) == 3.0
 
 
-def test_new_statistics_leave_the_values_as_they_are() -> None:
+def test_new_statistics_preserve_the_values() -> None:
     critic, x = make_critic(), torch.randn(20, 3)
     critic.learn_units(torch.randn(50) * 3.0 + 10.0)
     before, raw_before = critic.values(x), critic(x)
@@ -64,7 +64,7 @@ def test_the_first_returns_set_the_units() -> None:
     assert torch.allclose(critic.values(x), raw * 1.0 + 101.0)
 
 
-def test_without_normalisation_units_are_the_rewards() -> None:
+def test_without_normalisation_values_are_in_units_of_rewards() -> None:
     critic, x = make_critic(should_normalize=False), torch.randn(4, 3)
     critic.learn_units(torch.tensor([100.0, 102.0]))
     assert torch.equal(critic.values(x), critic(x))

@@ -145,7 +145,7 @@ def test_without_clip_and_huber_the_value_loss_is_half_the_squared_error() -> No
     assert loss == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_dead_agents_steps_teach_the_critic_and_not_the_actor() -> None:
+def test_steps_of_absent_agents_train_the_critic_only() -> None:
     learner, alive = make_learner(), [1.0, 1.0, 0.0, 0.0]
     module, batch = learner.module["p"], some_batch(alive)
 
@@ -167,7 +167,7 @@ def test_a_dead_agents_steps_teach_the_critic_and_not_the_actor() -> None:
     assert any(not torch.equal(a, b) for a, b in zip(after, critic, strict=True))
 
 
-def test_a_minibatch_of_the_dead_alone_is_no_division_by_zero() -> None:
+def test_a_minibatch_of_absent_agents_does_not_divide_by_zero() -> None:
     learner = make_learner()
     loss = loss_of(learner, some_batch([0.0, 0.0]))
     loss.backward()
@@ -178,7 +178,7 @@ def test_a_minibatch_of_the_dead_alone_is_no_division_by_zero() -> None:
 # --- targets --------------------------------------------------------------------------------
 
 
-def test_targets_and_advantages_are_in_the_units_of_learning() -> None:
+def test_targets_and_advantages_are_normalised() -> None:
     learner = make_learner()
     batch = {"p": some_batch([1.0, 1.0, 1.0, 0.0])}
     targets = torch.tensor([10.0, 14.0, 10.0, 14.0])

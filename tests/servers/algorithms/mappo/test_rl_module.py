@@ -53,7 +53,7 @@ def values_of(module: Any, obs: dict[str, torch.Tensor]) -> torch.Tensor:
     return module.compute_values({Columns.OBS: obs})
 
 
-def test_the_state_moves_the_critic_and_not_the_actor() -> None:
+def test_the_state_affects_the_critic_only() -> None:
     module, obs = make_module(), some_obs()
     other = {**obs, STATE: torch.randn(6, 5)}
     assert torch.equal(logits_of(module, obs), logits_of(module, other))
@@ -73,7 +73,9 @@ def test_gradients_keep_actor_and_critic_apart() -> None:
 
 @pytest.mark.parametrize("key", [OBS, AGENT_ID])
 @pytest.mark.parametrize("is_specific", [True, False])
-def test_a_critic_of_the_bare_state_does_not_know_for_whom(key: str, is_specific: bool) -> None:
+def test_without_agent_specific_state_the_critic_sees_the_state_only(
+    key: str, is_specific: bool
+) -> None:
     module, obs = make_module(agent_specific_state=is_specific), some_obs()
     other = {**obs, key: obs[key].flip(-1) + (key == OBS)}
     has_moved = (values_of(module, obs) != values_of(module, other)).all()
@@ -81,7 +83,7 @@ def test_a_critic_of_the_bare_state_does_not_know_for_whom(key: str, is_specific
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_the_actor_is_told_its_id_if_asked_to(is_told: bool) -> None:
+def test_the_actor_sees_its_agent_id_on_request(is_told: bool) -> None:
     module, obs = make_module(obs_agent_id=is_told), some_obs()
     other = {**obs, AGENT_ID: obs[AGENT_ID].flip(-1)}
     has_moved = not torch.equal(logits_of(module, obs), logits_of(module, other))
@@ -104,7 +106,7 @@ def test_the_serving_copy_has_no_critic_and_acts_the_same() -> None:
 
 @pytest.mark.parametrize("is_told", [True, False])
 @pytest.mark.parametrize("space", [SPACE, MASKED])
-def test_numpy_acts_by_the_same_numbers(space: spaces.Dict, is_told: bool) -> None:
+def test_numpy_computes_the_same_logits(space: spaces.Dict, is_told: bool) -> None:
     module, obs = make_module(space, obs_agent_id=is_told), some_obs()
     forward = numpy_policy(module)
     assert forward is not None
@@ -132,7 +134,7 @@ def test_the_statistics_of_returns_are_in_the_checkpointed_state() -> None:
         spaces.Dict({OBS: box(3), STATE: box(2), "weather": box(1)}),
     ],
 )
-def test_another_observation_is_refused_by_what_it_should_be(space: spaces.Space) -> None:
+def test_other_observation_spaces_are_refused(space: spaces.Space) -> None:
     with pytest.raises(ValueError, match=r"MAPPO needs a Dict observation .*'obs'.*'state'"):
         make_module(space)
 

@@ -1,4 +1,4 @@
-"""Agents whose critic sees the state: what is recorded of them, in groups and alone."""
+"""How agents whose critic sees the state are recorded, in groups and alone."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary, Space
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
-from muxrl.servers.seats import make_seats
+from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.seating import Seating
 
 TEAM = {"team": ("a", "b")}
 
 
 def central_store(agents: str | dict[str, Space] = "ab", **kwargs: Any) -> ScriptedStore:
     fields = {k: kwargs.pop(k) for k in ("use_global_state", "late_members") if k in kwargs}
-    plan = replace(make_plan(agents, **kwargs), is_central=True, follows_masks=True, **fields)
-    store = ScriptedStore(plan)
+    plan = replace(make_plan(agents, **kwargs), **fields)
+    store = ScriptedStore(plan, seating=CentralSeating())
     store.start()
     return store
 
@@ -45,7 +46,7 @@ def paid(single: SingleAgentEpisode) -> list[float]:
 # --- what is seen ---------------------------------------------------------------------------
 
 
-def test_alone_each_has_its_reward_its_id_and_everybodys_observations() -> None:
+def test_without_groups_each_agent_has_its_reward_its_id_and_all_observations() -> None:
     store = central_store()
     assert store.step(0).actions == {"a": 0, "b": 0}
     store.step(1, rewards={"a": 1.0, "b": 2.0})
@@ -61,7 +62,7 @@ def test_alone_each_has_its_reward_its_id_and_everybodys_observations() -> None:
     assert paid(b) == [2.0, 0.0]
 
 
-def test_the_simulations_state_goes_before_observations() -> None:
+def test_the_simulations_state_takes_precedence_over_observations() -> None:
     store = central_store(state_size=3)
     store.step(0, state=np.array([7, 8, 9], np.float32))
     store.step(1, state=np.array([1, 2, 3], np.float32))
@@ -77,7 +78,7 @@ def test_a_missing_state_is_refused_before_anything_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("uses_it", [True, False])
-def test_an_observed_state_is_the_critics_and_never_the_actors(uses_it: bool) -> None:
+def test_an_observed_state_is_shown_to_the_critic_only(uses_it: bool) -> None:
     space = DictSpace({"obs": Box((2,)), "state": Box((3,))})
     store = central_store({"a": space, "b": space}, use_global_state=uses_it)
     said = {"obs": np.array([4, 5], np.float32), "state": np.array([7, 8, 9], np.float32)}
@@ -88,7 +89,7 @@ def test_an_observed_state_is_the_critics_and_never_the_actors(uses_it: bool) ->
     assert column(a, STATE)[0] == ([7, 8, 9] if uses_it else [4, 5, 4, 5])
 
 
-def test_an_agent_that_is_absent_is_zeros_in_the_others_state() -> None:
+def test_absent_agents_are_zeros_in_the_state() -> None:
     store = central_store()
     store.step(0)
     store.step(1, "a", rewards={"b": 1.0}, terminations={"b": True})
@@ -100,7 +101,7 @@ def test_an_agent_that_is_absent_is_zeros_in_the_others_state() -> None:
     assert b.is_terminated
 
 
-def test_side_by_side_tell_who_has_left_where_members_may_be_late() -> None:
+def test_with_late_members_the_state_marks_departed_agents() -> None:
     store = central_store(groups=TEAM, late_members="allow")
     store.step(0, "a")
     store.step(1, "a", terminations={"b": True})
@@ -109,7 +110,7 @@ def test_side_by_side_tell_who_has_left_where_members_may_be_late() -> None:
     assert states[:2] == [[ord("a"), 0, 0, 0, 0, 0], [ord("a"), 1, 0, 0, 0, 1]]
 
 
-def test_one_that_is_cut_short_is_bootstrapped_from_what_the_others_see_then() -> None:
+def test_a_truncated_agent_is_bootstrapped_from_the_others_current_observations() -> None:
     store = central_store()
     store.step(0)
     final = np.array([50, 51], np.float32)
@@ -124,7 +125,7 @@ def test_one_that_is_cut_short_is_bootstrapped_from_what_the_others_see_then() -
 
 
 @pytest.mark.parametrize(("how", "expected"), [("sum", [3.0, 4.0]), ("mean", [1.5, 2.0])])
-def test_members_are_paid_what_the_team_is(how: str, expected: list[float]) -> None:
+def test_members_get_the_teams_reward(how: str, expected: list[float]) -> None:
     store = central_store(groups=TEAM, team_reward=how)
     store.step(0)
     store.step(1, rewards={"a": 1.0, "b": 2.0})
@@ -133,7 +134,7 @@ def test_members_are_paid_what_the_team_is(how: str, expected: list[float]) -> N
         assert paid(steps_of(store, agent)) == expected
 
 
-def test_the_dead_are_recorded_as_nothing_but_their_id_and_paid_with_the_team() -> None:
+def test_departed_agents_are_recorded_by_id_and_get_the_teams_reward() -> None:
     store = central_store(groups=TEAM)
     store.step(0)
     assert store.step(1, "a", rewards={"b": -1.0}, terminations={"b": True}).actions == {"a": 1}
@@ -149,7 +150,7 @@ def test_the_dead_are_recorded_as_nothing_but_their_id_and_paid_with_the_team() 
     assert not b.is_truncated
 
 
-def test_a_member_that_is_not_asked_has_the_state_but_does_not_act() -> None:
+def test_a_member_that_does_not_act_is_recorded_with_the_state() -> None:
     store = central_store(groups=TEAM, state_size=1)
     states = [np.full(1, t, np.float32) for t in range(3)]
     assert store.step(0, "a", state=states[0]).actions == {"a": 0}
@@ -162,7 +163,7 @@ def test_a_member_that_is_not_asked_has_the_state_but_does_not_act() -> None:
     assert paid(a) == paid(b) == [1.0, 0.0]
 
 
-def test_a_group_does_not_see_the_rest_of_the_server_but_the_rest_sees_all() -> None:
+def test_groups_see_only_themselves_and_other_agents_see_all() -> None:
     store = central_store("abc", groups=TEAM)
     store.step(0, "abc")
     store.end(1)
@@ -171,7 +172,7 @@ def test_a_group_does_not_see_the_rest_of_the_server_but_the_rest_sees_all() -> 
     assert ALIVE not in steps_of(store, "c").observation_space.spaces
 
 
-def test_a_team_that_is_cut_short_ends_truncated_with_its_final_observations() -> None:
+def test_a_truncated_team_ends_with_its_final_observations() -> None:
     store = central_store(groups=TEAM)
     store.step(0)
     finals = {agent: seen(agent, 9) for agent in "ab"}
@@ -183,7 +184,7 @@ def test_a_team_that_is_cut_short_ends_truncated_with_its_final_observations() -
         assert column(single, ALIVE)[-1] == [1]
 
 
-def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short_is_dead_by_then() -> None:
+def test_a_member_that_terminates_as_its_team_is_truncated_has_departed() -> None:
     store = central_store(groups=TEAM)
     store.step(0)
     finals = {agent: seen(agent, 9) for agent in "ab"}
@@ -196,7 +197,7 @@ def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short_is_dead_b
     assert column(b, STATE)[-1] == [0, 0, ord("b"), 9]
 
 
-def test_alone_too_one_that_terminates_is_no_part_of_what_another_is_bootstrapped_from() -> None:
+def test_a_terminated_agent_is_not_in_the_state_that_bootstraps_another() -> None:
     store = central_store()
     store.step(0)
     finals = {agent: seen(agent, 9) for agent in "ab"}
@@ -215,10 +216,9 @@ def masked(*mask: int) -> dict[str, Any]:
     return {"observation": seen("a", 0), "action_mask": np.array(mask, np.int8)}
 
 
-@pytest.mark.parametrize("is_central", [True, False])
-def test_a_mask_is_recorded_apart(is_central: bool) -> None:
-    plan = replace(make_plan({"a": MASKED}), is_central=is_central, follows_masks=True)
-    store = ScriptedStore(plan)
+@pytest.mark.parametrize("seating", [CentralSeating(), Seating(follows_masks=True)])
+def test_a_mask_is_recorded_apart(seating: Seating) -> None:
+    store = ScriptedStore(make_plan({"a": MASKED}), seating=seating)
     store.start()
     store.step(0, observations={"a": masked(1, 0, 1)})
     store.end(1)
@@ -228,8 +228,8 @@ def test_a_mask_is_recorded_apart(is_central: bool) -> None:
     assert first["obs"].tolist() == [ord("a"), 0]
 
 
-def test_a_mask_that_allows_nothing_is_refused_by_name() -> None:
-    store = ScriptedStore(replace(make_plan({"a": MASKED}), follows_masks=True))
+def test_a_mask_without_available_actions_is_refused_by_agent() -> None:
+    store = ScriptedStore(make_plan({"a": MASKED}), seating=Seating(follows_masks=True))
     store.start()
     item = Step("e", 0, {"a": masked(0, 0, 0)})
     with pytest.raises(ValueMismatch, match=r"mask of agent 'a' forbids every action"):
@@ -237,6 +237,6 @@ def test_a_mask_that_allows_nothing_is_refused_by_name() -> None:
     assert store.step(0, observations={"a": masked(1, 0, 0)}).actions == {"a": 0}
 
 
-def test_without_networks_that_follow_it_a_mask_is_flattened() -> None:
-    (seat,) = make_seats(make_plan({"a": MASKED})).values()
+def test_networks_that_do_not_follow_masks_get_them_flattened() -> None:
+    (seat,) = Seating().make_seats(make_plan({"a": MASKED})).values()
     assert seat.observation_space.shape == (5,)

@@ -17,7 +17,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 
-from muxrl.servers.algorithms.on_policy.episode_batch import advantages_of
+from muxrl.servers.algorithms.on_policy.episodes_to_batch import advantages_of
 from muxrl.servers.algorithms.on_policy.minibatches import Minibatches
 from muxrl.servers.algorithms.ppo import PPOConfig
 
@@ -148,7 +148,7 @@ def test_advantages_are_rllibs(
     num_epochs=st.integers(1, 3),
     should_shuffle=st.booleans(),
 )
-def test_every_epoch_has_each_transition_once_in_parts_of_one_size(
+def test_every_epoch_has_each_transition_once_in_equal_minibatches(
     lengths: list[int], size: int | None, num_epochs: int, should_shuffle: bool
 ) -> None:
     batches = {str(i): {"x": torch.arange(n), "y": {"z": torch.arange(n)}}
@@ -202,7 +202,7 @@ def test_an_update_moves_the_weights_as_rllibs_does_on_the_same_columns() -> Non
             np.testing.assert_allclose(value, theirs[module_id][name], atol=1e-7, err_msg=name)
 
 
-def test_a_gradient_that_is_not_a_number_reaches_no_weight() -> None:
+def test_a_nan_gradient_changes_no_weight() -> None:
     learner = make_learner()
     gradients = {pid: torch.zeros_like(p) for pid, p in learner._params.items()}
     first = next(iter(gradients))

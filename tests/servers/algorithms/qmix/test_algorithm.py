@@ -63,7 +63,7 @@ def test_several_updates_per_episode() -> None:
         assert learner_results(algo, 3)["num_updates"] == 5  # episodes 2 and 3
 
 
-def test_rewards_are_divided_by_the_deviation_of_all_of_them_so_far() -> None:
+def test_rewards_are_divided_by_their_running_deviation() -> None:
     settings = {"num_episodes_before_learning": 20, "batch_size_episodes": 50}
     with build(**settings) as raw, build(**settings, standardize_rewards=True) as scaled:
         results = [learner_results(algo, 20) for algo in (raw, scaled)]
@@ -85,7 +85,7 @@ def test_env_runners_get_the_new_weights() -> None:
             torch.testing.assert_close(value, learner.state_dict()[name])
 
 
-def test_a_checkpoint_carries_all_but_the_replay(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_all_but_the_replay(tmp_path: Path) -> None:
     settings = {
         "num_episodes_before_learning": 4,
         "updates_per_episode": 0.75,
@@ -151,7 +151,7 @@ def test_two_teams_with_a_module_each_are_updated_together() -> None:
 
 
 def play_greedily(algo: QMIX) -> float:
-    """The return of the greedy team, without exploration."""
+    """Returns the greedy team's return."""
     module = algo.learner_group._learner.module["m"]
     env = TeamEnv(TwoStepGame(), {"team": AGENTS})
     observations, _ = env.reset()
@@ -169,7 +169,7 @@ def play_greedily(algo: QMIX) -> float:
 
 
 def team_values(algo: QMIX) -> dict[str, np.ndarray]:
-    """Q_tot of every joint action in states 2A and 2B, as the learner's networks see it."""
+    """Returns Q_tot of every joint action in states 2A and 2B, by the learner's networks."""
     module = algo.learner_group._learner.module["m"]
     replay = algo._replays["m"]
     tensors = to_sample_batch(replay.sample(len(replay)))
@@ -195,7 +195,7 @@ LEARN = {"agent": "mlp", "epsilon": 1.0, "num_episodes_before_learning": 32}
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("agent", ["mlp", "gru"])
 def test_qmix_learns_the_two_step_game(agent: str) -> None:
-    """Rashid et al. 2018, table 1b. Untrained networks reach 8 by luck: see it held."""
+    """Rashid et al. 2018, table 1b. Untrained networks may reach 8 by luck, so it must be held."""
     with build(**(LEARN | {"agent": agent, "gamma": 0.99, "updates_per_episode": 0.5})) as algo:
         for _ in range(2000):
             algo.train()
@@ -213,7 +213,7 @@ def test_qmix_learns_the_two_step_game(agent: str) -> None:
 @pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_vdn_prefers_the_safe_seven_under_uniform_exploration() -> None:
-    """A sum cannot tell 0, 1, 1, 8: its best fit is -1.5, 2.5, 2.5, 6.5 (table 1a there)."""
+    """A sum cannot represent 0, 1, 1, 8: its best fit is -1.5, 2.5, 2.5, 6.5 (table 1a there)."""
     with build(**LEARN, mixer="vdn", updates_per_episode=0.5) as algo:
         for _ in range(2000):
             algo.train()

@@ -1,4 +1,4 @@
-"""What QMIX's networks make of a payoff table that they see whole and uniformly, without an env.
+"""How well QMIX's networks fit a payoff table, trained on all of its cells equally, without an env.
 
 A fit that is better than monotonic mixing allows would be a bug, however good it looks, and so
 would be one that is worse than a sum. In between, descent may end in the best fit with another
@@ -16,8 +16,8 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.policy.sample_batch import MultiAgentBatch
 
-from muxrl.experiments.best_fits import additive_fit, monotonic_fits
 from muxrl.experiments.simulations.matrix_game import Game, payoffs_of
+from muxrl.experiments.studies.matrix_games.best_fits import additive_fit, monotonic_fits
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.qmix.learner import to_sample_batch
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
@@ -65,9 +65,7 @@ def fitted_table(
     ("game", "k"), [("climbing", 0.0), ("penalty", -25.0), ("penalty", -100.0)]
 )
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_fit_is_better_than_a_sum_and_no_better_than_monotonic(
-    game: Game, k: float, seed: int
-) -> None:
+def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float, seed: int) -> None:
     payoffs = payoffs_of(game, k)
     of_team = (SPEC.observation_space, SPEC.action_space)
     config = (

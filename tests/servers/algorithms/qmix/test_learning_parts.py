@@ -74,7 +74,7 @@ def update(learner: QMIXTorchLearner, batch: EpisodeBatch) -> dict[str, Any]:
 
 
 def sample_all(*episodes: SingleAgentEpisode) -> EpisodeBatch:
-    """In the order of their first rewards."""
+    """Returns all episodes, in the order of their first rewards."""
     replay = EpisodeReplay(len(episodes), seed=0)
     for episode in episodes:
         replay.add(episode)
@@ -89,7 +89,7 @@ def sample_all(*episodes: SingleAgentEpisode) -> EpisodeBatch:
 # Replay.
 
 
-def test_what_goes_into_the_replay_comes_out_padded(team_of_two: TeamSpec) -> None:
+def test_replayed_episodes_are_those_added_and_padded(team_of_two: TeamSpec) -> None:
     long, short = play(team_of_two, 4, seed=1), play(team_of_two, 2, seed=0, terminated=False)
     batch = sample_all(long, short)
     assert batch.rewards.tolist() == [[1, 2, 0, 0], [101, 102, 103, 104]]
@@ -121,7 +121,7 @@ def test_a_full_replay_replaces_the_oldest_and_clears_its_row(team_of_two: TeamS
     assert batch.terminated.sum(1).tolist() == [1, 1]
 
 
-def test_sampling_has_no_doubles_and_trims_to_the_longest(team_of_two: TeamSpec) -> None:
+def test_samples_are_distinct_and_as_long_as_the_longest(team_of_two: TeamSpec) -> None:
     replay = EpisodeReplay(100, seed=0)
     for seed in range(20):
         replay.add(play(team_of_two, 1 + seed % 3, seed))
@@ -132,7 +132,7 @@ def test_sampling_has_no_doubles_and_trims_to_the_longest(team_of_two: TeamSpec)
         assert batch.mask[:, -1].any(), "padded to a longer episode than any of the batch"
 
 
-def test_an_empty_episode_is_not_stored_and_nothing_cannot_be_sampled() -> None:
+def test_empty_episodes_are_not_stored_and_an_empty_replay_cannot_be_sampled() -> None:
     replay = EpisodeReplay(2)
     assert not replay.add(SingleAgentEpisode(observations=[1]))
     with pytest.raises(ValueError, match="the replay is empty"):
@@ -167,7 +167,7 @@ def test_rewards_of_a_multi_agent_episode_stay_with_their_step(team_of_two: Team
 
 
 class _SumModule:
-    """Mixes as VDN does, so that targets can be added up by hand."""
+    """Mixes like VDN, so that targets can be computed by hand."""
 
     def mix(self, q: Any, state: Any, alive: Any) -> Any:
         return (q * alive).sum(-1, keepdim=True)
@@ -249,7 +249,7 @@ def test_longer_targets_in_closed_form(settings: Any, expected: list[float]) -> 
 
 
 class _NoMixModule:
-    """Leaves the members' values apart."""
+    """Does not mix the members' values."""
 
     def mix(self, q: Any, state: Any, alive: Any) -> Any:
         return q * alive
@@ -257,7 +257,7 @@ class _NoMixModule:
     mix_target = mix
 
 
-def test_without_a_mixer_an_absent_member_is_credited_with_what_the_team_earns_meanwhile() -> None:
+def test_without_a_mixer_absent_members_are_credited_with_the_teams_rewards() -> None:
     batch = hand_made(terminated=False)
     batch[Columns.OBS]["alive"][0, 1, 1] = 0.0  # b is not asked at t=1, but again at t=2
     q_taken, target = td_terms(
@@ -373,7 +373,7 @@ def test_targets_follow_softly_below_tau_one(team_of_two: TeamSpec) -> None:
 
 
 @pytest.mark.parametrize("optimizer_name", ["rmsprop", "adam"])
-def test_a_learners_state_makes_the_round_trip(team_of_two: TeamSpec, optimizer_name: str) -> None:
+def test_a_learners_state_can_be_restored(team_of_two: TeamSpec, optimizer_name: str) -> None:
     settings = {"target_update_freq": 4, "optimizer_name": optimizer_name}
     learner, other = make_learner(team_of_two, **settings), make_learner(team_of_two, **settings)
     batch = sample_all(*(play(team_of_two, 3, seed) for seed in range(3)))
@@ -424,7 +424,7 @@ def _assert_same(one: Any, other: Any) -> None:
         ({"grad_clip_by": "value"}, "QMIX clips by 'global_norm' only"),
     ],
 )
-def test_settings_that_cannot_be(settings: Any, message: str) -> None:
+def test_invalid_settings_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         QMIXConfig().training(**settings).validate()
 

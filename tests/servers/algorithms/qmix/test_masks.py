@@ -1,4 +1,4 @@
-"""A game whose most valuable action is forbidden just where it looks best.
+"""A game whose most valuable action is forbidden where it looks best.
 
 ::
 
@@ -51,7 +51,7 @@ def play(*steps: Step) -> SingleAgentEpisode:
 
 
 def learn(mask_in_x: list[int], **settings: Any) -> QMIXTorchLearner:
-    """Fits every transition of the game, each as often as the others."""
+    """Fits every transition of the game equally often."""
     replay = EpisodeReplay(7, seed=0)
     for action in (0, 1):
         replay.add(play((S, ALL, 0, 0.0), (X_OR_Y, mask_in_x, action, 1.0)))
@@ -124,6 +124,6 @@ def test_a_forbidden_action_is_neither_bootstrapped_nor_taken(settings: Any) -> 
     assert set(explored.flatten().tolist()) == {0, 1}
 
 
-def test_were_it_allowed_it_would_be_worth_ten() -> None:
-    """What the test above would see if masks were not looked at."""
+def test_the_forbidden_action_would_be_worth_ten() -> None:
+    """What the test above would find if masks were ignored."""
     assert team_values(learn(ALL, mixer="vdn"))[0, 0] == pytest.approx(10.0, abs=0.3)

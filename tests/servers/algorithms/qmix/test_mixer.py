@@ -31,7 +31,7 @@ def test_qmix_is_monotone_in_every_members_value(
     assert (slope > 0).any()
 
 
-def test_qmix_is_as_the_paper_writes_it() -> None:
+def test_qmix_matches_the_papers_formula() -> None:
     """Two-layer hypernetworks for both weights and V(s), a linear one for the first bias."""
     mixer = make_mixer("qmix", 2, 3, 4, 5, bound_state=False)
     q, state = torch.randn(6, 2), torch.randn(6, 3)
@@ -56,7 +56,7 @@ def test_qmix_depends_on_the_state() -> None:
     assert mixer(q, torch.zeros(1, 3), alive) != mixer(q, torch.ones(1, 3), alive)
 
 
-def test_a_large_state_mixes_as_its_direction_does_and_a_small_one_as_it_is() -> None:
+def test_only_states_above_unit_size_are_scaled_down() -> None:
     q, alive = torch.randn(4, 3), torch.ones(4, 3)
     state = torch.randn(4, 10)
     state /= state.square().mean(-1, keepdim=True).sqrt()  # root mean square 1

@@ -45,7 +45,7 @@ def test_the_script_trains_and_evaluates() -> None:
 @pytest.mark.learning
 @pytest.mark.timeout(400)
 def test_the_script_solves_the_two_step_game() -> None:
-    """Rashid et al. 2018, section 5: 8, held. An untrained network may be there by chance."""
+    """Rashid et al. 2018, section 5: return 8, held. An untrained network may have it by chance."""
     with build(500) as algo:
         returns = [greedy_return(algo.train()) for _ in range(10)]
     assert returns[-4:] == [8.0] * 4, returns

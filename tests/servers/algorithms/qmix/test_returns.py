@@ -51,7 +51,7 @@ def test_returns_of_three_steps(
 
 @pytest.mark.parametrize("returns", [{}, {"n_step": 2}, {"td_lambda": 0.5}], ids=str)
 @pytest.mark.parametrize("ends", [0.0, 1.0])
-def test_what_lies_in_the_padding_does_not_matter(returns: dict[str, Any], ends: float) -> None:
+def test_padding_does_not_affect_returns(returns: dict[str, Any], ends: float) -> None:
     def targets(padding: int) -> list[float]:
         rubbish = [999.0] * padding
         got = bootstrapped_returns(
@@ -74,10 +74,10 @@ def test_what_lies_in_the_padding_does_not_matter(returns: dict[str, Any], ends:
     n_step=st.integers(1, 8),
     width=st.integers(1, 3),
 )
-def test_n_steps_are_rewards_and_then_a_value(
+def test_n_step_returns_are_n_rewards_and_a_value(
     seed: int, lengths: list[int], n_step: int, width: int
 ) -> None:
-    """Added up one by one, as the definition says, on any batch of unequal episodes."""
+    """Against sums by the definition, on any batch of episodes of unequal length."""
     torch.manual_seed(seed)
     num, longest = len(lengths), max(lengths)
     rewards, values = torch.randn(num, longest, 1), torch.randn(num, longest, width)
@@ -96,7 +96,7 @@ def test_n_steps_are_rewards_and_then_a_value(
             torch.testing.assert_close(got[row, t], torch.as_tensor(expected).expand(width))
 
 
-def test_a_value_reaches_past_the_steps_at_which_a_member_is_not_asked() -> None:
+def test_values_reach_past_steps_at_which_a_member_is_absent() -> None:
     # Who is asked at t = 1, 2, 3, 4: always; only at 2; and the last one never again.
     asked = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]])
     values = torch.tensor([[[10.0, 9.0, 9.0], [20.0, 20.0, 9.0], [30.0, 9.0, 9.0], [40.0, 9, 9]]])

@@ -12,7 +12,7 @@ NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(NUMBERS, max_size=6), max_size=6))
-def test_episode_by_episode_is_as_all_at_once(episodes: list[list[float]]) -> None:
+def test_adding_episodes_one_by_one_equals_adding_all_at_once(episodes: list[list[float]]) -> None:
     scale = RewardScale()
     for rewards in episodes:
         scale.add(rewards)
@@ -24,7 +24,7 @@ def test_episode_by_episode_is_as_all_at_once(episodes: list[list[float]]) -> No
         assert scale.std == pytest.approx(spread, rel=1e-6)
 
 
-def test_equal_rewards_are_left_as_they_are() -> None:
+def test_equal_rewards_are_unchanged() -> None:
     scale = RewardScale()
     assert scale.std == 1.0
     for _ in range(1000):
@@ -32,7 +32,7 @@ def test_equal_rewards_are_left_as_they_are() -> None:
     assert scale.std == 1.0
 
 
-def test_it_goes_on_from_its_state() -> None:
+def test_its_state_can_be_restored() -> None:
     scale, other = RewardScale(), RewardScale()
     scale.add([1.0, 5.0])
     other.set_state(scale.get_state())

@@ -22,7 +22,7 @@ def make_module(spec: TeamSpec, inference_only: bool = False, **settings: Any) -
 
 
 def observe(spec: TeamSpec, rows: int, rng: np.random.Generator, **kwargs: Any) -> Any:
-    """``[rows, ...]`` tensors; the masks leave member b its actions 1 and 3."""
+    """``[rows, ...]`` tensors; member b may choose actions 1 and 3 only."""
     seen = [
         spec.observe(
             {"a": rng.normal(size=3), "b": rng.normal(size=2)}, {"b": [0, 1, 0, 1]}, **kwargs
@@ -53,7 +53,7 @@ def test_actions_are_available_ones(team_of_two: TeamSpec, agent: str, epsilon: 
         assert set(actions[:, 1].tolist()) <= {1, 3}
 
 
-def test_an_absent_member_does_action_zero(team_of_two: TeamSpec) -> None:
+def test_an_absent_members_action_is_zero(team_of_two: TeamSpec) -> None:
     module = make_module(team_of_two, epsilon=1.0)
     seen = team_of_two.observe({"a": np.ones(3)})
     obs = {key: torch.from_numpy(value)[None] for key, value in seen.items()}
@@ -91,7 +91,7 @@ def test_epsilon_follows_its_schedule(team_of_two: TeamSpec) -> None:
 
 
 def test_steps_sequences_and_a_time_axis_agree(team_of_two: TeamSpec) -> None:
-    """The server steps without a time axis, RLlib with T = 1, the learner unrolls episodes."""
+    """A server passes no time axis, RLlib's env runner T = 1, the learner whole episodes."""
     module = make_module(team_of_two)
     rng = np.random.default_rng(0)
     steps = [observe(team_of_two, 4, rng, last_actions={"a": 1}) for _ in range(5)]
@@ -171,7 +171,7 @@ def test_the_inputs_are_observation_last_action_and_id(team_of_two: TeamSpec) ->
     assert bare._inputs_of(obs).tolist() == [[[[1, 2, 3], [4, 5, 0]]], [[[0, 0, 0], [6, 7, 0]]]]
 
 
-def test_the_target_network_reads_the_inputs_that_are_there(team_of_two: TeamSpec) -> None:
+def test_the_target_network_reuses_given_inputs(team_of_two: TeamSpec) -> None:
     module = make_module(team_of_two)
     module.make_target_networks()
     rng = np.random.default_rng(0)
@@ -184,7 +184,7 @@ def test_the_target_network_reads_the_inputs_that_are_there(team_of_two: TeamSpe
     torch.testing.assert_close(alone[Q_VALUES], out[Q_VALUES])
 
 
-def test_the_inference_copy_is_the_agent_alone(team_of_two: TeamSpec) -> None:
+def test_the_inference_copy_holds_the_agent_network_only(team_of_two: TeamSpec) -> None:
     full = make_module(team_of_two)
     full.make_target_networks()
     copy = make_module(team_of_two, inference_only=True)

@@ -1,4 +1,4 @@
-"""What a server makes of a team: who may be late, whose state it is, what each did last."""
+"""How a server records a team: late members, the state, and last actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
-from muxrl.servers.seats import make_seats
+from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.spaces import split_state
 
 TEAM = {"team": ("a", "b")}
@@ -42,7 +42,7 @@ def test_a_late_member_is_refused_unless_it_is_allowed() -> None:
     assert team_store("allow").step(0, "a").actions == {"a": 0}
 
 
-def test_a_late_member_is_an_empty_row_until_it_comes() -> None:
+def test_a_late_member_is_an_empty_row_until_it_acts() -> None:
     store = team_store()
     assert store.step(0, "a").actions == {"a": 0}
     assert store.step(1, "a", rewards={"a": 1.0}).actions == {"a": 1}
@@ -76,7 +76,7 @@ def test_members_in_turns_keep_their_last_actions() -> None:
     assert (team.is_terminated, team.is_truncated) == (False, True)
 
 
-def test_a_team_may_begin_with_the_only_member_that_is_left() -> None:
+def test_a_team_may_begin_when_all_missing_members_have_departed() -> None:
     store = ScriptedStore(replace(make_plan("abc", TEAM), late_members="refuse"))
     store.start()
     store.step(0, "c")
@@ -102,7 +102,7 @@ def told(t: int, members: str = "ab") -> dict[str, Any]:
     }
 
 
-def test_a_state_that_members_observe_is_the_mixer_s_and_not_theirs() -> None:
+def test_an_observed_state_is_shown_to_the_mixer_only() -> None:
     store = told_store()
     store.step(0, observations=told(0))
     store.step(1, observations=told(1, "b"))
@@ -113,7 +113,7 @@ def test_a_state_that_members_observe_is_the_mixer_s_and_not_theirs() -> None:
     assert observed[0]["action_mask"].tolist() == [[0, 1, 1], [0, 1, 1]]
 
 
-def test_the_simulation_s_own_state_goes_before() -> None:
+def test_the_simulations_state_takes_precedence() -> None:
     store = told_store(state_size=2)
     store.step(0, observations=told(0), state=[5.0, 6.0])
     store.step(1, observations=told(1), state=[7.0, 8.0])
@@ -122,7 +122,7 @@ def test_the_simulation_s_own_state_goes_before() -> None:
     assert team_steps(store).get_observations(0)["obs"].shape == (2, 2)
 
 
-def test_who_wants_no_state_gets_the_observations_side_by_side() -> None:
+def test_without_use_global_state_observations_stand_side_by_side() -> None:
     store = told_store(use_global_state=False)
     store.step(0, observations=told(3))
     store.step(1, observations=told(4))
@@ -132,7 +132,7 @@ def test_who_wants_no_state_gets_the_observations_side_by_side() -> None:
     assert observed["obs"].shape == (2, 2)
 
 
-def test_side_by_side_tell_the_dead_from_those_to_come_where_members_may_be_late() -> None:
+def test_with_late_members_the_state_marks_departed_members() -> None:
     store = team_store("allow")
     store.step(0, "a")
     store.step(1, "b", terminations={"a": True})
@@ -142,11 +142,13 @@ def test_side_by_side_tell_the_dead_from_those_to_come_where_members_may_be_late
     assert states[0] == [ord("a"), 0, 0, 0, 0, 0]
     assert states[1:3] == [[0, 0, ord("b"), t, 1, 0] for t in (1, 2)]
     assert states[3] == [0, 0, ord("b"), 3, 1, 0], "who is cut short has not left"
-    together = make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))["team"]
+    together = TeamSeating().make_seats(replace(make_plan("ab", TEAM), late_members="refuse"))[
+        "team"
+    ]
     assert together.observation_space["state"].shape == (4,)  # type: ignore[index]
 
 
-def test_a_state_that_is_not_as_declared_is_refused() -> None:
+def test_a_state_of_another_shape_is_refused() -> None:
     store = told_store()
     bad = told(0)
     bad["b"]["state"] = np.zeros(2, np.float32)
@@ -178,7 +180,7 @@ def test_where_the_state_is_found(space: Space, expected: tuple[Space, Space | N
 
 def test_a_state_of_another_kind_is_one_flat_array() -> None:
     space = DictSpace({"obs": Box((2,)), "state": DictSpace({"at": Discrete(3), "to": Box((2,))})})
-    (seat,) = make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
+    (seat,) = TeamSeating().make_seats(make_plan({"a": space}, {"team": ("a",)})).values()
     assert seat.observation_space["state"].shape == (5,)  # type: ignore[index]
     seen_now = {
         "a": {"obs": np.ones(2, np.float32), "state": {"at": 1, "to": np.ones(2, np.float32)}}

@@ -1,0 +1,219 @@
+"""BenchMARL's side, in an environment of its own: its QMIX, its loop, its collector.
+
+BenchMARL's PettingZoo tasks look for `pettingzoo.mpe`, which is `mpe2` now. A task class of one's
+own is BenchMARL's documented way to bring an environment; ours makes the same mpe2 environment as
+the other side. In one respect it is kinder than BenchMARL's own class, which seeds all
+environments of a collector alike: here each has its own seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarl.algorithms import Qmix, QmixConfig
+from benchmarl.environments.pettingzoo.common import PettingZooClass
+from benchmarl.experiment import Callback, Experiment, ExperimentConfig
+from benchmarl.models.mlp import MlpConfig
+from tensordict import TensorDict
+from torch import nn
+from torchrl.envs import EnvBase, PettingZooWrapper
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from muxrl.experiments.studies.beside_benchmarl.measure import (
+    EPISODE_STEPS,
+    INTERVAL_ENV_STEPS,
+    NUM_ENVS,
+    Meter,
+    Observations,
+    Run,
+    make_env,
+)
+
+_GROUP = "agent"  # torchrl's name of the team of agent_0, agent_1, agent_2
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "matched": {
+        "lr": 0.0005,
+        "adam_eps": 0.00001,
+        "clip_grad_val": 10.0,
+        "soft_target_update": False,
+        "hard_target_update_frequency": 200,
+        "exploration_eps_init": 1.0,
+        "exploration_eps_end": 0.05,
+        "exploration_anneal_frames": 30_000,
+        "off_policy_collected_frames_per_batch": NUM_ENVS * EPISODE_STEPS,
+        "off_policy_n_optimizer_steps": 2 * NUM_ENVS,
+        "off_policy_train_batch_size": 32 * EPISODE_STEPS,
+        "off_policy_memory_size": 5_000 * EPISODE_STEPS,
+    },
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "matched": {"num_cells": [64, 64], "activation_class": nn.ReLU},
+}
+
+
+HYPERNET_EMBED = 64  # our default
+
+
+class Spread(PettingZooClass):
+    """The task in BenchMARL's terms; all but the environment is that of its SIMPLE_SPREAD."""
+
+    def __init__(self) -> None:
+        super().__init__("SIMPLE_SPREAD", {"max_cycles": EPISODE_STEPS})
+
+    def get_env_fun(
+        self, num_envs: int, continuous_actions: bool, seed: int | None, device: Any
+    ) -> Callable[[], EnvBase]:
+        """Makes environments whose seeds count up from 1000 * seed."""
+        assert not continuous_actions
+        seeds = itertools.count(1_000 * (seed or 0))
+        return lambda: PettingZooWrapper(
+            env=make_env(),
+            return_state=self.has_state(),
+            categorical_actions=True,
+            seed=next(seeds),
+            device=device,
+        )
+
+
+class TwoLayerQmix(Qmix):
+    """BenchMARL's QMIX but for the hypernetworks of the mixer's weights: Linear - ReLU - Linear.
+
+    BenchMARL's are one linear layer, as in the paper of 2018; PyMARL's, and ours, have two
+    layers.
+    """
+
+    def get_mixer(self, group: str) -> Any:
+        """Returns the mixer in a TensorDictModule."""
+        module = super().get_mixer(group)
+        mixer = module.module
+        for name in ("hyper_w_1", "hyper_w_final"):
+            linear = getattr(mixer, name)
+            hidden = nn.Linear(linear.in_features, HYPERNET_EMBED)
+            out = nn.Linear(HYPERNET_EMBED, linear.out_features)
+            setattr(mixer, name, nn.Sequential(hidden, nn.ReLU(), out))
+        return module
+
+
+@dataclass
+class TwoLayerQmixConfig(QmixConfig):
+    """QMIX's settings, for the other mixer."""
+
+    @staticmethod
+    def associated_class() -> type[Qmix]:
+        """Returns the algorithm that they configure."""
+        return TwoLayerQmix
+
+
+class Watch(Callback):
+    """Measures at every interval, between two iterations of BenchMARL's loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = Meter()
+        self.num_updates = 0
+
+    def on_train_step(self, batch: Any, group: str) -> None:
+        """Counts a gradient step."""
+        self.num_updates += 1
+
+    def on_train_end(self, training_td: Any, group: str) -> None:
+        """Measures where it is due."""
+        if self.experiment.total_frames % INTERVAL_ENV_STEPS == 0:
+            self.measure()
+            self.meter.resume()
+
+    def measure(self) -> None:
+        """Evaluates the policy as it is, greedily."""
+        act = _act_by(self.experiment.policy)
+        self.meter.measure(self.experiment.total_frames, lambda: nullcontext(act))
+
+
+def train(side: str, setting: str, seed: int, env_steps: int, started: float) -> Run:
+    """Trains and evaluates on the way.
+
+    Args:
+        side: "benchmarl", or "benchmarl_two_layer" for the other mixer.
+        setting: a key of `SETTINGS`.
+        seed: of BenchMARL and the environments.
+        env_steps: budget.
+        started: `time.monotonic()` when the process began.
+    """
+    torch.set_num_threads(1)
+    algorithm = QmixConfig.get_from_yaml()
+    if side == "benchmarl_two_layer":
+        algorithm = TwoLayerQmixConfig(**asdict(algorithm))
+    config = ExperimentConfig.get_from_yaml()
+    told = {
+        "off_policy_n_envs_per_worker": NUM_ENVS,
+        "max_n_frames": env_steps,
+        **SETTINGS[setting],
+    }
+    for name, value in {
+        **told,
+        # Ours measures, theirs writes nothing: neither costs it time.
+        "evaluation": False,
+        "loggers": [],
+        "create_json": False,
+        "prefer_continuous_actions": False,
+    }.items():
+        assert hasattr(config, name), name
+        setattr(config, name, value)
+    model = MlpConfig.get_from_yaml()
+    for name, value in MODELS[setting].items():
+        assert hasattr(model, name), name
+        setattr(model, name, value)
+    watch = Watch()
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_folder = folder
+        experiment = Experiment(
+            task=Spread(),
+            algorithm_config=algorithm,
+            model_config=model,
+            seed=seed,
+            config=config,
+            callbacks=[watch],
+        )
+        setup_s = time.monotonic() - started
+        watch.measure()
+        watch.meter.resume()
+        experiment.run()
+    return Run(
+        side,
+        setting,
+        seed,
+        {**told, **{name: str(value) for name, value in MODELS[setting].items()}},
+        {
+            name: version(name)
+            for name in ("benchmarl", "torchrl", "tensordict", "torch", "numpy", "mpe2")
+        },
+        setup_s,
+        watch.num_updates,
+        experiment.total_frames,
+        watch.meter.points,
+        watch.meter.last_returns,
+    )
+
+
+def _act_by(policy: Any) -> Callable[[Observations, np.ndarray], dict[str, int]]:
+    def act(observations: Observations, state: np.ndarray) -> dict[str, int]:
+        rows = torch.from_numpy(np.stack(list(observations.values()))).unsqueeze(0)
+        given = TensorDict(
+            {_GROUP: TensorDict({"observation": rows}, batch_size=rows.shape[:2])}, batch_size=[1]
+        )
+        with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+            actions = policy(given)[_GROUP, "action"][0]
+        return dict(zip(observations, actions.tolist(), strict=True))
+
+    return act

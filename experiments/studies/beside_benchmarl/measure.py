@@ -1,0 +1,147 @@
+"""The task, and how both sides are measured: the same code in both environments.
+
+It knows no trainer. Two interpreters with different packages import it, so it needs numpy and mpe2
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpe2 import simple_spread_v3
+
+# mpe2's defaults, written down: three agents, half of the reward is the team's.
+TASK = {"N": 3, "local_ratio": 0.5, "max_cycles": 25, "continuous_actions": False}
+NUM_AGENTS = 3
+EPISODE_STEPS = 25
+NUM_ENVS = 10  # BenchMARL's default
+# A whole number of both sides' batches (6,000 and 250 env steps) and of ten episodes at a time.
+INTERVAL_ENV_STEPS = 6_000
+NUM_EVALUATION_EPISODES = 50
+FIRST_EVALUATION_SEED = 10_000
+
+Observations = Mapping[str, Any]
+Act = Callable[[Observations, np.ndarray], Mapping[str, int]]
+"""Actions by agent id, from the observations by agent id and the global state."""
+NewEpisode = Callable[[], AbstractContextManager[Act]]
+"""Opens an evaluation episode and gives its `Act`."""
+
+
+def make_env() -> Any:
+    """Returns the task, a PettingZoo ParallelEnv."""
+    return simple_spread_v3.parallel_env(**TASK)
+
+
+def evaluate(
+    new_episode: NewEpisode,
+    num_episodes: int = NUM_EVALUATION_EPISODES,
+    first_seed: int = FIRST_EVALUATION_SEED,
+) -> np.ndarray:
+    """Plays seeded episodes and returns their returns, float64 [num_episodes].
+
+    A return is the sum of the environment's own rewards over the episode, mean over the agents;
+    the team's sum is `NUM_AGENTS` times as large.
+    """
+    env = make_env()
+    returns = np.zeros(num_episodes)
+    for i in range(num_episodes):
+        observations, _ = env.reset(seed=first_seed + i)
+        with new_episode() as act:
+            while env.agents:
+                observations, rewards, *_ = env.step(act(observations, env.state()))
+                returns[i] += sum(rewards.values()) / NUM_AGENTS
+    env.close()
+    return returns
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation, after so much training; times leave out evaluations and set-up."""
+
+    env_steps: int
+    wall_s: float
+    processor_s: float
+    return_mean: float
+
+
+@dataclass
+class Meter:
+    """A clock that stands still while it measures, and what it measured."""
+
+    points: list[Point] = field(default_factory=list)
+    last_returns: list[float] = field(default_factory=list)
+    """Return of each episode of the last evaluation."""
+    _wall_s: float = 0.0
+    _processor_s: float = 0.0
+    _since: tuple[float, float] | None = None
+
+    def resume(self) -> None:
+        """Training goes on now."""
+        self._since = (time.monotonic(), processor_time_s())
+
+    def pause(self) -> None:
+        """Training stands still now."""
+        if self._since is not None:
+            wall_s, processor_s = time.monotonic(), processor_time_s()
+            self._wall_s += wall_s - self._since[0]
+            self._processor_s += processor_s - self._since[1]
+            self._since = None
+
+    def measure(self, env_steps: int, new_episode: NewEpisode) -> None:
+        """Evaluates with the clock stopped; it stays stopped until `resume`."""
+        self.pause()
+        returns = evaluate(new_episode)
+        self.last_returns = [round(float(r), 4) for r in returns]
+        point = Point(env_steps, self._wall_s, self._processor_s, float(returns.mean()))
+        self.points.append(point)
+        print(point, flush=True)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The settings and results of one side, setting and seed."""
+
+    side: str
+    setting: str
+    seed: int
+    told: dict[str, Any]
+    """Settings that differ from the side's defaults, by their own names."""
+    versions: dict[str, str]
+    setup_s: float
+    """Wall time before the first env step: imports, networks, servers."""
+    num_updates: int
+    """Gradient steps at the last count."""
+    num_updates_env_steps: int
+    """Env steps at that count."""
+    points: list[Point]
+    last_returns: list[float]
+
+
+def processor_time_s() -> float:
+    """Returns the processor time of this process and its children (a local Ray)."""
+    parents, times = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:  # it has ended meanwhile
+            continue
+        fields = text.rpartition(")")[2].split()  # a name may hold spaces
+        pid = int(path.parent.name)
+        parents[pid] = int(fields[1])
+        times[pid] = int(fields[11]) + int(fields[12])
+    own = os.getpid()
+    under = [pid for pid in parents if pid != own and _is_under(pid, own, parents)]
+    return time.process_time() + sum(times[pid] for pid in under) / os.sysconf("SC_CLK_TCK")
+
+
+def _is_under(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while pid in parents and pid != ancestor:
+        pid = parents[pid]
+    return pid == ancestor

@@ -1,0 +1,141 @@
+"""QMIX through a policy server beside BenchMARL's QMIX, on mpe2's simple_spread. See README.md.
+
+    python -m muxrl.experiments.studies.beside_benchmarl.run install ENV
+    python -m muxrl.experiments.studies.beside_benchmarl.run turns --beside ENV --out DIR
+    python -m muxrl.experiments.studies.beside_benchmarl.run report DIR
+
+BenchMARL is no dependency of this project: `install` makes an environment of its own for it.
+`turns` runs each side, setting and seed in a process of its own, one after another and ours and
+theirs by turns, so that a machine whose speed drifts is fair to both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+_STARTED = time.monotonic()
+_SRC = Path(__file__).resolve().parents[3] / "src"
+"""BenchMARL's environment has no muxrl installed, and finds it here."""
+ENV_STEPS = 36_000
+SETTINGS = {
+    "default": ("muxrl", "benchmarl"),
+    "matched": ("muxrl", "benchmarl", "benchmarl_two_layer"),
+}
+SIDES = SETTINGS["matched"]
+# One command with torch's exact pin: left open, pip may choose a CUDA build.
+PACKAGES = (
+    "torch==2.13.0",
+    "benchmarl==1.5.2",
+    "torchrl==0.11.1",
+    "tensordict==0.11.0",
+    "pettingzoo==1.27.0",  # torchrl warns that it is tested with 1.24.3, which mpe2 is too new for
+    "mpe2==1.1.1",
+    "numpy==2.4.6",
+)
+
+
+def install(folder: Path) -> None:
+    """Makes a virtual environment for BenchMARL."""
+    venv.create(folder, with_pip=True)
+    subprocess.run([_python(folder), "-m", "pip", "install", "-q", *PACKAGES], check=True)
+
+
+def run(side: str, setting: str, seed: int, env_steps: int, out: Path) -> None:
+    """Trains one side in this process and writes its JSON."""
+    if side == "muxrl":
+        from muxrl.experiments.studies.beside_benchmarl.muxrl_side import train
+
+        result = train(setting, seed, env_steps, _STARTED)
+    else:
+        from muxrl.experiments.studies.beside_benchmarl import benchmarl_side
+
+        result = benchmarl_side.train(side, setting, seed, env_steps, _STARTED)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{side}_{setting}_{seed}.json"
+    path.write_text(json.dumps(asdict(result), indent=1) + "\n")
+
+
+def turns(beside: Path, settings: list[str], seeds: list[int], env_steps: int, out: Path) -> None:
+    """Runs all sides, settings and seeds, one process at a time."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    for seed in seeds:
+        for setting in settings:
+            for side in SETTINGS[setting]:
+                python = sys.executable if side == "muxrl" else _python(beside)
+                command = [
+                    python,
+                    "-m",
+                    "muxrl.experiments.studies.beside_benchmarl.run",
+                    "run",
+                    side,
+                    setting,
+                ]
+                command += [str(seed), "--env-steps", str(env_steps), "--out", str(out)]
+                print(side, setting, seed, flush=True)
+                env = {**os.environ, **one_thread, "PYTHONPATH": str(_SRC)}
+                subprocess.run(command, check=True, env=env)
+
+
+def measure_random(out: Path) -> None:
+    """Measures uniformly random agents by the same rule."""
+    from muxrl.experiments.studies.beside_benchmarl.measure import evaluate
+
+    rng = np.random.default_rng(0)
+    returns = evaluate(
+        lambda: nullcontext(lambda observations, _: {a: int(rng.integers(5)) for a in observations})
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "random.json").write_text(json.dumps({"return_mean": float(returns.mean())}) + "\n")
+
+
+def _python(folder: Path) -> str:
+    return str(folder / "bin" / "python")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("install", help="make an environment with BenchMARL")
+    verb.add_argument("folder", type=Path)
+    verb = verbs.add_parser("run", help="train one side in this process")
+    verb.add_argument("side", choices=SIDES)
+    verb.add_argument("setting", choices=SETTINGS)
+    verb.add_argument("seed", type=int)
+    verb.add_argument("--env-steps", type=int, default=ENV_STEPS)
+    verb.add_argument("--out", type=Path, required=True)
+    verb = verbs.add_parser("turns", help="train both sides by turns, and measure random agents")
+    verb.add_argument("--beside", type=Path, required=True, help="the folder of `install`")
+    verb.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    verb.add_argument("--env-steps", type=int, default=ENV_STEPS)
+    verb.add_argument("--out", type=Path, required=True)
+    verb = verbs.add_parser("report", help="table and picture of what was measured")
+    verb.add_argument("folder", type=Path)
+    verb.add_argument("--out", type=Path, help="where the picture goes; default: the same folder")
+    args = parser.parse_args()
+    if args.verb == "install":
+        install(args.folder)
+    elif args.verb == "run":
+        run(args.side, args.setting, args.seed, args.env_steps, args.out)
+    elif args.verb == "turns":
+        measure_random(args.out)
+        turns(args.beside, args.settings, args.seeds, args.env_steps, args.out)
+    else:
+        from muxrl.experiments.studies.beside_benchmarl.report import report
+
+        print(report(args.folder, args.out or args.folder))
+
+
+if __name__ == "__main__":
+    main()

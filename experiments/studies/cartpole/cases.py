@@ -1,0 +1,125 @@
+"""CartPole through a policy server, beside RLlib's own PPO in one process. See README.md."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from muxrl.experiments.studies.case_table import (
+    Case,
+    CaseTable,
+    Figures,
+    evaluated,
+    main,
+    train,
+)
+from muxrl.orchestrator.runs.in_process import Served
+
+_NUM_EPISODES = 100
+"""Training episodes whose mean return has to reach the threshold."""
+
+
+def training_return(served: Served) -> Figures:
+    """Measures the mean return of the last training episodes, sampled actions."""
+    (server,) = served.servers.values()
+    status = server.status()
+    return {"return": status.episode_return_mean or 0.0, "episodes": status.num_episodes}
+
+
+def with_greedy_return(served: Served) -> Figures:
+    """Plays 50 greedy episodes, too."""
+    return {**training_return(served), "greedy": evaluated(50)(served)["return"]}
+
+
+@dataclass(frozen=True)
+class UntilThreshold(Case):
+    """Ends at the threshold, or when the budget is spent."""
+
+    @property
+    def threshold(self) -> float:
+        """Of the mean training return."""
+        return self.levels["threshold"]
+
+    def has_reached(self, figures: Figures) -> bool:
+        """Whether the threshold is reached, by enough episodes."""
+        return figures["return"] >= self.threshold and figures["episodes"] >= _NUM_EPISODES
+
+    def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
+        """Trains behind a policy server."""
+        return train(
+            self.experiment(seed),
+            env_steps,
+            self.every,
+            self.measure,
+            is_enough=self.has_reached,
+            measure_last=with_greedy_return,
+        )
+
+
+@dataclass(frozen=True)
+class InRllibsProcess(UntilThreshold):
+    """RLlib's PPO with its own env runner and the config's settings."""
+
+    def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
+        """Trains without a server, and measures after each of RLlib's iterations."""
+        from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+        from muxrl.servers.algorithms.registry import get_algorithm
+
+        experiment = self.experiment(seed)
+        (server,) = experiment.servers.values()
+        config = get_algorithm(server.algorithm).make_config(server.settings, {})
+        config.environment("CartPole-v1")
+        num_envs = experiment.simulation.num_envs_per_process
+        config.env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
+        config.debugging(seed=seed)
+        returns: list[float] = []
+
+        # RLlib's own running mean is not of the last 100 episodes, whatever its window says.
+        def note(*, episode: Any, prev_episode_chunks: Any = (), **_: Any) -> None:
+            chunks = [*prev_episode_chunks, episode]  # an episode is cut where a batch is full
+            returns.append(float(sum(chunk.get_return() for chunk in chunks)))
+
+        config.callbacks(on_episode_end=note)
+        algorithm = config.build_algo()
+        measured: dict[int, Figures] = {}
+        began_at, steps = time.monotonic(), 0
+        while steps < env_steps:
+            results = algorithm.train()[ENV_RUNNER_RESULTS]
+            steps = int(results[NUM_ENV_STEPS_SAMPLED_LIFETIME])
+            measured[steps] = {
+                "return": fmean(returns[-_NUM_EPISODES:]) if returns else 0.0,
+                "episodes": len(returns),
+                "time_s": round(time.monotonic() - began_at, 2),
+            }
+            if self.has_reached(measured[steps]):
+                break
+        algorithm.stop()
+        return measured
+
+
+def _case(kind: type[UntilThreshold], algorithm: str, threshold: float) -> UntilThreshold:
+    return kind(
+        f"cartpole_{algorithm}",
+        (),
+        env_steps=300_000,
+        every=500,
+        measure=training_return,
+        levels={"random": 22.0, "threshold": threshold, "optimum": 500.0},
+    )
+
+
+# In this order, seed by seed, so that a machine whose speed drifts is fair to all.
+TABLE = CaseTable(
+    {
+        "PPO through a server": _case(UntilThreshold, "ppo", 450.0),
+        "PPO in RLlib's own process": _case(InRllibsProcess, "ppo", 450.0),
+        "A2C through a server": _case(UntilThreshold, "a2c", 400.0),
+    },
+    seeds=(0, 1, 2),
+)
+
+if __name__ == "__main__":
+    main(TABLE, __doc__)

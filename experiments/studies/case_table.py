@@ -1,0 +1,302 @@
+"""Cases that no sweep can hold: each trains through a server and is measured by a rule of its own.
+
+A study's `cases.py` is a table of cases and a call of `main`::
+
+    python -m muxrl.experiments.studies.two_step.cases --out runs/two_step
+
+`main` writes `outcomes.json`, a list with one record for each case and seed, and draws the study's
+picture. A case and seed that `--out` holds already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from muxrl.client.env_loop import EnvLoop
+from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves
+from muxrl.orchestrator.config import ExperimentConfig, load_config
+from muxrl.orchestrator.records.json_files import write_json
+from muxrl.orchestrator.records.versions import software_versions
+from muxrl.orchestrator.runs.in_process import Served, serve
+from muxrl.orchestrator.runs.processes import first_seeds
+
+OUTCOMES_FILE = "outcomes.json"
+
+Figures = dict[str, float]
+"""What one measurement found, by name; "return" is the one that curves show."""
+Measure = Callable[[Served], Figures]
+
+
+def evaluated(
+    num_episodes: int,
+    *,
+    should_explore: bool = False,
+    combine: Callable[[Iterable[float]], float] = fmean,
+) -> Measure:
+    """Returns the rule "mean return of so many seeded evaluation episodes".
+
+    Args:
+        num_episodes: how many.
+        should_explore: whether actions are sampled as in training; else greedy.
+        combine: makes an episode's return of its agents' returns: their mean, or `sum`.
+    """
+
+    def measure(served: Served) -> Figures:
+        results = served.evaluate(num_episodes, should_explore=should_explore)
+        return {"return": fmean(combine(result.returns.values()) for result in results)}
+
+    return measure
+
+
+def train(
+    config: ExperimentConfig,
+    env_steps: int,
+    every: int | None,
+    measure: Measure,
+    *,
+    is_enough: Callable[[Figures], bool] = lambda figures: False,
+    measure_last: Measure | None = None,
+) -> dict[int, Figures]:
+    """Trains an experiment's servers in this process, and measures them on the way.
+
+    Measuring happens between two env steps and leaves open training episodes as they are. The last
+    measurement is made once all servers have finished training.
+
+    Args:
+        config: the experiment; its environments run in lockstep.
+        env_steps: budget.
+        every: env steps between two measurements; None: only the last one is made.
+        measure: what is measured.
+        is_enough: whether figures end the training before the budget is spent.
+        measure_last: what is measured after training; None: the same as on the way.
+
+    Returns:
+        Figures by env steps, with `time_s` and `cpu_s` added: wall and processor seconds of
+        training so far, measuring left out. Simulations, client and servers share this process.
+
+    Raises:
+        ConfigError: the config is wrong.
+        RuntimeError: training failed.
+    """
+    measured: dict[int, Figures] = {}
+    with serve(config) as served, served.client() as client:
+        num_envs = config.simulation.num_envs_per_process
+        loop = EnvLoop(
+            [served.simulation() for _ in range(num_envs)],
+            client,
+            seeds=first_seeds(1000 * config.seed, num_envs),
+        )
+        clock = _Clock()
+
+        def take(rule: Measure) -> Figures:
+            clock.stop()
+            served.check()
+            figures = {**rule(served), "time_s": clock.time_s, "cpu_s": clock.cpu_s}
+            measured[loop.num_env_steps] = figures
+            clock.start()
+            return figures
+
+        def is_over() -> bool:
+            if loop.num_env_steps >= env_steps:
+                return True
+            is_due = every is not None and loop.num_env_steps >= (len(measured) + 1) * every
+            return is_due and is_enough(take(measure))
+
+        clock.start()
+        loop.run(should_stop=is_over)
+        served.check()
+        for server in served.servers.values():
+            server.finish_training()
+        take(measure_last or measure)
+    return measured
+
+
+class _Clock:
+    """Adds up wall and processor time while it runs."""
+
+    def __init__(self) -> None:
+        self.time_s = self.cpu_s = 0.0
+        self._since = 0.0, 0.0
+
+    def start(self) -> None:
+        self._since = time.monotonic(), time.process_time()
+
+    def stop(self) -> None:
+        self.time_s = round(self.time_s + time.monotonic() - self._since[0], 2)
+        self.cpu_s = round(self.cpu_s + time.process_time() - self._since[1], 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One experiment, its budget, and what is measured."""
+
+    config: str
+    """Name of the packaged config."""
+    overrides: tuple[str, ...]
+    env_steps: int
+    measure: Measure
+    every: int | None = None
+    """Env steps between two measurements; None: measured once, after training."""
+    levels: Mapping[str, float] = field(default_factory=dict)
+    """Returns that are known beforehand, by name: "random", "optimum"."""
+
+    def experiment(self, seed: int) -> ExperimentConfig:
+        """Returns the experiment.
+
+        Raises:
+            ConfigError: the overrides do not fit the schema.
+        """
+        return load_config(self.config, [f"seed={seed}", *self.overrides])
+
+    def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
+        """Trains and measures; see `train`."""
+        return train(self.experiment(seed), env_steps, self.every, self.measure)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case came to with one seed."""
+
+    case: str
+    seed: int
+    measured: dict[int, Figures]
+    """Figures by env steps."""
+
+    @property
+    def returns(self) -> dict[int, float]:
+        """The learning curve: return by env steps."""
+        return {steps: figures["return"] for steps, figures in self.measured.items()}
+
+    @property
+    def final(self) -> Figures:
+        """The last measurement."""
+        return self.measured[max(self.measured)]
+
+    @property
+    def held(self) -> float | None:
+        """The return of every measurement in the second half; None if these differ.
+
+        Where game and policy are deterministic, one episode says all; but an untrained network may
+        choose the best actions by chance. What counts is what it *holds*.
+        """
+        late = list(self.returns.values())[len(self.measured) // 2 :]
+        return late[0] if len(set(late)) == 1 else None
+
+
+@dataclass(frozen=True)
+class CaseTable:
+    """The cases of a study."""
+
+    cases: Mapping[str, Case]
+    """By name. Those whose names begin with the same "TASK: " share a panel of the picture."""
+    seeds: tuple[int, ...] = (0,)
+    title: str = ""
+    """Of the picture, with the rule of evaluation in it; "": there is no picture of curves."""
+    draw_own: Callable[[Sequence[Outcome], Path], None] | None = None
+    """Draws the study's own picture into a folder instead."""
+
+    def run(self, name: str, seed: int = 0, env_steps: int | None = None) -> Outcome:
+        """Trains one case; `env_steps` None takes the case's budget."""
+        case = self.cases[name]
+        return Outcome(name, seed, case.train(seed, env_steps or case.env_steps))
+
+    def draw(self, outcomes: Sequence[Outcome], folder: Path) -> None:
+        """Draws the picture into `folder`, if the study has one."""
+        if self.draw_own is not None:
+            self.draw_own(outcomes, folder)
+        elif self.title:
+            draw_curves([self._panels(outcomes)], self.title, folder / "returns.png")
+
+    def _panels(self, outcomes: Sequence[Outcome]) -> list[Panel]:
+        tasks: dict[str, dict[str, list[Curve]]] = {}
+        levels: dict[str, Mapping[str, float]] = {}
+        for name in self.cases:  # not in the order of the files
+            task, _, contestant = name.rpartition(": ")
+            curves: list[Curve] = [list(o.returns.items()) for o in outcomes if o.case == name]
+            if curves:
+                tasks.setdefault(task, {})[contestant] = curves
+                levels[task] = self.cases[name].levels
+        return [Panel(task, "env steps", tasks[task], levels[task]) for task in tasks]
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Returns the outcomes in a folder's JSON files; [] if it has none.
+
+    Files from before there was one format are read, too.
+    """
+    contents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    records = [
+        r for content in contents for r in (content if isinstance(content, list) else [content])
+    ]
+    return [_outcome(record) for record in records]
+
+
+def _outcome(record: Mapping[str, Any]) -> Outcome:
+    if "measured" in record:
+        measured = {int(steps): figures for steps, figures in record["measured"].items()}
+        return Outcome(record["case"], record["seed"], measured)
+    # Committed before: named by algorithm, contestant, case or servers, with a curve or its end.
+    if "replaced" in record:
+        name = "+".join(server.partition("_")[0].upper() for server in record["replaced"])
+    else:
+        name = next(record[key] for key in ("algorithm", "contestant", "case") if key in record)
+    if "game" in record:
+        name = f"{record['name']}: {name}"
+    if "returns" in record:
+        measured = {int(steps): {"return": value} for steps, value in record["returns"].items()}
+    else:
+        known_as = {"learned": "return", "train_return": "return", "greedy_return": "greedy"}
+        kept = ("policy_lag_max", "time_s", *known_as)
+        figures = {known_as.get(key, key): record[key] for key in kept if key in record}
+        figures |= {f"{s} random": value for s, value in record.get("replaced", {}).items()}
+        measured = {record["env_steps"]: figures}
+    return Outcome(name, record["seed"], measured)
+
+
+def main(table: CaseTable, description: str | None) -> None:
+    """Runs the cases that the command line asks for, and draws."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--cases", nargs="+", default=["*"], metavar="NAME", help="or patterns")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(table.seeds))
+    parser.add_argument("--env-steps", type=int, help="another budget than the cases' own")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    args = parser.parse_args()
+    unknown = [p for p in args.cases if not any(fnmatchcase(name, p) for name in table.cases)]
+    if unknown:
+        parser.error(f"no case is called {unknown[0]!r}; there are {', '.join(table.cases)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    there = {(outcome.case, outcome.seed) for outcome in read_outcomes(args.out)}
+    # Seed by seed, so that what is cut short has as many seeds of one case as of another.
+    for seed in args.seeds:
+        for name, case in table.cases.items():
+            if not any(fnmatchcase(name, pattern) for pattern in args.cases):
+                continue
+            if (name, seed) in there:
+                print(f"{name}, seed {seed}: is there already")
+                continue
+            outcome = table.run(name, seed, args.env_steps)
+            _append(args.out / OUTCOMES_FILE, outcome, case.levels)
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in outcome.final.items())
+            levels = ", ".join(f"{key} {value:.4g}" for key, value in case.levels.items())
+            print(f"{name}, seed {seed}: {shown}; known: {levels}", flush=True)
+    table.draw(read_outcomes(args.out), args.out)
+
+
+def _append(path: Path, outcome: Outcome, levels: Mapping[str, float]) -> None:
+    records = json.loads(path.read_text()) if path.exists() else []
+    record = {
+        "case": outcome.case,
+        "seed": outcome.seed,
+        "levels": dict(levels),
+        "measured": outcome.measured,
+        "versions": software_versions(),
+    }
+    write_json(path, [*records, record])

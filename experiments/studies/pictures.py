@@ -1,0 +1,90 @@
+"""The studies' one picture: returns against env steps or time, every seed and their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from muxrl.orchestrator.records.json_files import write_whole
+from muxrl.orchestrator.reports.plots import COLOURS
+
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 2)))
+_LEVEL_COLOUR = "#6B6B6B"
+_TEXT = 8  # points
+
+Curve = Sequence[tuple[float, float]]
+"""One seed's points: (env steps or seconds, return)."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x_label: str
+    curves: Mapping[str, Sequence[Curve]]
+    """Contestant to a curve for each seed."""
+    levels: Mapping[str, float]
+    """Returns that are known without a curve, such as random's, by name."""
+    y_label: str = "return per episode"
+
+
+def draw_curves(rows: Sequence[Sequence[Panel]], title: str, path: Path) -> None:
+    """Draws rows of panels as a PNG: each seed thin, their mean thick, levels dotted.
+
+    Args:
+        rows: panels, equally many in each row; those of one title share their y axis.
+        title: says how returns were measured.
+        path: of the file.
+    """
+    size = (max(5.2, 3.6 * len(rows[0])), 2.9 * len(rows) + 0.7)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(f"{title}; each seed thin, their mean thick", fontsize=_TEXT, wrap=True)
+    is_shared = all(panel.title == row[0].title for row in rows for panel in row)
+    grid: Any = figure.subplots(
+        len(rows), len(rows[0]), sharey="row" if is_shared else "none", squeeze=False
+    )
+    names = list(dict.fromkeys(name for row in rows for panel in row for name in panel.curves))
+    handles: dict[str, Any] = {}
+    for axes_row, row in zip(grid, rows, strict=True):
+        for axes, panel in zip(axes_row, row, strict=True):
+            handles |= _draw_panel(axes, panel, names)
+        axes_row[0].set_ylabel(row[0].y_label, fontsize=_TEXT)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=_TEXT)
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
+
+
+def _draw_panel(axes: Any, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
+    handles = {}
+    for name, seeds in panel.curves.items():
+        number = names.index(name)
+        # Equal curves would hide each other: later ones are thinner, and dashed.
+        style = {"color": COLOURS[number % len(COLOURS)], "ls": _DASHES[number % len(_DASHES)]}
+        width = 2.8 - 1.4 * number / len(names)
+        for curve in seeds:
+            axes.plot(*zip(*curve, strict=True), **{**style, "ls": "-"}, lw=0.7, alpha=0.5)
+        # As far as all seeds got.
+        points = [list(zip(*at, strict=True)) for at in zip(*seeds, strict=False)]
+        xs, ys = [fmean(x) for x, _ in points], [fmean(y) for _, y in points]
+        (line,) = axes.plot(xs, ys, **style, lw=width)
+        handles[name] = line
+    for level, value in panel.levels.items():
+        axes.axhline(value, color=_LEVEL_COLOUR, ls=":", lw=1)
+        axes.annotate(
+            level, (1, value), xycoords=("axes fraction", "data"), fontsize=_TEXT - 1,
+            ha="right", va="bottom", color=_LEVEL_COLOUR, zorder=5,
+        )  # fmt: skip
+    axes.set_title(panel.title, fontsize=_TEXT)
+    axes.set_xlabel(panel.x_label, fontsize=_TEXT)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.tick_params(labelsize=_TEXT)
+    axes.grid(alpha=0.25)
+    return handles

@@ -1,0 +1,1 @@
+"""RLlib's DQN and SAC, as they are."""

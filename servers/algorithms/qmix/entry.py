@@ -1,0 +1,69 @@
+"""QMIX, VDN and independent Q-learning on a server: one config with three mixers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gymnasium import spaces
+
+from muxrl.servers.algorithms.agent_spaces import SpaceProblem
+from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
+from muxrl.servers.algorithms.qmix.seats import TeamSeating
+from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.seating import keys_of
+from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
+
+_UNUSED = frozenset(
+    {
+        "grad_clip_by",
+        "minibatch_size",
+        "num_epochs",
+        "rollout_fragment_length",
+        "shuffle_batch_per_epoch",
+        "train_batch_size",
+        "train_batch_size_per_learner",
+    }
+)
+
+
+_NETWORKS = Networks(
+    model_refused="its networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed "
+    "among its settings",
+    own_module_refused="its mixer and its members' networks belong together",
+)
+
+
+def check_team_spaces(
+    observation_space: spaces.Space, action_space: spaces.Space
+) -> SpaceProblem | None:
+    """A `SpaceCheck` of a team's spaces, or of one member's."""
+    if keys_of(observation_space) == set(TEAM_KEYS):
+        return None
+    try:
+        check_member_spaces("member", observation_space, action_space)
+    except TeamProblem:
+        if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
+            return "observation", "it takes a one-dimensional Box; flatten the observation first"
+        return "action", ("it learns one value per discrete action, counted from 0; use PPO or A2C")
+    return None
+
+
+def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry:
+    return AlgorithmEntry(
+        name=name,
+        summary=summary,
+        learns_from="replay",
+        training=TrainingSettings(QMIXConfig, preset=preset, unused=_UNUSED),
+        networks=_NETWORKS,
+        seating=TeamSeating(),
+        space_check=check_team_spaces,
+        samples_actions=False,
+    )
+
+
+QMIX = _entry("QMIX", "monotonic value mixing for teams (Rashid et al. 2018)", {})
+VDN = _entry("VDN", "sum of values for teams (Sunehag et al. 2017)", {"mixer": "vdn"})
+IQL = _entry("IQL", "independent Q-learning on the team's reward (Tan 1993)", {"mixer": "none"})

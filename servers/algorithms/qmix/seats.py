@@ -1,0 +1,202 @@
+"""Seats of teams: one RLlib agent for each group, as QMIX, VDN and IQL learn.
+
+`TeamEnv` does the same in plain RLlib; the format of a team's observations is that of `TeamSpec`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.seating import (
+    PolicySignature,
+    Seating,
+    find_state_problem,
+    keys_of,
+    state_sizes,
+    state_text,
+)
+from muxrl.servers.seats import Observations, Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.spaces import (
+    ACTION_MASK_KEY,
+    STATE_KEY,
+    flat_size,
+    module_observation_reader,
+    module_observation_space,
+    split_mask,
+    split_state,
+    to_gymnasium,
+    without_mask,
+    without_state,
+)
+from muxrl.servers.teams import NO_ACTION, TEAM_KEYS, TeamProblem, TeamSpec, team_reward
+
+
+@dataclass(frozen=True)
+class TeamSeating(Seating):
+    """Every group is one RLlib agent with one policy; an agent in no group is a team of its own.
+
+    Teams are alike if they have as many members, and pad observations and actions to the same
+    sizes. Their masks are part of a team's observation.
+    """
+
+    is_joint: ClassVar[bool] = True
+    forms_teams: ClassVar[bool] = True
+
+    def has_made(self, observation_space: gymnasium.Space | None) -> bool:
+        return keys_of(observation_space) == set(TEAM_KEYS)
+
+    def complete_groups(
+        self, groups: Mapping[str, tuple[str, ...]], agents: list[str]
+    ) -> dict[str, tuple[str, ...]]:
+        members = {member for group in groups.values() for member in group}
+        alone = [a for a in agents if a not in members and a not in groups]
+        return {**groups, **{agent: (agent,) for agent in alone}}
+
+    def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
+        members = plan.groups[unit]
+        agents = [plan.agents[member] for member in members]
+        obs_size = max(flat_size(_own_space(agent)) for agent in agents)
+        num_actions = max(flat_size(agent.action_space) for agent in agents)
+        state_size = state_sizes(plan, members)[members[0]]
+        text = (
+            f"{len(members)} member{'s' if len(members) > 1 else ''}, "
+            f"observations of {obs_size}, {num_actions} actions"
+        )
+        if plan.state_size is None and state_size:  # the members observe it
+            text += f", {state_text(state_size)}"
+        if state_size is None:
+            state_size = len(members) * obs_size
+        return PolicySignature((len(members), obs_size, num_actions, state_size), text)
+
+    def network_space(self, agent: AgentPlan) -> Space:
+        return Box((flat_size(_own_space(agent)),))
+
+    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
+        for group, members in plan.groups.items():
+            if problem := find_state_problem(group, members, plan):
+                yield problem
+
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+        """Returns a seat for each group, then one for each agent in none, by id."""
+        seats: dict[str, Seat] = {group: TeamSeat(group, plan) for group in plan.groups}
+        for agent_id, agent in plan.agents.items():
+            if agent.group is None:
+                seats[agent_id] = SoloSeat(agent_id, agent, follows_mask=self.follows_masks)
+        return seats
+
+
+class TeamSeat:
+    """A team: recorded as one agent that is named after its group.
+
+    Args:
+        group: one of the plan's.
+        plan: the server.
+    """
+
+    def __init__(self, group: str, plan: ServerPlan) -> None:
+        self.seat_id = group
+        self.members = plan.groups[group]
+        self._plans = {m: plan.agents[m] for m in self.members}
+        self.policy_id = self._plans[self.members[0]].policy_id
+        self._reward_rule = plan.team_reward
+        self._has_state = plan.state_size is not None
+        self._refuses_late = plan.late_members == "refuse"
+        self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
+        self._masked: set[str] = set()
+        self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
+        observation_spaces: dict[str, gymnasium.Space] = {}
+        state_size = plan.state_size
+        for member, agent in self._plans.items():
+            space, state_space = split_state(agent.observation_space)
+            if state_space is not None:
+                self._state_readers[member] = _flat(module_observation_reader(state_space))
+                if plan.state_size is None and plan.use_global_state:
+                    state_size = math.prod(module_observation_space(state_space).shape)
+            space, has_mask = split_mask(space)
+            if has_mask:
+                self._masked.add(member)
+            observation_spaces[member] = _one_dimensional(module_observation_space(space))
+            self._readers[member] = _flat(module_observation_reader(space))
+        self.team = TeamSpec(
+            self.members,
+            observation_spaces,
+            {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
+            state_size,
+            marks_departed=not self._refuses_late,
+        )
+        self._is_state_observed = plan.state_size is None and state_size is not None
+        self.observation_space: gymnasium.Space = self.team.observation_space
+        self.action_space: gymnasium.Space = self.team.action_space
+
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        mine: dict[str, Any] = {}
+        masks: dict[str, Any] = {}
+        state = step_view.state if self._has_state else None
+        for member in self.members:
+            value = step_view.observations.get(member)
+            if value is None:
+                continue
+            if member in self._state_readers:
+                if self._is_state_observed and state is None:  # all members observe the same one
+                    state = self._state_readers[member](value[STATE_KEY])
+                value = without_state(value)
+            if member in self._masked:
+                masks[member] = value[ACTION_MASK_KEY]
+                value = without_mask(value)
+            mine[member] = self._readers[member](value)
+        if not mine:
+            return None
+        if self._refuses_late and not record.has_begun:
+            missing = [m for m in self.members if m not in mine and m not in step_view.departed]
+            if missing:
+                raise ValueMismatch(
+                    f"group {self.seat_id!r} acts for the first time in this episode without "
+                    f"its member {missing[0]!r}; where members take turns or join late, set "
+                    "late_members: allow for the server",
+                    agent_id=missing[0],
+                    expected=f"observations of {list(self.members)}",
+                    got=f"observations of {list(mine)}",
+                )
+        try:
+            return self.team.observe(
+                mine, masks or None, state, record.last_actions, step_view.departed
+            )
+        except TeamProblem as error:
+            raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        mine = {m: rewards[m] for m in self.members if m in rewards}
+        return team_reward(mine, self._reward_rule, len(self.members)) if mine else 0.0
+
+    def act(self, action: Any, acting: Observations, record: SeatRecord) -> dict[str, Any]:
+        chosen = self.team.split(action, [m for m in self.members if m in acting])
+        # A member that did not act keeps its last action.
+        record.last_actions = {**record.last_actions, **chosen}
+        return chosen
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        if not any(m in logged for m in self.members):
+            return None
+        return np.array([int(logged.get(m, NO_ACTION)) for m in self.members], dtype=np.int64)
+
+
+def _own_space(agent: AgentPlan) -> Space:
+    """Returns the space of what a member itself observes, without state and mask."""
+    return split_mask(split_state(agent.observation_space)[0])[0]
+
+
+def _one_dimensional(box: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(box.low.ravel(), box.high.ravel(), dtype=np.float32)
+
+
+def _flat(read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+    return lambda value: read(value).reshape(-1)
