@@ -2,19 +2,22 @@
 #
 #   make run                        set up .venv if need be, then run the chase experiment
 #   make run ARGS="seed=1"          the same, with arguments for `muxrl launch chase`
-#   make test                       lint, types, quick tests, faults, learning
+#   make test                       all that has to pass: lint, types and every group of tests
 #
 # PYTHON names the interpreter that .venv is made with: make run PYTHON=python3.12
 
 PYTHON ?= python3
 ARGS ?=
+# Processes that share the quick and the learning tests, one core for each.
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format types quick faults learning benchmark docs constraints clean
+.PHONY: help setup run test lint format types quick packaging faults learning benchmark docs \
+	constraints clean
 
 help: ## Shows this list.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1 /' \
@@ -37,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup ## Launches the chase experiment; more arguments with ARGS="key=value ...".
 	$(BIN)/muxrl launch chase $(ARGS)
 
-test: lint types quick faults learning ## Checks everything, the quick things first.
+test: lint types quick packaging faults learning ## Checks everything, the quick things first.
 
 lint: setup ## Checks style and formatting.
 	$(BIN)/ruff check .
@@ -51,15 +54,20 @@ types: setup ## Checks types.
 	$(BIN)/mypy
 
 quick: setup ## Runs the tests that take seconds.
-	$(BIN)/pytest -q -m "not learning and not faults"
+	$(BIN)/pytest -q -n $(WORKERS) -m "not learning and not faults and not packaging"
 
+packaging: setup ## Builds wheel and sdist, installs the wheel elsewhere and runs it.
+	$(BIN)/pytest -q -m packaging
+
+# One at a time: they measure how soon a run ends that has been hurt.
 faults: setup ## Runs the tests that start real processes and kill them.
 	$(BIN)/pytest -q -m faults
 
-# Servers that go on serving while they learn are not deterministic, so a run may miss its bound by
-# chance: a test that fails is repeated once, and the summary says so ("rerun").
-learning: setup ## Runs the tests that train and look at the result.
-	$(BIN)/pytest -q -m learning --reruns 1
+# Servers that keep serving while they learn are not deterministic, so a run may miss its bound by
+# chance: a test that fails is repeated once, and the summary says so ("rerun"). Tests are handed
+# out one by one, because they last from seconds to minutes.
+learning: setup ## Runs the tests that train and check the result.
+	$(BIN)/pytest -q -n $(WORKERS) --maxschedchunk 1 -m learning --reruns 1
 
 benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
 	$(BIN)/python benchmarks/step_path.py $(ARGS)
@@ -70,11 +78,11 @@ docs: setup ## Writes docs/config.md from the source.
 # Keeps the header, and writes down what .venv holds. Local version labels such as "+cpu" say where
 # a build came from, not which version it is.
 constraints: setup ## Pins the versions that .venv holds now.
-	{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --disable-pip-version-check \
-		--exclude-editable --exclude muxrl | grep -E '^[A-Za-z0-9._-]+==' | sed -E 's/\+[a-z0-9.]+$$//'; \
-		} > constraints.txt.new
+	{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --all --disable-pip-version-check \
+		--exclude-editable --exclude muxrl --exclude pip \
+		| grep -E '^[A-Za-z0-9._-]+==' | sed -E 's/\+[a-z0-9.]+$$//'; } > constraints.txt.new
 	mv constraints.txt.new constraints.txt
 
 clean: ## Removes .venv, caches and build outputs; runs are kept.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

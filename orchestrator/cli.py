@@ -10,6 +10,7 @@ from importlib import metadata
 from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands import compare, evaluate, experiment, report, sweep
 from muxrl.orchestrator.errors import ConfigError, exit_code_of, is_expected
+from muxrl.orchestrator.extras import missing_extra
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     args = _parse(argv)
+    if lacking := missing_extra(args.command):
+        sys.stderr.write(f"muxrl: {lacking}\n")
+        return exit_codes.REFUSED
     prefer_installed_modules()
     try:
         return int(args.execute(args))

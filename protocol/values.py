@@ -125,7 +125,8 @@ def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> N
         # Compared as Python's integers: numpy's do not compare with all of them.
         if int(array.min()) < info.min or int(array.max()) > info.max:
             raise Mismatch(f"dtype {dtype}", f"numbers beyond {info.min}..{info.max}", where)
-    return array.astype(dtype)
+    with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
+        return array.astype(dtype)
 
 
 def _conform_discrete(space: Discrete, value: Any, where: str) -> int:

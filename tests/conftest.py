@@ -1,9 +1,86 @@
-"""What holds for all tests."""
+"""What holds for all tests: Hypothesis without deadlines, and Ray only where a marker says so."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
-# How long an example takes says how busy the machine is, and nothing of the law that it tries.
+import pytest
+from hypothesis import settings
+from tests.processes import MARK, assert_all_end
+
+# How long an example takes depends on how busy the machine is, not on the law that is tested.
 settings.register_profile("muxrl", deadline=None)
 settings.load_profile("muxrl")
+
+_NO_RAY = {"RAY_ADDRESS": "none: the test has no marker `ray`", "RAY_ENABLE_AUTO_CONNECT": "0"}
+"""Environment in which `ray.init` refuses, in this process and in its children: it takes the
+address for that of a cluster, and ``num_cpus`` is not allowed beside one."""
+_REFUSED = ("When connecting to an existing cluster", "Ray has not been started")
+"""What Ray says then."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks each test that uses `running_ray`, directly or through another fixture."""
+    if "running_ray" in getattr(item, "fixturenames", ()):
+        item.add_marker("ray")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests with Ray last, so that none runs before those that must do without; slow ones
+    come first among them, so that no worker is left with one at the end."""
+    items.sort(key=lambda item: (_has(item, "ray"), not _has(item, "slow")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Lets only tests marked `ray` start Ray."""
+    if _has(item, "ray"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _NO_RAY.items():
+            patch.setenv(name, value)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Says why Ray did not start."""
+    report = yield
+    shown = f"{report.longrepr}{report.capstderr}"
+    if report.failed and not _has(item, "ray") and any(text in shown for text in _REFUSED):
+        report.sections.append(("Ray", "only tests marked `ray` may start Ray: tests/conftest.py"))
+    return report
+
+
+@pytest.fixture(scope="session")
+def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One Ray of two logical CPUs for all tests of this process that ask for it.
+
+    RLlib hands weights over through it. Afterwards neither a process nor a folder of it is left.
+    """
+    import torch
+    from ray.tune.trainable import trainable
+
+    from muxrl.orchestrator.runs.ray_session import ray_session
+
+    torch.set_num_threads(1)
+    # Every Algorithm makes itself a directory there, by default ~/ray_results.
+    trainable.DEFAULT_STORAGE_PATH = str(tmp_path_factory.mktemp("ray_results"))
+    mark = f"{os.getpid()}-session"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv(MARK, mark)
+        session = contextlib.ExitStack()
+        folder = session.enter_context(ray_session(num_cpus=2))
+    yield
+    session.close()
+    assert_all_end(mark, patience_s=30.0)
+    assert not Path(folder).exists(), "Ray's folder"
+
+
+def _has(item: pytest.Item, marker: str) -> bool:
+    return item.get_closest_marker(marker) is not None

@@ -1,0 +1,1 @@
+"""A run's processes between start and stop."""

@@ -39,6 +39,6 @@ def test_an_error_can_be_pickled(error: ClientError | ProtocolError) -> None:
     assert vars(again) == vars(error)
 
 
-@pytest.mark.parametrize("kind", below(ClientError))
+@pytest.mark.parametrize("kind", list(below(ClientError)))
 def test_each_is_drawn_in_the_tree(kind: type[Exception]) -> None:
     assert f"── {kind.__name__} " in (errors.__doc__ or "")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.compliance.real_servers import (
     MAX_BYTES,
     PPO_SETTINGS,
@@ -23,21 +21,6 @@ from tests.compliance.real_servers import (
 
 from muxrl.servers.config import LimitsConfig, ServerPlan
 from muxrl.servers.server import PolicyServer
-
-
-@pytest.fixture(scope="session")
-def running_ray() -> Iterator[None]:
-    """Ray, which RLlib hands weights over through; shut down again if it was started here."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    torch.set_num_threads(1)
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    yield
-    if is_ours:
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

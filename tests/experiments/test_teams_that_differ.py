@@ -181,12 +181,14 @@ def greedy_return(config: str, measure: Measure, env_steps: int, server: dict[st
 
 
 @pytest.mark.learning
+@pytest.mark.usefixtures("running_ray")
 def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
     learnt = greedy_return("unlike_cues", evaluated(100), 8_000, {"team_reward": "mean"})
     assert learnt > 15  # random 3.8; 9.6 is the most that two actions each could bring
 
 
 @pytest.mark.learning
+@pytest.mark.usefixtures("running_ray")
 @pytest.mark.timeout(240)
 def test_a_team_whose_members_arrive_late_and_die_learns_to_live() -> None:
     # Long enough to see that it is not lost again when hardly anybody dies any more.

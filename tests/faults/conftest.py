@@ -1,4 +1,4 @@
-"""A folder for temporary files, in which nothing may be left."""
+"""A folder for temporary files that must be empty of Ray's in the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for temporary files; short, because Ray's sockets are in it."""
+    """A folder for temporary files; its name is short because Ray's sockets are in it."""
     folder = Path(f"/tmp/mx{os.getpid()}")
     folder.mkdir()
     yield folder

@@ -1,4 +1,4 @@
-"""Commands of muxrl in process groups of their own, and all that descends from them."""
+"""Starts commands of muxrl, each in a process group of its own, and finds their descendants."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from tests.processes import MARK, Process, assert_all_end, marked
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 85.0
 """For a run to start to learn; on a busy machine that takes many seconds."""
@@ -20,36 +22,11 @@ ENDS_S = 30.0
 """For a run to end."""
 
 
-@dataclass
-class Process:
-    """One process of this machine, as ``/proc`` tells of it."""
-
-    pid: int
-    started_at: str
-    """With the pid, this names a process for ever."""
-    environ: bytes
-    command: str
-
-
-def processes() -> Iterator[Process]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            if stat[0] in "ZX":
-                continue
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            yield Process(int(entry.name), stat[19], (entry / "environ").read_bytes(), command)
-        except OSError:
-            continue  # it has just ended
-
-
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets a child take SIGINT, as one at a terminal does.
+    """Lets children receive SIGINT, as at a terminal.
 
-    A script's background job ignores it from birth, and so would all that these tests start there.
+    A background job of a script ignores SIGINT, and its children inherit that.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -62,16 +39,16 @@ def _interruptible() -> Iterator[None]:
 class Started:
     """A command in a process group of its own.
 
-    Everything that it starts inherits `mark` in its environment, and so can be found again.
+    Everything that it starts inherits `mark` in its environment and is found by it.
     """
 
     popen: subprocess.Popen[str]
-    mark: bytes
+    mark: str
     output: str = field(default="", init=False)
 
     @classmethod
     def of_command(cls, arguments: Sequence[str], mark: str, temporary: Path) -> Self:
-        """Starts ``muxrl`` with these arguments, its temporary files in a folder of the test's."""
+        """Starts ``muxrl`` with these arguments and `temporary` for temporary files."""
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
             popen = subprocess.Popen(
@@ -83,12 +60,12 @@ class Started:
                 start_new_session=True,
                 env={
                     **os.environ,
-                    "MUXRL_TEST_MARK": value,
+                    MARK: value,
                     "TMPDIR": str(temporary),
                     "COLUMNS": "200",
                 },
             )
-        return cls(popen, f"MUXRL_TEST_MARK={value}".encode())
+        return cls(popen, value)
 
     def wait_for(
         self, what: str, is_there: Callable[[], bool], patience_s: float = PATIENCE_S
@@ -100,8 +77,8 @@ class Started:
             time.sleep(0.05)
 
     def started(self) -> list[Process]:
-        """Returns the living processes that descend from it, itself left out."""
-        return [p for p in processes() if self.mark in p.environ and p.pid != self.popen.pid]
+        """Returns its living descendants."""
+        return [process for process in marked(self.mark) if process.pid != self.popen.pid]
 
     def wait(self, timeout_s: float = ENDS_S) -> int:
         """Returns the exit code."""
@@ -109,19 +86,11 @@ class Started:
         return self.popen.returncode
 
     def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
-        """Waits until all that it started is gone, except commands that begin with one of `but`."""
-
-        def left() -> list[str]:
-            commands = [process.command.rstrip() for process in self.started()]
-            return [c for c in commands if not c.startswith(tuple(but))]
-
-        deadline = time.monotonic() + patience_s
-        while left() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not left(), [command[:200] for command in left()]
+        """Waits until all descendants have ended, except commands that begin with one of `but`."""
+        assert_all_end(self.mark, patience_s, but)
 
     def kill(self) -> None:
-        """Ends all that is left, whatever became of the test."""
+        """Kills it and its descendants; for a test that failed half-way."""
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.communicate()

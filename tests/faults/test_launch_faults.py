@@ -1,4 +1,4 @@
-"""Whole runs, started as a user starts them, and hurt: they end, say why, and leave nothing."""
+"""Whole runs with faults injected: each ends, says why, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.started import ENDS_S, PATIENCE_S, Started
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.ray]
 
 
 def small_server(algorithm: str, agent: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Run(Started):
     folder: Path = Path()
 
     def wait_for_learning(self) -> None:
-        """Returns when simulations play and both servers have learnt."""
+        """Waits until simulations play and both servers have learned."""
         files = [self.folder / "metrics" / f"{name}.jsonl" for name in ("ppo", "a2c", "joint")]
         self.wait_for("metrics", lambda: all(f.exists() and f.stat().st_size for f in files))
 
@@ -102,7 +102,7 @@ def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]
 
 
 def assert_readable(run: Run) -> None:
-    """The run directory holds a report, and can be read back."""
+    """Asserts that the run directory holds a report and can be read back."""
     summary = json.loads((run.folder / "summary.json").read_text())
     assert summary
     folder = RunDirectory.open(run.folder)
@@ -123,7 +123,7 @@ def test_a_run_that_is_interrupted(launch: Callable[..., Run]) -> None:
     run.assert_nothing_is_left()
 
 
-def test_a_run_that_is_told_again_and_again(launch: Callable[..., Run]) -> None:
+def test_a_run_that_gets_signal_after_signal(launch: Callable[..., Run]) -> None:
     run = launch(config())
     run.wait_for_learning()
     deadline = time.monotonic() + ENDS_S

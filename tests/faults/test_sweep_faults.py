@@ -1,4 +1,4 @@
-"""Whole sweeps, started as a user starts them, and hurt: what is finished stays finished."""
+"""Whole sweeps with faults injected: finished trials stay finished."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.faults.started import ENDS_S, Started
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 600.0
-"""For six trials on a machine that is busy with other things, where each takes a minute."""
+"""For six trials on a busy machine, where each takes a minute."""
 
 
 def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
-    """Returns a sweep of small runs, whose one server has nothing to learn."""
+    """Returns a sweep of small runs whose one server does not learn."""
     return {
         "name": "hurt",
         "experiment": {
@@ -63,7 +63,7 @@ def start(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Started]]:
 
 
 def trials(folder: Path) -> list[TrialRecord]:
-    """Returns the trials as they stand, none before there are any."""
+    """Returns the trials as recorded so far."""
     return SweepDirectory.open(folder).trials() if (folder / "trials.jsonl").exists() else []
 
 
@@ -85,8 +85,8 @@ def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
     killed.wait_for("six trials", lambda: num_finished(folder) >= 6, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)
     killed.wait()
-    # Nobody tells Ray's processes; each finds out by itself, its agents after minutes. What
-    # matters is that no trial goes on.
+    # Ray's processes are not told; each notices by itself, its agents after minutes. What
+    # matters is that no trial continues.
     killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     before = {trial.id: trial for trial in trials(folder) if trial.is_finished}
     assert 6 <= len(before) < 12
@@ -128,12 +128,12 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(
 
 
 def ctrl_c(run: Started) -> None:
-    """What a terminal does: all of the group hear it."""
+    """As a terminal does: the whole process group receives the signal."""
     os.killpg(run.popen.pid, signal.SIGINT)
 
 
 def terminate(run: Started) -> None:
-    """What a job scheduler does: the command alone hears it."""
+    """As a job scheduler does: only the command receives the signal."""
     run.popen.terminate()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from muxrl.experiments.studies.cartpole.cases import TABLE
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_ppo_balances_the_pole_through_a_server() -> None:

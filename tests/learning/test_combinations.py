@@ -9,7 +9,7 @@ import pytest
 from muxrl.experiments.simulations.cue_game import random_return
 from muxrl.experiments.studies.combinations.cases import TABLE
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(240)]
 
 _WITH_REPLAY_OF_STEPS = ["DQN", "SAC", "DQN+SAC", "PPO+DQN", "SAC+QMIX", "SCRIPTED+DQN"]
 _OTHERS = [name for name in TABLE.cases if set(name.split("+")) <= {"QMIX", "PPO", "A2C"}]

@@ -4,7 +4,7 @@ import pytest
 
 from muxrl.experiments.studies.each_algorithm.cases import TABLE, is_as_expected
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", TABLE.cases)

@@ -130,6 +130,7 @@ def test_a_config_that_cannot_run_is_not_launched(launched, capsys):
     assert "muxrl: nowhere: no such file" in capsys.readouterr().err
 
 
+@pytest.mark.ray
 def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):
     (tmp_path / "endless.yaml").write_text(
         "simulation: {env: 'gymnasium:CartPole-v1'}\nservers: {mine: {agents: [agent]}}\n"

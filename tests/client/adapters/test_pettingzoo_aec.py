@@ -95,6 +95,7 @@ class LastCoin(AECEnv):
         self._deads_step_first()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:pettingzoo.test")  # advice on its spaces
 def test_the_game_is_a_valid_aec_env() -> None:
     api_test(LastCoin(), num_cycles=20)
 

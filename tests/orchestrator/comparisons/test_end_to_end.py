@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, Simula
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.in_process import serve
-from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.servers.config import ServerConfig
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(300)]
@@ -47,13 +45,10 @@ NUM_EPISODES = 6
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+def runs(running_ray: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Each assignment trained for two seeds, a few updates each, evaluated and saved."""
     root = tmp_path_factory.mktemp("runs")
-    with ray_session(num_cpus=1):
-        yield [
-            train(root, hunters, hunted, seed) for hunters, hunted in ASSIGNMENTS for seed in (1, 2)
-        ]
+    return [train(root, *players, seed) for players in ASSIGNMENTS for seed in (1, 2)]
 
 
 def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:

@@ -147,7 +147,7 @@ def test_the_command_refuses_with_exit_code_2(
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(running_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose learners have learned a little."""
     run = new_run(tmp_path_factory.mktemp("runs"), learners())
     with serve(learners()) as served:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, load_config, prepare
 from muxrl.orchestrator.errors import NoPlace
 from muxrl.orchestrator.runs.placement import bundles, reserved, strategy
-from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.whole_run import run_experiment
 from muxrl.servers.config import ResourcesConfig, ServerConfig
 
@@ -35,14 +33,8 @@ def test_servers_that_listen_on_loopback_and_their_simulations_share_a_machine()
     assert strategy(config(1.0, host="0.0.0.0")) == "PACK"
 
 
-@pytest.fixture(scope="module")
-def two_cpus() -> Iterator[None]:
-    with ray_session(num_cpus=2):
-        yield
-
-
 @pytest.mark.learning
-@pytest.mark.usefixtures("two_cpus")
+@pytest.mark.usefixtures("running_ray")
 class TestOnRay:
     def test_what_is_held_is_not_given_twice_and_is_given_back(self) -> None:
         said: list[str] = []

@@ -82,6 +82,7 @@ with interruptible():
 """
 
 
+@pytest.mark.ray
 def test_rays_end_leaves_signals_as_they_are():
     """Its crash handler would put SIGTERM back to its default, in the middle of a way out."""
     done = subprocess.run(

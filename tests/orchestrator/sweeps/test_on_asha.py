@@ -10,7 +10,7 @@ import yaml
 
 import muxrl
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.learning, pytest.mark.ray, pytest.mark.timeout(600)]
 
 SWEEP = {
     "experiment": {

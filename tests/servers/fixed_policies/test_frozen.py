@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import Served, serve
-from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer, ServerProblem
 
-pytestmark = pytest.mark.learning
+pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("running_ray")]
 
 AGENTS = ["agent_0", "agent_1", "agent_2"]
 TEAM = {"team": AGENTS}
@@ -48,13 +47,6 @@ SERVERS = {
     ),
     "vdn": ServerConfig("VDN", settings=QMIX, groups=TEAM),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def running_ray() -> Iterator[None]:
-    """One Ray for all servers of this module."""
-    with ray_session(num_cpus=1):
-        yield
 
 
 def experiment(server: ServerConfig) -> ExperimentConfig:

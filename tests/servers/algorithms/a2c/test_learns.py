@@ -7,7 +7,7 @@ from muxrl.servers.algorithms.registry import get_algorithm
 
 @pytest.mark.learning
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("running_ray")
 def test_a2c_learns_cart_pole_with_its_defaults() -> None:
     """450 came after 50,000 and 63,000 env steps (seeds 1 and 0), 22 and 27 s on one core."""
     config = (

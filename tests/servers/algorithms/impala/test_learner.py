@@ -28,7 +28,7 @@ class Seat:
     action_space = gymnasium.spaces.Discrete(2)
 
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = pytest.mark.usefixtures("running_ray")
 
 
 def episode(length: int, *, is_terminated: bool) -> Any:

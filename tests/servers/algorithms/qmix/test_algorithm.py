@@ -18,7 +18,7 @@ from muxrl.servers.algorithms.qmix import QMIX, QMIXConfig, TeamEnv
 from muxrl.servers.algorithms.qmix.learner import to_sample_batch
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = pytest.mark.usefixtures("running_ray")
 
 
 @contextmanager

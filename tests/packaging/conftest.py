@@ -1,0 +1,89 @@
+"""A wheel and an sdist of the checkout as it is, and environments that hold the wheel."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+from tests.packaging.installed import (
+    Installed,
+    lend_all_packages,
+    lend_packages,
+    make_environment,
+    site_packages,
+)
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("client", "experiments", "orchestrator", "protocol", "servers", "src", "tests", "LICENSE",
+          "MANIFEST.in", "README.md", "pyproject.toml")  # fmt: skip
+"""All that a build could take, so that what it must leave out is there to be taken."""
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout: setuptools writes into the tree that it builds."""
+    copy = tmp_path_factory.mktemp("source")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def dist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and with the wheel that was built from the sdist."""
+    return _build(source, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def sdist(dist: Path) -> Path:
+    (found,) = dist.glob("*.tar.gz")
+    return found
+
+
+@pytest.fixture(scope="session")
+def wheel(dist: Path) -> Path:
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def wheel_of_the_tree(source: Path, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that was built without an sdist in between."""
+    (found,) = _build(source, tmp_path_factory.mktemp("wheel"), "--wheel").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel with all extras."""
+    installed = make_environment(tmp_path_factory.mktemp("full"), wheel)
+    lend_all_packages(installed)
+    return installed
+
+
+@pytest.fixture(scope="session")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel without extras: a simulation's machine."""
+    installed = make_environment(tmp_path_factory.mktemp("light"), wheel)
+    (muxrl,) = Distribution.discover(name="muxrl", path=[str(site_packages(installed))])
+    lend_packages(installed, muxrl.requires or ())
+    return installed
+
+
+def _build(source: Path, out: Path, *arguments: str) -> Path:
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", *arguments, "--outdir", out, source],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
