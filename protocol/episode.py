@@ -14,7 +14,25 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from muxrl.protocol.errors import OutOfOrder
+from muxrl.protocol.errors import MalformedMessage, OutOfOrder
+
+MAX_ID_CHARS = 256
+"""Of an episode's id, which is kept, logged, and part of addresses."""
+
+
+def check_episode_id(episode_id: str) -> None:
+    """Raises `MalformedMessage` unless this can be an episode's id.
+
+    It is kept, logged and put into addresses, so it has 1 to 256 printable characters and no "/".
+    """
+    if 0 < len(episode_id) <= MAX_ID_CHARS and episode_id.isprintable() and "/" not in episode_id:
+        return
+    raise MalformedMessage(
+        f"{episode_id[:40]!r} cannot be an episode's id, which has 1 to {MAX_ID_CHARS} printable "
+        f"characters and no '/'; this one has {len(episode_id)} characters",
+        expected=f"1 to {MAX_ID_CHARS} printable characters, no '/'",
+        got=repr(episode_id[:40]),
+    )
 
 
 class EpisodeState(StrEnum):

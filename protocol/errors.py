@@ -5,6 +5,7 @@
     ProtocolError               the peer's message cannot be accepted; nothing was recorded
     ├── MalformedMessage        400  not one of the protocol's messages: fix the caller
     ├── Unauthorized            401  the token is missing or wrong
+    ├── Forbidden               403  a web page, or a name that is not this machine's
     ├── OutOfOrder              409  another step of this episode was expected
     ├── EpisodeGone             410  unknown here: ended, expired, or the server was restarted
     ├── MessageTooLarge         413  over the server's limit
@@ -57,6 +58,12 @@ class Unauthorized(ProtocolError):
     code = 401
 
 
+class Forbidden(ProtocolError):
+    """A web page is asking, or the request calls a server without a token by a foreign name."""
+
+    code = 403
+
+
 class OutOfOrder(ProtocolError):
     """This step or end is not the one that the episode awaits."""
 
@@ -98,6 +105,7 @@ _BY_CODE: dict[int, type[ProtocolError]] = {
     for cls in (
         MalformedMessage,
         Unauthorized,
+        Forbidden,
         OutOfOrder,
         EpisodeGone,
         MessageTooLarge,

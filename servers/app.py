@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hmac
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from muxrl.protocol.errors import ProtocolError, Unauthorized
+from muxrl.protocol.episode import MAX_ID_CHARS
+from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import (
     ERROR_STORY_CHARS,
     AnyReply,
@@ -26,6 +26,7 @@ from muxrl.protocol.messages import (
     Status,
     Step,
 )
+from muxrl.servers.access import check_access
 from muxrl.servers.batcher import Batcher
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
@@ -105,18 +106,20 @@ class PolicyServerApp:
         except ProtocolError as error:
             return self._refuse(item, error)
         except Exception as error:
-            logger.exception("an item of episode %s failed", item.episode_id)
+            logger.exception("an item of episode %r failed", item.episode_id)
             return self._refuse(item, _internal(error))
 
     def _refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
         self.num_refused += 1
         where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
+        episode_id = item.episode_id[:MAX_ID_CHARS]
+        name = episode_id if episode_id.isprintable() else repr(episode_id)
         story = (
             f"server {self.spec.server_id!r} ({self.address}) refused {where}episode "
-            f"{item.episode_id}: {error.message}"
+            f"{name}: {error.message}"
         )
         return Refused(
-            item.episode_id,
+            episode_id,
             code=error.code,
             message=story[:ERROR_STORY_CHARS],
             agent_id=error.agent_id,
@@ -126,17 +129,19 @@ class PolicyServerApp:
 
     # --- access -------------------------------------------------------------------------
 
-    def authorize(self, header: str | None) -> None:
-        """Raises `Unauthorized` unless the header has the token, or the server needs none."""
-        if not self.token:
-            return
-        given = (header or "").removeprefix("Bearer ").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, self.token.encode()):
-            raise Unauthorized(
-                f"server {self.spec.server_id!r} ({self.address}) wants the header "
-                "'Authorization: Bearer TOKEN' with its token; "
-                + ("none came" if header is None else "another one came")
-            )
+    def check_access(self, header: Callable[[str], str | None]) -> None:
+        """Raises `Forbidden` or `Unauthorized` unless a request with these headers may be answered.
+
+        Args:
+            header: a request's header by its name, None if it is missing.
+        """
+        check_access(
+            f"server {self.spec.server_id!r} ({self.address})",
+            self.token,
+            authorization=header("authorization"),
+            origin=header("origin"),
+            host=header("host"),
+        )
 
 
 def _internal(error: Exception) -> ProtocolError:

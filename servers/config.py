@@ -34,6 +34,8 @@ class LimitsConfig:
 
     max_episodes: int = 1024
     """Open episodes at one time; one more is refused with 429."""
+    max_connections: int = 500
+    """Open connections at one time; one more is refused with 503."""
     max_message_bytes: int = 64 * 1024 * 1024
     """Longest frame or body accepted."""
     episode_timeout_s: float = 600.0

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -68,18 +69,15 @@ async def _post_batch(app: PolicyServerApp, request: Request) -> object:
 
 
 async def _post_start(app: PolicyServerApp, request: Request) -> object:
-    body = msgspec.json.decode(await _body(app, request) or b"{}", type=dict)
-    return await _one(app, StartEpisode, {"episode_id": uuid.uuid4().hex, **body})
+    return await _one(app, request, StartEpisode, default={"episode_id": uuid.uuid4().hex})
 
 
 async def _post_end(app: PolicyServerApp, request: Request) -> object:
-    body = msgspec.json.decode(await _body(app, request) or b"{}", type=dict)
-    return await _one(app, EndEpisode, {**body, "episode_id": request.path_params["episode_id"]})
+    return await _one(app, request, EndEpisode)
 
 
 async def _post_abort(app: PolicyServerApp, request: Request) -> object:
-    body = msgspec.json.decode(await _body(app, request) or b"{}", type=dict)
-    return await _one(app, AbortEpisode, {**body, "episode_id": request.path_params["episode_id"]})
+    return await _one(app, request, AbortEpisode)
 
 
 async def _post_shutdown(app: PolicyServerApp, request: Request) -> object:
@@ -92,7 +90,20 @@ async def _post_shutdown(app: PolicyServerApp, request: Request) -> object:
     return {"status": "stopping"}
 
 
-async def _one(app: PolicyServerApp, kind: type[AnyItem], fields: dict[str, object]) -> object:
+async def _one(
+    app: PolicyServerApp,
+    request: Request,
+    kind: type[AnyItem],
+    default: dict[str, str] | None = None,
+) -> object:
+    """Answers the one item of a request: its body's fields, and those that its path gives.
+
+    Raises:
+        MalformedMessage: the body is not JSON, or not such an item.
+        MessageTooLarge: it is over the limit.
+    """
+    fields = decode_json(await _body(app, request) or b"{}", dict[str, Any])
+    fields = {**(default or {}), **fields, **request.path_params}
     item = decode_json(encode_json({"type": kind.__struct_config__.tag, **fields}), kind)
     return (await app.answered([item]))[0]
 
@@ -108,19 +119,25 @@ def make_asgi_app(app: PolicyServerApp) -> Starlette:
     def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
-                app.authorize(request.headers.get("authorization"))
+                app.check_access(request.headers.get)
                 value = await endpoint(app, request)
             except ProtocolError as error:
                 app.num_refused += 1
                 return _json(Refused("", code=error.code, message=error.message), error.code)
-            except msgspec.DecodeError as error:
-                app.num_refused += 1
-                return _json(Refused("", code=400, message=f"not JSON: {error}"), 400)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody is there to read it
             return _json(value, value.code if isinstance(value, Refused) else 200)
 
         return handle
 
-    return Starlette(
+    async def no_such_route(request: Request, error: Exception) -> Response:
+        """404 and 405, in the form of all other refusals."""
+        assert isinstance(error, HTTPException)
+        story = f"there is no {request.method} {request.url.path[:100]}: {error.detail}"
+        return _json(Refused("", code=error.status_code, message=story), error.status_code)
+
+    starlette = Starlette(
+        exception_handlers={HTTPException: no_such_route},
         routes=[
             Route("/v1/spec", guarded(_get_spec)),
             Route("/v1/status", guarded(_get_status)),
@@ -130,5 +147,8 @@ def make_asgi_app(app: PolicyServerApp) -> Starlette:
             Route("/v1/episodes/{episode_id}/end", guarded(_post_end), methods=["POST"]),
             Route("/v1/episodes/{episode_id}/abort", guarded(_post_abort), methods=["POST"]),
             Route("/v1/shutdown", guarded(_post_shutdown), methods=["POST"]),
-        ]
+        ],
     )
+    # A redirect would go to whatever the request calls us.
+    starlette.router.redirect_slashes = False
+    return starlette

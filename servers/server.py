@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import signal
 import socket
 import threading
@@ -29,6 +30,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.http import make_asgi_app
+from muxrl.servers.http_connection import MAX_HEAD_BYTES, HttpConnection
 from muxrl.servers.learned_policies import LearnedPolicies
 from muxrl.servers.policies import Policies, Record, ServerProblem, StillLearning
 from muxrl.servers.websocket import WebSocketConnection
@@ -82,7 +84,13 @@ class PolicyServer:
             uvicorn.Config(
                 make_asgi_app(self._app),
                 loop="uvloop",
-                http="httptools",
+                # uvicorn takes any such class, and passes on what its own are made with.
+                http=functools.partial(  # type: ignore[arg-type]
+                    HttpConnection, max_connections=plan.limits.max_connections
+                ),
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                # A connection outlasts the longest silence of its episodes.
+                timeout_keep_alive=math.ceil(plan.limits.episode_timeout_s),
                 # No compression, since frames are small, and no pings: a simulation may take
                 # minutes for a step, and one that is gone is found when its episodes expire.
                 ws=functools.partial(WebSocketConnection, self._app),  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from muxrl.protocol.codec import decode_batch, encode, encode_json
-from muxrl.protocol.errors import ProtocolError, Unauthorized
+from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import AnyReply, BatchReply, Refused
 from muxrl.servers.app import PolicyServerApp
 
@@ -106,8 +106,8 @@ class WebSocketConnection(asyncio.Protocol):
             self._deny(404, story)
             return
         try:
-            self._app.authorize(next(iter(request.headers.get_all("Authorization")), None))
-        except Unauthorized as error:
+            self._app.check_access(lambda name: next(iter(request.headers.get_all(name)), None))
+        except ProtocolError as error:
             self._deny(error.code, error.message)
             return
         self._protocol.send_response(self._protocol.accept(request))

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from muxrl.protocol.episode import check_episode_id
 from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
 from muxrl.protocol.messages import (
     Aborted,
@@ -141,6 +142,7 @@ class EpisodeStore:
         if not self.is_accepting:
             raise NotServing(f"server {self.plan.server_id!r} is stopping")
         episode_id = item.episode_id
+        check_episode_id(episode_id)
         known = self._open.get(episode_id)
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
         if known is not None and known.t <= 1 and known.started_by == item:

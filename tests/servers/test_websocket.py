@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -38,8 +39,8 @@ class HoldingApp:
         self.is_broken = False
         self._holds = holds
 
-    def authorize(self, header: str | None) -> None:
-        if header != "Bearer key":
+    def check_access(self, header: Callable[[str], str | None]) -> None:
+        if header("authorization") != "Bearer key":
             raise Unauthorized("no token")
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:

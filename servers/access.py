@@ -1,0 +1,72 @@
+"""Who may ask a policy server: programs of this machine, or whoever has the token; no web page.
+
+A browser sends what any page tells it to, also to servers on loopback, but it names the page in
+``Origin``, and the name that the page used for the server in ``Host`` (the name of a page's own
+host can be made to resolve to 127.0.0.1).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+
+from muxrl.protocol.errors import Forbidden, Unauthorized
+
+
+def check_access(
+    server: str, token: str, *, authorization: str | None, origin: str | None, host: str | None
+) -> None:
+    """Returns if a request may be answered.
+
+    Args:
+        server: for messages, as "server 'qmix' (127.0.0.1:9900)".
+        token: the server's; "" if it has none.
+        authorization, origin, host: the request's headers, None where one is missing.
+
+    Raises:
+        Forbidden: a web page is asking, or, without a token, something calls the server by a name
+            that is not this machine's own.
+        Unauthorized: the token is missing or wrong.
+    """
+    if origin is not None:
+        raise Forbidden(
+            f"{server} answers programs, not web pages: the request has the header "
+            f"'Origin: {origin[:100]}'",
+            expected="no Origin header",
+            got=origin[:100],
+        )
+    if not token:
+        if host is not None and not _is_loopback(host):
+            raise Forbidden(
+                f"{server} has no token, so it answers loopback names only, and the request calls "
+                f"it {host[:100]!r}; use 127.0.0.1, or set servers.NAME.token",
+                expected="127.0.0.1, [::1] or localhost",
+                got=host[:100],
+            )
+        return
+    scheme, _, given = (authorization or "").partition(" ")
+    is_bearer = scheme.lower() == "bearer"
+    if not (is_bearer and hmac.compare_digest(_bytes(given.strip()), _bytes(token))):
+        if authorization is None:
+            came = "none came"
+        else:
+            came = "another one came" if is_bearer else "one without 'Bearer' came"
+        raise Unauthorized(
+            f"{server} wants the header 'Authorization: Bearer TOKEN' with its token; {came}"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a ``Host`` header, with or without a port, names this machine."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    name = name.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

@@ -1,0 +1,100 @@
+"""An HTTP connection of a policy server, with limits on what a peer can hold on to.
+
+uvicorn's protocol around h11, which bounds a request's head. A request has to come in whole within
+a deadline, and there are only so many connections: one that is opened and left would cost a file
+descriptor for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from muxrl.protocol.codec import encode_json
+from muxrl.protocol.messages import Refused
+
+logger = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request's line and headers; a token and a few more need less than one."""
+REQUEST_DEADLINE_S = 30.0
+"""From a request's first byte, or the connection, to its last byte: 64 MiB at 20 Mbit/s."""
+
+
+class HttpConnection(H11Protocol):
+    """One connection, before it is a WebSocket or instead.
+
+    Args:
+        max_connections: how many there may be, WebSockets among them.
+    """
+
+    def __init__(self, *, max_connections: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._max_connections = max_connections
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._max_connections:
+            self._refuse(
+                503, f"there are {self._max_connections} connections already (max_connections)"
+            )
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._disarm()
+        super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP, or has too large a head."""
+        self._refuse(400, f"{msg} Is its head larger than {MAX_HEAD_BYTES} bytes?")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Java's client offers HTTP/2 with every connection; HTTP/1.1 goes on without a word."""
+
+    def _refuse(self, code: int, message: str) -> None:
+        body = encode_json(Refused("", code=code, message=message))
+        head = (
+            f"HTTP/1.1 {code} {'Bad Request' if code == 400 else 'Service Unavailable'}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _watch(self) -> None:
+        """Arms the deadline while a request is under way, and disarms it when it is there."""
+        their_state = self.conn.their_state
+        is_under_way = their_state is h11.SEND_BODY or (
+            their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0]))
+        )
+        if not is_under_way or self.transport.is_closing():
+            self._disarm()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_DEADLINE_S, self._give_up)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        logger.info("a request was not there after %g s; its connection is closed",
+                    REQUEST_DEADLINE_S)  # fmt: skip
+        self.transport.close()

@@ -1,0 +1,253 @@
+"""Requests and frames that are nearly right: every route and both transports, drawn from a seed.
+
+    PYTHONPATH=src python -m tests.compliance.fuzz --requests 100000 --seed 1
+
+Structure-aware mutations take a well-formed message and put something else in the place of one
+value, key or item; byte mutations then cut, flip, double or insert bytes. Everything goes to a
+server on loopback; the number of requests is bounded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import http.client
+import json
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from muxrl.servers.server import PolicyServer
+
+_ROUTES = [
+    ("GET", "/v1/spec"),
+    ("GET", "/v1/status"),
+    ("GET", "/v1/health"),
+    ("POST", "/v1/step"),
+    ("POST", "/v1/episodes"),
+    ("POST", "/v1/episodes/{}/end"),
+    ("POST", "/v1/episodes/{}/abort"),
+    ("POST", "/v1/shutdown"),
+    ("PUT", "/v1/step"),
+    ("GET", "/v1/nowhere"),
+]
+_VALUES: list[Any] = [
+    *(None, True, -1, 0, 2**31, 2**63, 2**70, 1e308, -1e-320, "", "a", "café", "\x00\x1b[31m"),
+    *([], {}, [[]], [0, "x"], {"a": {"a": {}}}, [0.5, 0.5], [0.5] * 40, "x" * 300, "a/b", [1e39]),
+    *([[[[[[[[1]]]]]]]], {"a": [1, 2, 3]}, {"nobody": 1.0}, {"a": None}, ["a", "b"]),
+]
+
+
+@dataclass
+class Outcome:
+    """What came back."""
+
+    by_status: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    @property
+    def num_requests(self) -> int:
+        return sum(self.by_status.values())
+
+
+def fuzz(server: PolicyServer, num_requests: int, seed: int) -> Outcome:
+    """Sends so many mutated requests and frames, one after another."""
+    rng = random.Random(seed)
+    outcome = Outcome()
+    host, _, port = server.address.rpartition(":")
+    token = server.plan.token
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
+        stack.callback(connection.close)
+        websocket: ClientConnection | None = None
+        for number in range(num_requests):
+            message = _mutated(rng, _message(rng, f"fuzz-{seed}-{rng.randrange(20)}"))
+            if rng.random() < 0.5:
+                outcome.by_status[_request(rng, connection, message, token)] += 1
+                continue
+            if websocket is None:
+                websocket = _websocket(server)
+            try:
+                outcome.by_status[_frame(rng, websocket, message)] += 1
+            except (ConnectionClosed, TimeoutError):
+                websocket.close()
+                websocket = None
+                outcome.by_status["websocket closed"] += 1
+            if number % 97 == 0 and websocket is not None:  # in the middle of whatever is open
+                websocket.close()
+                websocket = None
+        if websocket is not None:
+            websocket.close()
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def _message(rng: random.Random, episode_id: str) -> dict[str, Any]:
+    t = rng.randrange(3)
+    seen = {"a": [rng.random(), rng.random()], "b": [0.0, 1.0]}
+    item: dict[str, Any] = {"episode_id": episode_id}
+    item |= rng.choice(
+        [
+            {"type": "start", "mode": rng.choice(["train", "eval"])},
+            {"type": "step", "t": t, "observations": seen, "rewards": {"a": 1.0}},
+            {"type": "step", "t": t, "observations": {"a": seen["a"]}, "terminations": {"b": True}},
+            {"type": "end", "t": t, "is_truncated": True, "final_observations": seen},
+            {"type": "abort", "reason": "why not"},
+        ]
+    )
+    start = {"type": "start", "episode_id": episode_id}
+    whole = [
+        {"type": "start"},
+        {"type": "step", "t": 0, "observations": seen},
+        {"type": "step", "t": 1, "observations": seen, "rewards": {"a": 1.0, "b": -1.0}},
+        {"type": "end", "t": 2, "is_truncated": True, "final_observations": seen},
+    ]
+    own_id = f"whole-{rng.randrange(1 << 60)}"
+    return {
+        "items": rng.choice(
+            [[item], [start, item], [item] * 5, [{**i, "episode_id": own_id} for i in whole]]
+        )
+    }
+
+
+def _mutated(rng: random.Random, message: Any) -> Any:
+    message = copy.deepcopy(message)
+    for _ in range(rng.choice([0, 1, 1, 2, 4])):
+        parent, key = rng.choice(list(_places(message)))
+        choice = rng.random()
+        if choice < 0.6:
+            parent[key] = copy.deepcopy(rng.choice(_VALUES))
+        elif choice < 0.8:
+            del parent[key]
+        elif isinstance(parent, dict):
+            parent[str(rng.choice(_VALUES))[:20]] = parent.pop(key)
+        else:
+            parent.append(copy.deepcopy(parent[key]))
+        if not list(_places(message)):
+            break
+    return message
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields every container and key of a message."""
+    children = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, child in list(children):
+        yield value, key
+        if isinstance(child, dict | list):
+            yield from _places(child)
+
+
+def _bytes(rng: random.Random, data: bytes) -> bytes:
+    if rng.random() < 0.7 or not data:
+        return data
+    i, j = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    return rng.choice(
+        [
+            data[:i],
+            data[:i] + data[j:],
+            data[:i] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 9))) + data[i:],
+            data[:i] + data[i:j] * 2 + data[j:],
+            data[:i] + b"[" * 3000 + data[i:],
+        ]
+    )
+
+
+def _request(
+    rng: random.Random, connection: http.client.HTTPConnection, message: Any, token: str
+) -> str:
+    method, path = rng.choice(_ROUTES)
+    if path.endswith("shutdown"):
+        token = "wrong"  # nobody is to stop the server that the others ask
+    path = path.format(rng.choice(["fuzz-0", "x" * 300, "%00", "a%2Fb", "%FF"]))
+    items = message.get("items") if isinstance(message, dict) else None
+    whole = message if path == "/v1/step" or not isinstance(items, list) or not items else items[0]
+    body = _bytes(rng, json.dumps(whole).encode(rng.choice(["utf-8", "utf-16"])))
+    headers = {"Authorization": rng.choice([f"Bearer {token}"] * 9 + ["x" * 99])}
+    headers |= rng.choice([{}, {}, {}, {"Origin": "null"}, {"X": "y" * 3000}, {"Expect": "x"}])
+    try:
+        connection.request(method, path, None if method == "GET" else body, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+    except (http.client.HTTPException, OSError):
+        connection.close()
+        return "http closed"
+    assert json.loads(text)["type"] == "refused" if answer.status >= 400 else text
+    return str(answer.status)
+
+
+def _websocket(server: PolicyServer) -> ClientConnection:
+    return connect(
+        f"ws://{server.address}/v1/ws",
+        additional_headers={"Authorization": f"Bearer {server.plan.token}"},
+        proxy=None,
+    )
+
+
+def _frame(rng: random.Random, websocket: ClientConnection, message: Any) -> str:
+    if rng.random() < 0.5:
+        text = _bytes(rng, json.dumps(message).encode())
+        websocket.send(text.decode(errors="replace"))
+    else:
+        with_big_ints = msgspec.json.decode(json.dumps(message).replace(str(2**70), "7"))
+        websocket.send(_bytes(rng, msgspec.msgpack.encode(with_big_ints)))
+    reply = websocket.recv(timeout=20.0)
+    replies = (json.loads(reply) if isinstance(reply, str) else msgspec.msgpack.decode(reply))[
+        "replies"
+    ]
+    codes = {r.get("code", 200) for r in replies}
+    return f"frame {max(codes) if codes else 200}"
+
+
+def main() -> None:
+    """The command line above: prints what came back; fails on a 500 or a logged error."""
+    import os
+
+    import psutil
+    import ray
+    from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, TOKEN, make_plan
+
+    from muxrl.servers.config import LimitsConfig
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    errors: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = errors.append  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    plan = make_plan(
+        "PPO", {a: SEES[a] for a in "ab"}, settings=PPO_SETTINGS, model=SMALL_MODEL, token=TOKEN,
+        limits=LimitsConfig(max_message_bytes=20_000, episode_timeout_s=10.0, tombstone_s=10.0),
+    )  # fmt: skip
+    server = PolicyServer(plan)
+    server.start()
+    process = psutil.Process(os.getpid())
+    try:
+        for part in range(10):
+            outcome = fuzz(server, arguments.requests // 10, arguments.seed * 10 + part)
+            print(  # noqa: T201
+                f"{outcome.num_requests} in {outcome.seconds:.1f} s, "
+                f"{process.memory_info().rss / 2**20:.0f} MiB, "
+                f"{process.num_fds()} descriptors, {process.num_threads()} threads, "
+                f"{len(errors)} errors logged: {dict(sorted(outcome.by_status.items()))}"
+            )
+    finally:
+        server.stop()
+        ray.shutdown()
+    raise SystemExit(1 if errors else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Who may ask a server, and what a peer that means harm or knows no better can hold on to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from tests.compliance.real_servers import SEES, TOKEN, MakeServer, make_plan
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from muxrl.servers import http_connection
+from muxrl.servers.access import _is_loopback
+from muxrl.servers.config import LimitsConfig
+from muxrl.servers.server import PolicyServer
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="module")
+def open_server(make_server: MakeServer) -> PolicyServer:
+    """A server without a token."""
+    limits = LimitsConfig(max_connections=8)
+    return make_server(make_plan("RANDOM", {"a": SEES["a"]}, limits=limits))
+
+
+@pytest.fixture
+def url(open_server: PolicyServer) -> str:
+    return f"http://{open_server.address}"
+
+
+@pytest.fixture
+def raw(open_server: PolicyServer) -> Iterator[socket.socket]:
+    host, _, port = open_server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+        yield connection
+
+
+def request_bytes(head: str, body: bytes = b"") -> bytes:
+    return head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body
+
+
+def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Reads one answer."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(65536)
+        assert part, f"closed after {data!r}"
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length")
+    )
+    while len(body) < length:
+        body += connection.recv(65536)
+    return int(head.split()[1]), json.loads(body)
+
+
+# --- web pages and names ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["", TOKEN])
+def test_a_web_page_is_refused_whatever_it_sends(
+    token: str, open_server: PolicyServer, ppo: PolicyServer
+) -> None:
+    server = ppo if token else open_server
+    headers = {"Origin": "http://evil.example", **(BEARER if token else {})}
+    answer = requests.post(
+        f"http://{server.address}/v1/episodes",
+        "{}",
+        headers={"Content-Type": "text/plain", **headers},
+    )
+    assert answer.status_code == 403
+    assert "not web pages" in answer.json()["message"]
+    with pytest.raises(InvalidStatus) as refusal:
+        connect(f"ws://{server.address}/v1/ws", additional_headers=headers, proxy=None)
+    assert refusal.value.response.status_code == 403
+    assert server.policies.store.num_open == 0
+
+
+def test_without_a_token_a_foreign_host_name_is_refused(url: str, ppo: PolicyServer) -> None:
+    answer = requests.get(f"{url}/v1/spec", headers={"Host": "rebound.example:9900"})
+    assert answer.status_code == 403
+    assert "rebound.example:9900" in answer.json()["message"]
+    assert requests.get(f"{url}/v1/spec", headers={"Host": "localhost:1"}).status_code == 200
+    by_name = {"Host": "node-7.cluster:9900", **BEARER}
+    assert requests.get(f"http://{ppo.address}/v1/spec", headers=by_name).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [
+        *((h, True) for h in ("localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:80")),
+        *((h, True) for h in ("[::1]", "app.localhost:1", "localhost.")),
+        *((h, False) for h in ("", "evil.example", "10.0.0.1", "127.0.0.1.evil.example:80")),
+        *((h, False) for h in ("localhost.evil.example", "[::2]:80", "0.0.0.0", "notlocalhost")),
+    ],
+)
+def test_loopback_names(host: str, is_loopback: bool) -> None:
+    assert _is_loopback(host) is is_loopback
+
+
+@pytest.mark.parametrize(
+    ("authorization", "code"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer {TOKEN}", 200),
+        (f"BEARER  {TOKEN}", 200),
+        (TOKEN, 401),
+        (f"Basic {TOKEN}", 401),
+        (f"Bearer {TOKEN} x", 401),
+        ("Bearer", 401),
+    ],
+)
+def test_the_token_s_scheme(ppo: PolicyServer, authorization: str, code: int) -> None:
+    headers = {"Authorization": authorization}
+    assert requests.get(f"http://{ppo.address}/v1/spec", headers=headers).status_code == code
+
+
+# --- what is no message of ours --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/episodes", "/v1/episodes/e/end", "/v1/episodes/e/abort"])
+@pytest.mark.parametrize(
+    "body",
+    ['{"episode_id": "café"}'.encode("latin-1"), b'{"reason": ' + b"[" * 5000 + b"]" * 5000 + b"}"],
+    ids=["latin-1", "nested"],
+)
+def test_what_json_cannot_be_is_400(url: str, path: str, body: bytes) -> None:
+    answer = requests.post(url + path, body)
+    assert answer.status_code == 400
+    assert answer.json()["type"] == "refused"
+
+
+@pytest.mark.parametrize(
+    "episode_id", ["", "a/b", "x" * 257, "line\nbreak", "\x1b[31m", "x" * 10_000_000]
+)
+def test_ids_that_cannot_be_kept_or_logged_are_refused(url: str, episode_id: str) -> None:
+    answer = requests.post(f"{url}/v1/episodes", json={"episode_id": episode_id})
+    assert answer.status_code == 400
+    assert "cannot be an episode's id" in answer.json()["message"]
+    assert len(answer.json()["message"]) < 800
+    assert "\n" not in answer.json()["message"]
+
+
+def test_an_unknown_route_and_method_are_answered_as_all_else(url: str) -> None:
+    for answer, code in (
+        (requests.get(f"{url}/v1/nowhere"), 404),
+        (requests.get(f"{url}/v1/step/", allow_redirects=False), 404),
+        (requests.get(f"{url}/v1/step"), 405),
+    ):
+        assert answer.status_code == code
+        assert answer.json()["type"] == "refused"
+        assert answer.json()["code"] == code
+
+
+def test_a_client_that_offers_http_2_is_served_body_and_all(raw: socket.socket) -> None:
+    body = b'{"episode_id": "from-java"}'
+    raw.sendall(
+        request_bytes(
+            "POST /v1/episodes HTTP/1.1\nHost: 127.0.0.1\nConnection: Upgrade, HTTP2-Settings\n"
+            "Upgrade: h2c\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\n"
+            f"Content-Length: {len(body)}",
+            body,
+        )
+    )
+    assert answer_of(raw) == (200, {"type": "started", "episode_id": "from-java"})
+    raw.sendall(
+        request_bytes(
+            "POST /v1/episodes/from-java/abort HTTP/1.1\nHost: 127.0.0.1\nContent-Length: 0"
+        )
+    )
+    assert answer_of(raw)[0] == 200
+
+
+# --- what a peer can hold on to ----------------------------------------------------------------
+
+
+def test_a_large_head_is_refused_before_it_is_read(raw: socket.socket) -> None:
+    raw.sendall(b"GET /v1/spec HTTP/1.1\r\nHost: localhost\r\nX-Large: ")
+    sent = 0
+    with contextlib.suppress(OSError):  # reset or broken pipe, as it comes
+        while sent < 200_000_000:
+            sent += raw.send(b"x" * 10_000)
+    assert sent < 20_000_000
+
+
+def test_a_head_over_the_limit_is_answered(raw: socket.socket) -> None:
+    raw.sendall(
+        b"GET /v1/spec HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * http_connection.MAX_HEAD_BYTES
+    )
+    code, answer = answer_of(raw)
+    assert code == 400
+    assert "head larger than 65536 bytes" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v1/spec HT",
+        b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_half_a_request_is_given_up(
+    raw: socket.socket,
+    sent: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(http_connection, "REQUEST_DEADLINE_S", 0.3)
+    host, port = raw.getpeername()[:2]
+    with socket.create_connection((host, port), timeout=10.0) as slow:
+        slow.sendall(sent)
+        assert slow.recv(1000) == b""
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+def test_a_connection_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
+    open_server: PolicyServer, caplog: pytest.LogCaptureFixture, url: str
+) -> None:
+    host, _, port = open_server.address.rpartition(":")
+    for _ in range(5):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(
+                b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+            )
+    assert requests.get(f"{url}/v1/health").status_code == 200
+    time.sleep(0.1)
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+def test_there_are_so_many_connections_and_then_a_refusal(
+    open_server: PolicyServer, url: str
+) -> None:
+    host, _, port = open_server.address.rpartition(":")
+    held = [socket.create_connection((host, int(port)), timeout=10.0) for _ in range(8)]
+    try:
+        with socket.create_connection((host, int(port)), timeout=10.0) as one_more:
+            code, answer = answer_of(one_more)
+        assert code == 503
+        assert "8 connections already" in answer["message"]
+    finally:
+        for connection in held:
+            connection.close()
+    deadline = time.monotonic() + 5.0
+    while requests.get(f"{url}/v1/health").status_code == 503:
+        assert time.monotonic() < deadline
+
+
+def test_a_connection_outlasts_a_simulation_that_thinks(raw: socket.socket) -> None:
+    """uvicorn's own limit is 5 s; here a connection lasts as long as an episode may be silent."""
+    ask = request_bytes("GET /v1/health HTTP/1.1\nHost: 127.0.0.1")
+    raw.sendall(ask)
+    assert answer_of(raw)[0] == 200
+    time.sleep(6.0)
+    raw.sendall(ask)
+    assert answer_of(raw)[0] == 200
