@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gymnasium import spaces
-from ray.rllib.algorithms.dqn.dqn import DQNConfig
-from ray.rllib.algorithms.sac.sac import SACConfig
 
 from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.algorithms.a2c import A2CConfig
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
+from muxrl.servers.algorithms.dqn import DQNConfig, SACConfig
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.impala import APPOConfig, IMPALAConfig
 from muxrl.servers.algorithms.mappo import MAPPOConfig
