@@ -10,8 +10,6 @@ from muxrl.protocol.suggestions import did_you_mean
 # What a user may set beside the arguments of the config's `training()`.
 COMMON_SETTINGS = frozenset(
     {
-        "log_gradients",
-        "metrics_num_episodes_for_smoothing",
         "min_sample_timesteps_per_iteration",
         "min_time_s_per_iteration",
         "min_train_timesteps_per_iteration",

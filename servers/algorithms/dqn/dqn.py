@@ -31,10 +31,7 @@ class _DrawsEveryStep:
             EveryStepPrioritizedEpisodeReplayBuffer
             if is_prioritized
             else EveryStepEpisodeReplayBuffer
-        )(
-            metrics_num_episodes_for_smoothing=config.metrics_num_episodes_for_smoothing,
-            **arguments,
-        )
+        )(**arguments)
 
 
 class DQNConfig(rllib_dqn.DQNConfig):
