@@ -24,7 +24,6 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import (
-    EPISODE_RETURN_MEAN,
     NUM_AGENT_STEPS_SAMPLED,
     NUM_AGENT_STEPS_SAMPLED_LIFETIME,
     NUM_ENV_STEPS_SAMPLED,
@@ -163,8 +162,6 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         if ended:
             log(NUM_EPISODES, len(ended), reduce="sum")
             log(NUM_EPISODES_LIFETIME, len(ended), reduce="lifetime_sum")
-            for episode in ended:
-                log(EPISODE_RETURN_MEAN, episode.get_return(), window=100)
         agent_steps: Counter[str] = Counter()
         module_steps: Counter[str] = Counter()
         for chunk in chunks:

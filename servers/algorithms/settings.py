@@ -18,8 +18,6 @@ ReadValue = Callable[[str, Any, Any], Any]
 # What a user may set beside the arguments of the config's `training()`.
 COMMON_SETTINGS = frozenset(
     {
-        "log_gradients",
-        "metrics_num_episodes_for_smoothing",
         "min_sample_timesteps_per_iteration",
         "min_time_s_per_iteration",
         "min_train_timesteps_per_iteration",

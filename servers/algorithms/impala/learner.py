@@ -4,14 +4,16 @@ Two things differ from RLlib's learners. There is no learner thread (see `impala
 keeps its bootstrap values: RLlib appends a step to every chunk whose value stands for all that was
 cut off, but computes that step's own correction with a discount of 0, so that
 ``vs = V + rho * (0 - V)``, which is 0 with rho = 1, and nothing is bootstrapped at cuts and time
-limits. Here a huge behaviour probability makes that step's rho 0, and
-``vs = V``, as the paper has it for the last state (Espeholt et al. 2018, section 4.1).
+limits. Here an infinite behaviour probability makes that step's rho exactly 0, however dense the
+policy is, and ``vs = V``, as the paper has it for the last state (Espeholt et al. 2018, section
+4.1).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
 from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
 from ray.rllib.core import COMPONENT_RL_MODULE
@@ -20,9 +22,6 @@ from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
-
-# exp(-40) vanishes beside any value, and exp(40) times a ratio is still a float32.
-_BEYOND_ALL_BOUNDS = 40.0
 
 
 class _InPlace(IMPALATorchLearner):
@@ -79,7 +78,7 @@ class _InPlace(IMPALATorchLearner):
     def compute_loss_for_module(self, *, batch: dict[str, Any], **kwargs: Any) -> Tensor:
         """RLlib's loss with its bootstrap values kept; see this module's docstring."""
         logp, mask = batch[Columns.ACTION_LOGP], batch[Columns.LOSS_MASK]
-        batch = {**batch, Columns.ACTION_LOGP: logp.masked_fill(~mask.bool(), _BEYOND_ALL_BOUNDS)}
+        batch = {**batch, Columns.ACTION_LOGP: logp.masked_fill(~mask.bool(), torch.inf)}
         return super().compute_loss_for_module(batch=batch, **kwargs)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from gymnasium import spaces
-from ray.rllib.algorithms.dqn.dqn import DQNConfig
-from ray.rllib.algorithms.sac.sac import SACConfig
 
 from muxrl.servers.algorithms.agent_spaces import AgentSpaces
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.off_policy.dqn_and_sac import DQNConfig, SACConfig
 from muxrl.servers.algorithms.off_policy.replay_buffer import read_replay_buffer, replay_buffer
 from muxrl.servers.algorithms.settings import TrainingSettings, read_count
 

@@ -117,6 +117,12 @@ def test_vdn_and_iql_are_qmix_with_another_mixer() -> None:
         ("QMIX", {"num_env_runners": 2}, "'num_env_runners' is not a setting of QMIX for a user"),
         ("QMIX", {"policies": {}}, "'policies' is not a setting of QMIX for a user"),
         ("PPO", {"env": "x"}, "'env' is not a setting of PPO for a user"),
+        ("PPO", {"log_gradients": True}, "'log_gradients' is not a setting of PPO"),
+        (
+            "DQN",
+            {"metrics_num_episodes_for_smoothing": 9},
+            "'metrics_num_episodes_for_smoothing' is not a setting of DQN",
+        ),
         ("PPO", {"model": {}}, "'model' is not a setting of PPO for a user"),
         ("A2C", {"clip_param": 0.1}, "A2C makes no use of 'clip_param'"),
         ("QMIX", {"train_batch_size": 9}, "QMIX makes no use of 'train_batch_size'"),

@@ -131,3 +131,45 @@ def test_a_batch_is_learnt_on_arrival_and_its_weights_are_used_at_once(
             assert torch.equal(weights, learnt[key]), key
     assert not [t for t in threading.enumerate() if "Learner" in t.name]
     algo.stop()
+
+
+@pytest.mark.parametrize("name", ["IMPALA", "APPO"])
+@pytest.mark.parametrize("logp", [0.0, 38.0, 42.0, 90.0])
+def test_a_cut_is_bootstrapped_however_dense_the_policy_is(
+    name: str, logp: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many continuous actions make log-probabilities large; none may undo the bootstrap."""
+    from ray.rllib.algorithms.appo.torch import appo_torch_learner
+    from ray.rllib.algorithms.impala.torch import impala_torch_learner
+
+    seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    vtrace = impala_torch_learner.vtrace_torch
+
+    def watched(**inputs: Any) -> Any:
+        shifted = {
+            key: inputs[key] + (logp if key.startswith("target") else 0.0)
+            for key in ("target_action_log_probs", "behaviour_action_log_probs")
+        }
+        is_real = inputs["discounts"] > 0
+        shifted["behaviour_action_log_probs"] = torch.where(
+            is_real,
+            inputs["behaviour_action_log_probs"] + logp,
+            inputs["behaviour_action_log_probs"],
+        )
+        targets, advantages = vtrace(**{**inputs, **shifted})
+        seen.append((inputs["values"].detach(), targets, is_real))
+        return targets, advantages
+
+    monkeypatch.setattr(impala_torch_learner, "vtrace_torch", watched)
+    monkeypatch.setattr(appo_torch_learner, "vtrace_torch", watched)
+    algo, feed = build(name)
+    feed.put([episode(4, is_terminated=False) for _ in range(5)])
+    algo.training_step()
+    values, targets, is_real = seen[0]
+    assert torch.isfinite(targets).all()
+    assert (~is_real).any()
+    # Where the episode was cut, the target is the value itself: what follows is bootstrapped.
+    assert torch.equal(targets[~is_real], values[~is_real])
+    for parameter in algo.learner_group._learner.module["a"].parameters():
+        assert torch.isfinite(parameter).all()
+    algo.stop()

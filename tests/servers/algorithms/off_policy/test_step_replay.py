@@ -1,4 +1,4 @@
-"""What RLlib's replay buffers make of the chunks that a server gives them."""
+"""The replay of steps: every stored step is drawn, and each as it was played."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from ray.rllib.utils.replay_buffers import (
-    MultiAgentEpisodeReplayBuffer,
-    MultiAgentPrioritizedEpisodeReplayBuffer,
-)
 
+from muxrl.servers.algorithms.off_policy.step_replay import (
+    EveryStepEpisodeReplayBuffer,
+    EveryStepPrioritizedEpisodeReplayBuffer,
+)
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.replay_episodes import by_agent
 from muxrl.servers.seats import SeatAction
@@ -60,8 +60,8 @@ def play(buffer: Any, episode_id: str, agents: str, length: int = 10, every: int
 
 def make(kind: str, capacity: int) -> Any:
     if kind == "uniform":
-        return MultiAgentEpisodeReplayBuffer(capacity=capacity)
-    return MultiAgentPrioritizedEpisodeReplayBuffer(capacity=capacity, alpha=0.6)
+        return EveryStepEpisodeReplayBuffer(capacity=capacity)
+    return EveryStepPrioritizedEpisodeReplayBuffer(capacity=capacity, alpha=0.6)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritized"])
@@ -127,3 +127,56 @@ def test_the_end_of_an_episode_whose_beginning_has_left_the_buffer(kind: str) ->
             (first, _), (last, _) = episode.get_observations()
             stride = 1 if episode.agent_id == "a" else 2
             assert (last, episode.get_actions()[0]) == (first + stride, first)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+@pytest.mark.parametrize("n_step", [1, 2, 3, 5])
+def test_every_step_is_drawn_the_last_ones_with_the_steps_that_there_are(
+    kind: str, n_step: int
+) -> None:
+    buffer = make(kind, 1_000)
+    play(buffer, "e", "ab", length=4)
+    drawn = buffer.sample(num_items=400, n_step=n_step, gamma=GAMMA, beta=0.4, sample_episodes=True)
+    steps = {e.t_started: e for e in drawn if e.agent_id == "a"}
+    assert sorted(steps) == [0, 1, 2, 3]
+    for t, episode in steps.items():
+        k = min(n_step, 4 - t)
+        assert episode.get_extra_model_outputs("n_step", 0) == k
+        assert episode.get_observations(-1)[0] == t + k
+        assert episode.get_rewards()[0] == sum(GAMMA**i * (t + i + 1) for i in range(k))
+        assert episode.is_terminated == (t + k == 4)
+
+
+@pytest.mark.timeout(10)  # RLlib's own sampler never returns here
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_episodes_shorter_than_n_steps_can_be_drawn(kind: str) -> None:
+    buffer = make(kind, 100)
+    for i in range(3):
+        play(buffer, f"e{i}", "a", length=1)
+    drawn = buffer.sample(num_items=20, n_step=5, gamma=GAMMA, beta=0.4, sample_episodes=True)
+    assert {e.get_extra_model_outputs("n_step", 0) for e in drawn} == {1}
+    assert all(e.is_terminated for e in drawn)
+
+
+def test_a_step_of_an_open_episode_is_bootstrapped_from_the_newest_observation() -> None:
+    buffer = make("uniform", 100)
+    recorder = Recorder("open", {"a": Seat("a")}, lambda *args, **kwargs: "shared", lookback=0)
+    recorder.begin({"a": np.zeros(2, np.float32)})
+    for t in range(2):
+        recorder.add(
+            acted={"a": SeatAction(t)},
+            observations={"a": np.array([t + 1, 0], np.float32)},
+            rewards={"a": 1.0},
+            terminated=set(),
+            truncated=set(),
+            is_last=False,
+            weights_seq_no=0,
+        )
+    chunk = recorder.cut()
+    assert chunk is not None
+    buffer.add(by_agent(chunk.episode.to_numpy()))
+    for step in buffer.sample(num_items=30, n_step=5, gamma=GAMMA, sample_episodes=True):
+        assert step.get_observations(-1)[0] == 2
+        assert step.get_extra_model_outputs("n_step", 0) == 2 - step.t_started
+        assert not step.is_terminated
+        assert not step.is_truncated
