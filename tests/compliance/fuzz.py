@@ -66,9 +66,8 @@ def fuzz(server: PolicyServer, num_requests: int, seed: int) -> Outcome:
     host, _, port = server.address.rpartition(":")
     token = server.plan.token
     started = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
-        stack.callback(connection.close)
+    connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
+    with contextlib.closing(connection), contextlib.ExitStack() as websocket_stack:
         websocket: ClientConnection | None = None
         for number in range(num_requests):
             message = _mutated(rng, _message(rng, f"fuzz-{seed}-{rng.randrange(20)}"))
@@ -76,18 +75,16 @@ def fuzz(server: PolicyServer, num_requests: int, seed: int) -> Outcome:
                 outcome.by_status[_request(rng, connection, message, token)] += 1
                 continue
             if websocket is None:
-                websocket = _websocket(server)
+                websocket = websocket_stack.enter_context(_websocket(server))
             try:
                 outcome.by_status[_frame(rng, websocket, message)] += 1
+                is_broken = number % 97 == 0  # in the middle of whatever is open
             except (ConnectionClosed, TimeoutError):
-                websocket.close()
-                websocket = None
                 outcome.by_status["websocket closed"] += 1
-            if number % 97 == 0 and websocket is not None:  # in the middle of whatever is open
-                websocket.close()
+                is_broken = True
+            if is_broken:
+                websocket_stack.close()
                 websocket = None
-        if websocket is not None:
-            websocket.close()
     outcome.seconds = time.monotonic() - started
     return outcome
 
@@ -185,7 +182,7 @@ def _request(
     return str(answer.status)
 
 
-def _websocket(server: PolicyServer) -> ClientConnection:
+def _websocket(server: PolicyServer) -> contextlib.AbstractContextManager[ClientConnection]:
     return connect(
         f"ws://{server.address}/v1/ws",
         additional_headers={"Authorization": f"Bearer {server.plan.token}"},
