@@ -11,6 +11,5 @@ pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.mark.parametrize("game", ["climbing", "penalty_100"])
 def test_a_team_holds_what_its_best_fit_chooses(game: str, algorithm: str) -> None:
     name = f"{game}: {algorithm}"
-    # Half the study's budget: seeds 0, 1 and 2 held theirs from 1,000 env steps on.
-    outcome = TABLE.run(name, env_steps=5_000)
+    outcome = TABLE.run(name)
     assert outcome.held == TABLE.cases[name].levels["best fit"], outcome.returns
