@@ -41,7 +41,7 @@ class HttpConnection(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > self._max_connections:
             self._refuse(
-                503, f"there are {self._max_connections} connections already (max_connections)"
+                503, f"there are {self._max_connections} connections already (limits.max_connections)"
             )
         self._watch()
 
