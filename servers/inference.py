@@ -92,7 +92,7 @@ class Inference:
         Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
         requests: list[SeatRequest] = []
-        # Evaluation has a pass of its own, since the size of a batch shows in the last bits.
+        # Evaluation has a pass of its own: the size of a batch changes the outputs' last bits.
         passes: dict[tuple[str, bool, bool], list[int]] = {}
         for step in steps:
             for request in step.requests:

@@ -1,4 +1,4 @@
-"""What compares algorithms: hand-worked cases, laws, and how often intervals cover."""
+"""What compares algorithms: hand-worked cases, properties, and how often intervals cover."""
 
 import math
 
