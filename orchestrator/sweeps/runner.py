@@ -132,7 +132,7 @@ def _run(
             trial_log.close()
             cleanup.close()
             lock.note(None)
-    # Tune also ends of itself when it is told to (SIGUSR1).
+    # Tune also ends by itself, on SIGUSR1.
     is_interrupted |= any(not record.is_over for record in trial_log.records)
     return SweepResult(folder.path, tuple(trial_log.records), plan.config, is_interrupted)
 
