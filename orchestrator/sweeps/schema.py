@@ -119,7 +119,7 @@ class SweepConfig:
     report_interval_s: float = 5.0
     """Seconds between two reports of a trial to Tune."""
     calibration_s: float = 10.0
-    """Seconds that `--dry-run` plays with each assignment, to estimate the sweep's time; 0: none."""
+    """Seconds that `--dry-run` plays with each assignment, to estimate the sweep's time; 0: not."""
     sweeps_dir: str = "sweeps"
     """Directory in which every sweep gets a directory of its own."""
     address: str = ""
