@@ -81,10 +81,9 @@ class PolicyServerApp:
         outcomes = [self._accept(item, now) for item in items]
         self.store.finish_frame()
         frame = Frame(items, outcomes, reply, self._refuse, is_alone)
-        pending = frame.pending
-        if not pending:
+        if not frame.pending:
             frame.finish()
-        elif any(step.is_training for step in pending):
+        elif any(step.is_training for step in frame.pending):
             self.feed.when_open(functools.partial(self.batcher.submit, frame))
         else:
             self.batcher.submit(frame)

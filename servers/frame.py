@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.messages import (
@@ -38,11 +38,11 @@ class Frame:
     reply: Answered
     refuse: Callable[[AnyItem, ProtocolError], Refused]
     is_alone: bool
+    pending: list[PendingStep] = field(init=False)
+    """The steps that wait for their actions."""
 
-    @property
-    def pending(self) -> list[PendingStep]:
-        """The steps that wait for their actions."""
-        return [outcome for outcome in self.outcomes if isinstance(outcome, PendingStep)]
+    def __post_init__(self) -> None:
+        self.pending = [o for o in self.outcomes if isinstance(o, PendingStep)]
 
     def finish(self, problem: NotServing | None = None) -> None:
         """Sends the answers.

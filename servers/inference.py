@@ -91,25 +91,38 @@ class Inference:
 
         Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
-        requests: list[SeatRequest] = []
         # Evaluation has a pass of its own: the size of a batch changes the outputs' last bits.
-        passes: dict[tuple[str, bool, bool], list[int]] = {}
+        passes: dict[tuple[str, bool, bool], list[SeatRequest]] = {}
         for step in steps:
+            should_explore, is_training = step.should_explore, step.is_training
             for request in step.requests:
-                key = (request.seat.policy_id, step.should_explore, step.is_training)
-                passes.setdefault(key, []).append(len(requests))
-                requests.append(request)
-        chosen: dict[int, SeatAction] = {}
+                key = (request.seat.policy_id, should_explore, is_training)
+                batch = passes.get(key)
+                if batch is None:
+                    passes[key] = [request]
+                else:
+                    batch.append(request)
+        chosen: dict[tuple[str, bool, bool], list[SeatAction]] = {}
         with self._swap:
-            for (policy_id, should_explore, is_training), rows in passes.items():
-                batch = [requests[row] for row in rows]
-                is_evaluation = should_explore and not is_training
-                with self._noise_of_evaluation(policy_id, batch) if is_evaluation else _NO_CONTEXT:
-                    actions = self._act(policy_id, batch, should_explore)
-                chosen.update(zip(rows, actions, strict=True))
+            for key, batch in passes.items():
+                policy_id, should_explore, is_training = key
+                if should_explore and not is_training:
+                    with self._noise_of_evaluation(policy_id, batch):
+                        chosen[key] = self._act(policy_id, batch, should_explore)
+                else:
+                    chosen[key] = self._act(policy_id, batch, should_explore)
             weights_seq_no = self.weights_seq_no
-        in_order = (chosen[row] for row in range(len(requests)))
-        return [list(islice(in_order, len(step.requests))) for step in steps], weights_seq_no
+        if len(chosen) == 1:  # one policy: its actions are in the order of the steps
+            (actions,) = map(iter, chosen.values())
+            return [list(islice(actions, len(step.requests))) for step in steps], weights_seq_no
+        next_of = {key: iter(actions) for key, actions in chosen.items()}
+        return [
+            [
+                next(next_of[request.seat.policy_id, step.should_explore, step.is_training])
+                for request in step.requests
+            ]
+            for step in steps
+        ], weights_seq_no
 
     @contextlib.contextmanager
     def _noise_of_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> Iterator[None]:
@@ -231,13 +244,11 @@ class Inference:
         _put_logged(actions, requests)
         if not self.needs_log_probabilities:
             return actions, {}
-        shifted = logits - logits.max(axis=-1, keepdims=True)
-        log_sum = np.log(np.exp(shifted).sum(axis=-1))
+        # The ufuncs' own `reduce`: arrays' methods go through a Python function.
+        shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+        log_sum = np.log(np.add.reduce(np.exp(shifted), axis=-1))
         logp = (shifted[np.arange(len(actions)), actions] - log_sum).astype(np.float32)
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
-
-
-_NO_CONTEXT = contextlib.nullcontext()
 
 
 def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:
@@ -248,15 +259,18 @@ def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]
         extras: name to ``[B, ...]``.
         state: tree of ``[B, ...]``; None where the module has no recurrent state.
     """
-    rows = range(len(actions))
-    states = (
-        [None for _ in rows]
-        if state is None
-        else [tree.map_structure(lambda column, row=row: column[row], state) for row in rows]
-    )
+    if state is None and not extras:
+        return [SeatAction(action) for action in actions]
+    columns = extras.items()
     return [
-        SeatAction(actions[row], {name: extras[name][row] for name in extras}, states[row])
-        for row in rows
+        SeatAction(
+            action,
+            {name: column[row] for name, column in columns},
+            None
+            if state is None
+            else tree.map_structure(lambda column, row=row: column[row], state),
+        )
+        for row, action in enumerate(actions)
     ]
 
 

@@ -119,11 +119,12 @@ class ServedEpisode:
     ) -> Actions:
         """Returns the answer to the pending step, and keeps what was chosen; see `PendingStep`."""
         # First all that may raise: an action is whatever the user's module gave.
-        sent = [
-            request.seat.act(action.action, pending.observations)
-            for request, action in zip(pending.requests, chosen, strict=True)
-        ]
-        actions = {agent_id: action for of_seat in sent for agent_id, action in of_seat.items()}
+        sent = []
+        actions: dict[str, Any] = {}
+        for request, action in zip(pending.requests, chosen, strict=True):
+            of_seat = request.seat.act(action.action, pending.observations)
+            sent.append(of_seat)
+            actions.update(of_seat)
         reply = Actions(self.episode_id, pending.t, actions, weights_seq_no)
         if self._machine.is_over:  # aborted while it waited: nothing follows from these actions
             return reply

@@ -77,7 +77,8 @@ class Transitions:
             self._add_before_first_action(step.rewards, done)
         else:
             self._add_transition(step, seen)
-        self.agents_done |= done
+        if done:
+            self.agents_done |= done
         logged = step.logged_actions
         requests = []
         for seat_id, observation in seen.items():
