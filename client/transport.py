@@ -1,8 +1,8 @@
 """The interface between the client and a server: send items, receive their replies.
 
 Two calls, not one, so that every server has its message before any answer is awaited.
-Implementations: `client.websocket` (the default), `client.http`, `client.random_policy` (no
-server at all).
+Implementations: `muxrl.client.websocket` (the default), `muxrl.client.http`, and
+`muxrl.client.random_policy` (no server at all).
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 _MODULES = (
-    "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "rich",
-    "matplotlib", "jinja2", "tensorboardX",
+    "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
+    "matplotlib", "jinja2", "scipy", "tensorboardX",
 )  # fmt: skip
-"""Of the extra `servers` in pyproject.toml; uvloop and httptools only make it faster."""
+"""Of the extra `servers` in pyproject.toml; without uvloop, which is not made for Windows."""
 
 
 def missing_extra(command: str) -> str:

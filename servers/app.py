@@ -1,6 +1,6 @@
 """The app of a policy server: items in, answers out, over any transport.
 
-The way of a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
+What happens to a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
 `Feed` may hold it, the `Batcher` computes its actions, and `Frame.finish` sends its answers.
 An exception becomes the answer to its item; the other items, the other episodes and the connection
 go on. `muxrl.servers.websocket` and `muxrl.servers.http` are the transports.

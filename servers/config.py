@@ -2,8 +2,8 @@
 
 `ServerConfig` is the YAML side: patterns, defaults, free-form algorithm settings.
 `ServerPlan` is what a server process is started with: every agent, policy and group by name,
-with its spaces. The orchestrator's config resolves one into the other before any process
-starts; nothing else circulates past that point.
+with its spaces. The orchestrator resolves one into the other before any process starts, and
+passes on nothing but plans.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WhileLearning = Literal["auto", "serve", "wait"]
 
 @dataclass
 class ResourcesConfig:
-    """What a server's process asks Ray for."""
+    """What a server's process reserves on Ray, and its threads."""
 
     num_cpus: float = 0.5
     """Ray CPUs reserved; logical, for placement only."""
@@ -39,7 +39,8 @@ class LimitsConfig:
     max_message_bytes: int = 64 * 1024 * 1024
     """Longest frame or body accepted."""
     episode_timeout_s: float = 600.0
-    """An episode that says nothing for this long is closed as truncated."""
+    """An episode without a message for this long is closed as truncated. An idle HTTP connection is
+    kept for as long."""
     tombstone_s: float = 900.0
     """For how long an ended episode is remembered, to answer a repeated end."""
 
@@ -54,8 +55,8 @@ class ServerConfig:
     agents: list[str] = field(default_factory=list)
     """Agents served: names or shell patterns such as "adversary_*"."""
     label: str = ""
-    """Name of the algorithm and its settings in assignments, "" takes the algorithm's: "ppo_lstm"
-    tells two settings of PPO apart."""
+    """Name in assignments and results, "" for the algorithm's own: "ppo_lstm", say, to tell two
+    settings of PPO apart."""
     host: str = "127.0.0.1"
     """Address to listen on; anything but loopback demands a token."""
     port: int = 0
@@ -64,7 +65,7 @@ class ServerConfig:
     """Bearer token that clients must present; "" asks for none (loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
     """Policy id to the agents (or groups) that share it, as names or patterns; empty: one
-    policy "default" for all of one kind of space, else one for each agent or group."""
+    policy "default" if the spaces of all are alike, else one for each agent or group."""
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Team name to its members, as names or patterns; for algorithms that learn jointly, and for
     MAPPO, whose members of a group earn the team's reward and share its state."""
@@ -80,10 +81,10 @@ class ServerConfig:
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm's own RLlib config, by attribute name."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` what that reads."""
+    """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` what it reads."""
     rl_module: str = ""
-    """Import path "package.module:Class" of an RLModule of one's own, "" for RLlib's default
-    networks; `model` is then its model_config, whatever it reads from that."""
+    """Import path "package.module:Class" of your own RLModule, "" for RLlib's default networks;
+    with your own, `model` is its model_config."""
     while_learning: WhileLearning = "auto"
     """"wait" holds simulations while an update runs (no policy lag), "serve" goes on acting
     with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""

@@ -151,7 +151,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self.policy_lag = PolicyLag(float(lags.mean()), int(lags.max()))
 
     def _log(self, chunks: list[Chunk]) -> None:
-        """Logs sums: each of RLlib's log entries costs some 20 µs."""
+        """Logs sums over the batch, since each of RLlib's log entries costs some 20 µs."""
         log = self.metrics.log_value
         steps = sum(chunk.num_env_steps for chunk in chunks)
         log(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")

@@ -1,7 +1,7 @@
 """The feed: batches of episodes from the serving thread to the learning thread, and the gate.
 
-A batch is *ahead* from the moment it is complete until the learner has answered it with new
-weights (or asks for the next batch). The gate is open, and agents may act, while at most
+A batch is *ahead* from its completion until the learner has made new weights from it (or asks for
+the next batch). The gate is open, and agents may act, while at most
 `max_ahead` batches are ahead: with 0, simulations wait for every update, so no action is older
 than the weights; with 1, a batch is collected while another is learned. So policy lag is bounded
 by waiting, never by throwing samples away.
@@ -19,7 +19,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 
 class FeedClosed(Exception):
-    """The server is stopping: there will be no more data. This ends RLlib's sampling loop."""
+    """The server is stopping, so there is no more data. Raising it ends RLlib's sampling loop."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Chunk:
 
 
 class Feed:
-    """Hands batches of chunks to the learner, and keeps the gate.
+    """Hands batches of chunks to the learner, and opens and closes the gate.
 
     Args:
         max_ahead: batches that may be complete or being learned while agents act.

@@ -1,4 +1,4 @@
-"""One message of a client on its way through a server: what it asks, and where its answers go."""
+"""One message of a client, while it is answered: what it asks, and where its answers go."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Frame:
     Args:
         items: of any episodes, in the order in which they are answered.
         outcomes: for each item its answer, or the step that waits for its actions.
-        reply: takes the answers, one for each item. It raises nothing, since others are answered
+        reply: takes the answers, one for each item. It raises nothing: other frames are answered
             after it.
         refuse: makes the answer to an item that failed.
-        is_alone: whether no other client can ask meanwhile.
+        is_alone: whether its client is the only one connected, so that no other frame can come.
     """
 
     items: list[AnyItem]

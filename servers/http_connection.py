@@ -1,8 +1,8 @@
 """An HTTP connection of a policy server, with limits on what a peer can hold on to.
 
-uvicorn's protocol around h11, which bounds a request's head. A request has to come in whole within
-a deadline, and there are only so many connections: one that is opened and left would cost a file
-descriptor for ever.
+This is uvicorn's protocol around h11, which bounds a request's head. A request must be complete by
+a deadline, and the number of connections is limited: each one that is opened and forgotten would
+cost a file descriptor for ever.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from muxrl.protocol.messages import Refused
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers; a token and a few more need less than one."""
+"""Of a request's line and headers together; a token and the usual ones need less than 1 KiB."""
 REQUEST_DEADLINE_S = 30.0
-"""From a request's first byte, or the connection, to its last byte: 64 MiB at 20 Mbit/s."""
+"""From the connection, or a request's first byte, to its last: enough for 64 MiB at 20 Mbit/s."""
 
 
 class HttpConnection(H11Protocol):
-    """One connection, before it is a WebSocket or instead.
+    """One connection, until it is upgraded to a WebSocket, if ever.
 
     Args:
         max_connections: how many there may be, WebSockets among them.
@@ -40,9 +40,8 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._max_connections:
-            self._refuse(
-                503, f"there are {self._max_connections} connections already (max_connections)"
-            )
+            limit = f"{self._max_connections} connections already (limits.max_connections)"
+            self._refuse(503, f"there are {limit}")
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -62,11 +61,11 @@ class HttpConnection(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP, or has too large a head."""
+        """Answers what is not HTTP, or has too large a head."""
         self._refuse(400, f"{msg} Is its head larger than {MAX_HEAD_BYTES} bytes?")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Java's client offers HTTP/2 with every connection; HTTP/1.1 goes on without a word."""
+        """No warning: Java's client offers HTTP/2 with every connection, and is served HTTP/1.1."""
 
     def _refuse(self, code: int, message: str) -> None:
         body = encode_json(Refused("", code=code, message=message))
@@ -79,7 +78,7 @@ class HttpConnection(H11Protocol):
         self.transport.close()
 
     def _watch(self) -> None:
-        """Arms the deadline while a request is under way, and disarms it when it is there."""
+        """Sets the deadline while a request is coming in, and drops it once that is complete."""
         their_state = self.conn.their_state
         is_under_way = their_state is h11.SEND_BODY or (
             their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0]))
@@ -95,6 +94,6 @@ class HttpConnection(H11Protocol):
             self._deadline = None
 
     def _give_up(self) -> None:
-        logger.info("a request was not there after %g s; its connection is closed",
+        logger.info("a request was not complete after %g s; its connection is closed",
                     REQUEST_DEADLINE_S)  # fmt: skip
         self.transport.close()

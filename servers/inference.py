@@ -91,7 +91,7 @@ class Inference:
 
         Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
-        # Evaluation has a pass of its own, since the size of a batch shows in the last bits.
+        # Evaluation has a pass of its own: the size of a batch changes the outputs' last bits.
         passes: dict[tuple[str, bool, bool], list[SeatRequest]] = {}
         for step in steps:
             should_explore, is_training = step.should_explore, step.is_training

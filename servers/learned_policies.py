@@ -98,7 +98,7 @@ class LearnedPolicies:
 
 
 def is_lean(algo: Algorithm) -> bool:
-    """Whether its learner makes its batches in one pass, and says so by its own `is_lean`."""
+    """Whether its learner, by its attribute `is_lean`, makes its batches in one pass."""
     return getattr(algo.learner_group._learner, "is_lean", False)
 
 

@@ -1,6 +1,7 @@
 """The policies of a server, as `PolicyServer` sees them, whether they learn or not.
 
-`servers.learned_policies` has those that RLlib trains, `servers.fixed_policies` the others.
+`muxrl.servers.learned_policies` has those that RLlib trains, `muxrl.servers.fixed_policies` the
+others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Acting(Protocol):
     """Version of the weights in use; always 0 where nothing is learned."""
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
-        """Chooses the actions of many steps; `PendingStep.finish` takes them into force.
+        """Chooses the actions of many steps; `PendingStep.finish` puts them into effect.
 
         Returns:
             For each step its actions, one for each of its requests; and the version of the weights

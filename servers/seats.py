@@ -41,7 +41,7 @@ class StepView(NamedTuple):
 
 
 class SeatRequest(NamedTuple):
-    """What a policy is asked: one seat's action in one step."""
+    """Asks a policy for one seat's action in one step."""
 
     seat: Seat
     observation: Any
@@ -52,7 +52,7 @@ class SeatRequest(NamedTuple):
 
 
 class SeatAction(NamedTuple):
-    """What a policy answers: the action and all that goes with it."""
+    """A policy's answer: the action and all that goes with it."""
 
     action: Any
     """As the RLModule gave it."""
@@ -164,6 +164,6 @@ def _action_writer(space: gymnasium.Space) -> Callable[[Any], Any]:
         start = int(space.start)
         return lambda action: int(action) + start
     if isinstance(space, gymnasium.spaces.Box):
-        # Policies act in [-1, 1], RLlib's normalised actions; the simulation's range is wider.
+        # Policies act in [-1, 1], as RLlib normalises actions; the simulation has its own bounds.
         return lambda action: unsquash_action(np.asarray(action), space)
     return np.asarray

@@ -1,8 +1,7 @@
 """One policy server: policies that act in remote simulations and, mostly, learn from them.
 
-It has two threads, the event loop (network, recording, inference) and the learner (`Trainer`),
-beside its owner's. The two share the `Feed` and the weights. `muxrl.servers.policies` is what acts
-and learns; a server whose policies are fixed has no learner.
+It starts two threads: the event loop (network, recording, inference) and the learner (`Trainer`).
+They share the `Feed` and the weights. A server whose policies are fixed has no learner.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class PolicyServer:
             uvicorn.Config(
                 make_asgi_app(self._app),
                 loop="uvloop",
-                # uvicorn takes any such class, and passes on what its own are made with.
+                # Any such class will do; uvicorn calls it with the arguments of its own.
                 http=functools.partial(  # type: ignore[arg-type]
                     HttpConnection, max_connections=plan.limits.max_connections
                 ),
@@ -104,7 +103,7 @@ class PolicyServer:
         self._uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._serve, name="server", daemon=False)
 
-    # --- life ---------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------
 
     def start(self) -> str:
         """Starts to serve and to learn; returns the bound "host:port".

@@ -1,4 +1,4 @@
-"""Plain spaces to Gymnasium's, and observations to what an RLModule reads.
+"""Translates the protocol's spaces to Gymnasium's, and observations to what an RLModule reads.
 
 RLlib's default encoders read ``Box`` observations; everything else is flattened (one-hot for
 integers) as `gymnasium.spaces.utils.flatten` does it.
@@ -18,7 +18,7 @@ from muxrl.protocol import spaces as plain
 
 ACTION_MASK_KEY = plain.ACTION_MASK_KEY
 STATE_KEY = "state"
-"""RLlib's ``ENV_STATE``: the global state, where an agent's Dict observation brings it along."""
+"""RLlib's ``ENV_STATE``: the global state, where it is part of an agent's Dict observation."""
 
 
 def to_gymnasium(space: plain.Space) -> gymnasium.Space:

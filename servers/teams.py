@@ -63,8 +63,8 @@ class TeamSpec:
             observations in a row stand for it.
         marks_departed: whether that row ends with a 1 for every member that has departed. Where
             members also come late, zeros alone do not tell a member that has departed from one
-            that is still to come, and the mixer would value a death like a late arrival. Of no use
-            with a `state_size`.
+            that is still to come, and the mixer would value a death like a late arrival. Without
+            effect where there is a `state_size`.
 
     Raises:
         TeamProblem: no members, a member twice, a space missing or of another kind.

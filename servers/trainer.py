@@ -119,7 +119,7 @@ class Trainer:
                 if self._save_to is not None:
                     path, self._save_to = self._save_to, None
                     logger.info("checkpoint in %s", self.save(path))
-            logger.info("training finished after %d iterations; serving on", self.iteration)
+            logger.info("training finished after %d iterations; acting goes on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
         except Exception as error:  # the top of the thread: nothing else would report it

@@ -1,7 +1,7 @@
 """WebSocket, the transport of the step path: a frame is answered in the call that brings it in.
 
 ASGI would take each frame through a queue and two tasks. So this is an asyncio protocol around
-`websockets`' sans-I/O half, as on the client's side (`client.websocket`); uvicorn hands a
+`websockets`' sans-I/O half, as on the client's side (`muxrl.client.websocket`); uvicorn hands a
 connection over when it asks for the upgrade.
 """
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from tests.processes import MARK, assert_all_end
 
-# How long an example takes depends on how busy the machine is, not on the law that is tested.
+# How long an example takes depends on how busy the machine is, not on what is tested.
 settings.register_profile("muxrl", deadline=None)
 settings.load_profile("muxrl")
 

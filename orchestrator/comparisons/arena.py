@@ -58,7 +58,7 @@ class Player:
         home: the role that it was trained or written for.
         server: what it is served by; ``agents`` are those of the home role. Players of one label
             that are served by different settings are two.
-        run: whose policies they are, None for what nobody trained.
+        run: whose policies they are, None if they were not trained.
     """
 
     label: str
@@ -125,7 +125,7 @@ def _teams_of_role(
         if inside and len(inside) < len(members):
             raise CannotCompare(
                 f"run {run!r} has team {team!r} ({', '.join(members)}) of which role {role!r} is "
-                "only a part; a team's policy cannot be divided, so this role can meet nobody"
+                "only a part; a team's policy cannot be divided, so this role cannot play matches"
             )
         if inside and list(members) != [team]:  # a team of one, named after it, is made anyway
             groups[team] = list(members)

@@ -148,4 +148,4 @@ def _check_thresholds(thresholds: Mapping[str, float], subjects: Sequence[Subjec
     for key in thresholds:
         if key not in known:
             hint = did_you_mean(key, known) or f"; there are {listed(known)}"
-            raise CannotCompare(f"a threshold is given for {key!r}, whom nobody measures{hint}")
+            raise CannotCompare(f"a threshold is given for {key!r}, which is not measured{hint}")

@@ -42,7 +42,7 @@ class Comparison(Findings):
         Raises:
             OSError: the folder cannot be written to.
         """
-        # matplotlib takes a second to load, which who only reads a frame need not wait for.
+        # Here, since matplotlib takes a second to load, and frames do not need it.
         from muxrl.orchestrator.comparisons.output.page import write_page
 
         path = Path(folder)

@@ -1,8 +1,8 @@
 """From a config with patterns to the plan that each server process is started with.
 
-An agent belongs to exactly one server, and its server's plan (`orchestrator.config.server_plan`)
-says how that server plays it. A server's seed is made of the experiment's seed and the server's
-id, so that it stays the same when other servers are added, removed or moved.
+An agent belongs to exactly one server, and its server's plan says how it acts there (see
+`muxrl.orchestrator.config.server_plan`). A server's seed is made of the experiment's seed and the
+server's id, so that it stays the same when other servers are added, removed or moved.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class SimulationConfig:
     num_processes: int = 1
     """Simulation processes that run at the same time."""
     num_envs_per_process: int = 1
-    """Environments that each of these steps in turn."""
+    """Environments that each of these plays in lockstep: they share every message."""
     num_cpus: float = 0.5
     """Ray CPUs reserved by each process; logical, for placement only."""
     agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)

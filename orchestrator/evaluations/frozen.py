@@ -18,7 +18,7 @@ def freeze(
     Args:
         server: the one that learned.
         checkpoint: its folder.
-        trained_by: the algorithm, None if nobody knows.
+        trained_by: the algorithm, None if unknown.
         should_explore: whether stochastic policies are sampled; value-based ones are greedy in
             any case.
 
@@ -46,7 +46,7 @@ def freeze(
 def on_free_port(server: ServerConfig) -> ServerConfig:
     """Returns a server with fixed policies as muxrl serves it again, for itself alone.
 
-    The run's own port may be taken by the next run, and nobody else is to connect.
+    The run's own port may be taken by the next run, and no one else should connect.
     """
     return replace(server, host="127.0.0.1", port=0, token="")
 

@@ -35,7 +35,7 @@ class EvaluationPoint:
     returns: Mapping[str | None, AgentReturns]
     """By whose agents acted at random; None: all acted as learned."""
     time_s: float = math.nan
-    """Seconds of training before it; NaN where nobody wrote that down."""
+    """Seconds of training before it; NaN where it was not recorded."""
 
     def returns_of(self, agents: Sequence[str], replaced: str | None) -> Floats | None:
         """For each episode, the mean return over `agents`; None if that was not measured.

@@ -1,7 +1,7 @@
 """Evaluations of a run: when they are due, in which conditions, and where results go.
 
-Every server that learns is measured by its absence: the same episodes are played with all agents
-as learned, and once more for each such server with its agents random. In a game of several sides
+The same episodes are played with all agents as learned, and once more for each server that learns,
+with its agents random. In a game of several sides
 the return alone says little; the difference says what the learner is worth. Servers with fixed
 policies act in every condition.
 """

@@ -73,7 +73,7 @@ class ServerProcess:
         return ServerReport(self._server.status(), self._server.drain_records(), cpu_s)
 
     def finish_training(self, timeout_s: float) -> ServerReport:
-        """Ends learning; the server acts on with its last weights.
+        """Ends learning; the server goes on acting with its last weights.
 
         Raises:
             StillLearning: the update under way takes longer than that.
@@ -86,7 +86,7 @@ class ServerProcess:
         self._server.policies.save_soon(path)
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint of policies that have finished learning; of fixed ones there is none.
+        """Writes a checkpoint of policies that have finished learning; nothing for fixed ones.
 
         Raises:
             StillLearning: they have not finished.
@@ -180,12 +180,12 @@ class SimulationProcess:
 
 
 def first_seeds(seed: int, num_envs: int) -> Iterator[int | None]:
-    """Yields a seed for each environment's first reset, then None: its random numbers go on."""
+    """Yields a seed for each environment's first reset, then None, which draws on from there."""
     return itertools.chain((seed + i for i in range(num_envs)), itertools.repeat(None))
 
 
 class EvaluationProcess:
-    """A process that plays evaluation episodes, with one server's agents random or none.
+    """A process that plays evaluation episodes; the agents of one server may act at random.
 
     Args:
         simulation: what to make; one environment is enough here.
@@ -199,7 +199,7 @@ class EvaluationProcess:
         set_up(log_path)
         from muxrl.client.adapters import make_simulation
 
-        # A few in lockstep share every message; more would only make the last ones wait.
+        # A few in lockstep share every message; with more, all wait longer for the slowest.
         self._simulations = [make_simulation(simulation.env, simulation.kwargs) for _ in range(4)]
         self._servers = dict(servers)
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from muxrl.orchestrator.reports.plain_table import plain_table
 
 PLAIN_INTERVAL_S = 10.0
-"""Between lines where there is no terminal: seldom for CI logs, often enough to see it is alive."""
+"""Between lines where there is no terminal: few lines in CI logs, and signs of life."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ServerSnapshot:
     server_id: str
     algorithm: str
     phase: str = "starting"
-    """starting, collecting, updating, stopped..."""
+    """See `Status.phase`."""
     is_waiting: bool = False
     """Whether simulations wait for it."""
     env_steps: int = 0
@@ -40,7 +40,7 @@ class ServerSnapshot:
     weights_seq_no: int | None = 0
     """None: it does not learn."""
     policy_lag_mean: float | None = None
-    """In weights versions: the age of the policies whose actions were learned from."""
+    """By how many versions of the weights the actions of the last batch were behind."""
     loss: float | None = None
 
 
@@ -59,7 +59,7 @@ class Snapshot:
     """What ends the run: "100,000 env steps or 2 h"."""
     servers: Sequence[ServerSnapshot] = ()
     note: str = ""
-    """The latest event worth a line: "evaluating", "server 'prey' restarted"."""
+    """What else is going on: "evaluating"; "": nothing."""
 
 
 class Progress:

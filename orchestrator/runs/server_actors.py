@@ -107,7 +107,7 @@ class ServerActors:
             actor.save_soon.remote(folder.absolute())
 
     def finish_training(self) -> None:
-        """Ends learning; the servers act on with their last weights.
+        """Ends learning; the servers go on acting with their last weights.
 
         Raises:
             RunFailed: a server died, or its training failed.
@@ -137,7 +137,7 @@ class ServerActors:
         self._actors = {}
 
     def stop(self, *, should_save: bool) -> list[str]:
-        """Ends all servers, however they are.
+        """Ends all servers, whatever state they are in.
 
         Args:
             should_save: whether each writes its last checkpoint.

@@ -62,12 +62,12 @@ class SimulationActors:
         self._playing = {actor.run.remote(): name for name, actor in self._actors.items()}
 
     def watch(self, time_s: float, find_cause: Callable[[], RunFailed | None]) -> None:
-        """Sleeps, or until a simulation ends, which is the end of the run: it should play on.
+        """Sleeps, unless a simulation ends, which it never should: then the run fails.
 
         Args:
             time_s: how long.
-            find_cause: asked first why a simulation failed: where a server died, the simulations
-                fail, too, and the cause is to be told, not the consequence.
+            find_cause: says whether a server has died. Simulations then fail, too, and the run
+                reports the cause, not the consequence.
 
         Raises:
             RunFailed: a simulation ended.

@@ -71,7 +71,7 @@ class Tally:
 
     @property
     def cpu_s(self) -> float:
-        """Processor seconds of all servers and simulations together; evaluation's own not."""
+        """Processor seconds of all servers and simulations together, without evaluations."""
         return sum(self.cpu_s_of.values())
 
     def tick(self) -> None:
@@ -84,7 +84,7 @@ class Tally:
         return self._server_rates.setdefault(server_id, StepRate()).add(self.time_s, num_env_steps)
 
     def record(self) -> dict[str, Any]:
-        """Returns the joint record of this moment; see `muxrl.orchestrator.records.metrics`."""
+        """Returns the joint record as of now; see `muxrl.orchestrator.records.metrics`."""
         agents = sorted({agent for returns in self._recent for agent in returns})
         means = {}
         for agent in agents:

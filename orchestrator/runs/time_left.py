@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StopCondition:
-    """Something that grows until the run stops.
+    """A quantity that grows until it ends the run.
 
     Time itself is one: ``StopCondition(time_s, limit_s, per_s=1.0)``.
     """
 
     now: float
-    """How much there is."""
+    """Its value."""
     limit: float
-    """How much ends the run."""
+    """The value that ends the run."""
     per_s: float
-    """How much a second adds, at the present rate."""
+    """By how much it grows in a second, at the present rate."""
 
 
 def time_left_s(conditions: Iterable[StopCondition]) -> float | None:

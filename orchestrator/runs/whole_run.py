@@ -99,12 +99,12 @@ def run_experiment(
     with interruptible():
         with (
             MetricsWriter(folder, experiment.config.tensorboard) as metrics,
-            contextlib.ExitStack() as way_out,
+            contextlib.ExitStack() as cleanup,
         ):
             run = Run(experiment, folder, metrics)
             try:
                 try:
-                    scheduling = way_out.enter_context(_ray(experiment, say))
+                    scheduling = cleanup.enter_context(_ray(experiment, say))
                     _play(run, scheduling, say, show_progress)
                 finally:
                     ignore_signals()
@@ -114,7 +114,7 @@ def run_experiment(
                 outcome, problem = "failed", str(error)
             finally:
                 unsaved = run.stop()
-                way_out.close()
+                cleanup.close()
         # A failed run reports its cause, not the consequences.
         if unsaved and outcome != "failed":
             outcome = "failed" if outcome == "done" else outcome

@@ -1,4 +1,4 @@
-"""What each worker process of a run does first: its log file, the user's modules, its garbage."""
+"""What each worker process of a run does first: log file, user's modules, garbage collector."""
 
 from __future__ import annotations
 

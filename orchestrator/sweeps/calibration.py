@@ -71,9 +71,9 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
     )
     with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
         folder = make_folder(replace(experiment, config=config), Path(temporary) / "run")
-        with MetricsWriter(folder, tensorboard=False) as metrics, contextlib.ExitStack() as way_out:
+        with MetricsWriter(folder, tensorboard=False) as metrics, contextlib.ExitStack() as cleanup:
             run = Run(replace(experiment, config=config), folder, metrics)
-            way_out.callback(_stop, run)
+            cleanup.callback(_stop, run)
             began_at = time.monotonic()
             run.start()
             start_s = time.monotonic() - began_at

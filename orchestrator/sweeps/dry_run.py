@@ -50,7 +50,7 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
 def _timing_text(timing: Timing) -> str:
     each = f"{timing.env_steps_per_s:,.0f} env steps/s, {timing.start_s:.0f} s to start"
     if timing.trial_s is None:
-        return f"{each}; nobody can tell when it would stop"
+        return f"{each}; it cannot be told when it would stop"
     return f"{each}, {duration(timing.trial_s)} a trial, {timing.num_trials} of them"
 
 

@@ -116,10 +116,10 @@ def _run(
         trial_log.close()
         return SweepResult(folder.path, tuple(trial_log.records), plan.config)
     is_interrupted = False
-    with interruptible(), contextlib.ExitStack() as way_out:
+    with interruptible(), contextlib.ExitStack() as cleanup:
         try:
             try:
-                lock.note(way_out.enter_context(sweep_ray(plan)))
+                lock.note(cleanup.enter_context(sweep_ray(plan)))
                 claim_signals()
                 for note in placement_notes(plan):
                     say(note, soft_wrap=True, highlight=False)
@@ -130,9 +130,9 @@ def _run(
             is_interrupted = True
         finally:
             trial_log.close()
-            way_out.close()
+            cleanup.close()
             lock.note(None)
-    # Tune also ends of itself when it is told to (SIGUSR1).
+    # Tune also ends by itself, on SIGUSR1.
     is_interrupted |= any(not record.is_over for record in trial_log.records)
     return SweepResult(folder.path, tuple(trial_log.records), plan.config, is_interrupted)
 

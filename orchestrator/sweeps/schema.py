@@ -14,7 +14,7 @@ TOTAL = "total"
 
 @dataclass
 class AlgorithmTemplate(ServerConfig):
-    """A server but for its agents, which a role brings. It has all keys of `servers.SERVER`."""
+    """A server without agents: they come from the role. It has all keys of `servers.SERVER`."""
 
     algorithm: str = ""
     """Name of a registered algorithm; "" takes the template's own name: `qmix: {}`."""
@@ -32,7 +32,7 @@ class AssignmentsConfig:
     """Combinations to leave out: mappings of role to a template, a pattern or a list of them. An
     assignment is left out if all of a mapping is true of it."""
     require: list[dict[str, Any]] = field(default_factory=list)
-    """The same the other way round: only what at least one mapping is true of is kept."""
+    """The reverse: only combinations that match at least one of these mappings are kept."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class SchedulerConfig:
     grace_env_steps: int | None = None
     """Env steps before a trial may be ended; null: a tenth of the budget."""
     reduction_factor: float = 4.0
-    """For asha: at each rung the best of so many go on."""
+    """For asha: at each rung the best one in so many goes on."""
     min_samples: int = 3
     """For median: trials that must have got as far before one is compared with them."""
 
@@ -110,16 +110,16 @@ class SweepConfig:
     metric: MetricConfig = field(default_factory=MetricConfig)
     """What is compared."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    """Early ends."""
+    """Which trials are ended early."""
     searcher: str = "random"
     """"random": all is drawn before the start; "optuna": later draws learn from earlier trials."""
     max_concurrent: int | None = None
-    """Trials at the same time; null: as many as there are CPUs for. A number given here is meant:
-    a local Ray is then told of as many CPUs as it takes."""
+    """Trials at the same time; null: as many as there are CPUs for. With a number,
+    a local Ray declares as many CPUs as that takes."""
     report_interval_s: float = 5.0
     """Seconds between two reports of a trial to Tune."""
     calibration_s: float = 10.0
-    """Seconds that `--dry-run` plays with each assignment, to tell how long all takes; 0: none."""
+    """Seconds that `--dry-run` plays with each assignment, to estimate the sweep's time; 0: not."""
     sweeps_dir: str = "sweeps"
     """Directory in which every sweep gets a directory of its own."""
     address: str = ""

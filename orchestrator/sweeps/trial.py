@@ -32,7 +32,7 @@ from muxrl.orchestrator.sweeps.trial_record import Status, TrialRecord, TrialSpe
 from muxrl.orchestrator.user_modules import find_user_modules
 
 METRIC = "return"
-"""What Tune knows the metric as."""
+"""The metric's name in Tune's results."""
 METRIC_ENV_STEPS = "metric_env_steps"
 """Env steps of training before the metric was measured: what schedulers compare at."""
 IS_FINISHED = "is_finished"

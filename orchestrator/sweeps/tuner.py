@@ -115,7 +115,7 @@ def _scheduler(config: SweepConfig) -> Any:
             max_t=budget,
             grace_period=grace,
             reduction_factor=scheduler.reduction_factor,
-            # The run ends of itself, and only after its final evaluation.
+            # The run ends by itself, and only after its final evaluation.
             stop_last_trials=False,
         )
     return tune.schedulers.MedianStoppingRule(

@@ -35,7 +35,7 @@ class PendingStep:
     """Whether its actions could not be computed; its client may ask again, or never."""
 
     def finish(self, chosen: Sequence[SeatAction], weights_seq_no: int) -> Actions:
-        """Takes the action of each request into force, and returns the answer.
+        """Puts the actions into effect, and returns the answer.
 
         Args:
             chosen: the actions, in the order of the requests.

@@ -1,4 +1,4 @@
-"""One episode, recorded seat by seat for RLlib's learners.
+"""Records one episode, seat by seat, for RLlib's learners.
 
 Each seat has a track, which becomes a `SingleAgentEpisode` when a chunk is delivered, inside a
 `MultiAgentEpisode`. RLlib's own `MultiAgentEpisode.add_env_step` and `cut` do not fit a server: an
@@ -155,7 +155,7 @@ class Recorder:
         for seat_id in terminated | truncated:
             track = tracks.get(seat_id)
             if track is not None:
-                if track.open_action is not None:  # nobody bootstraps from this repetition
+                if track.open_action is not None:  # terminated, so this is not bootstrapped from
                     track.observe(track.observations[-1])
                 track.is_terminated = seat_id in terminated
                 track.is_truncated = seat_id in truncated

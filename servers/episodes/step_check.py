@@ -1,7 +1,7 @@
 """Checks a message against what its server declared, before anything of it is recorded.
 
 A step is checked as a whole, so that a refused one leaves the episode as it was: the client can
-mend it and send the same `t` again.
+correct it and send the same `t` again.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class StepCheck:
         else:
             terminated |= rest
         state = None
-        # The state is looked at only beside a final observation of an agent that ends now.
+        # The state is read only beside a final observation of an agent that ends now.
         if self._state_space is not None and message.t > 0 and finals and (terminated or truncated):
             state = self._state(message.state)
         return CheckedStep({}, finals, {}, message.rewards, terminated, truncated, state)

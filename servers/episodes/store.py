@@ -64,7 +64,7 @@ class EpisodeStore:
         needs_whole_episodes: batches hold ended episodes only (QMIX), else whatever there is.
         lookback: see `Recorder`.
         policy_for: RLlib's agent-to-module mapping function.
-        recorder: what writes an episode down.
+        recorder: records one episode.
     """
 
     def __init__(

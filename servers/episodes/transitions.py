@@ -7,7 +7,7 @@
                 and the observations that are acted on next
     end         the same, without observations to act on
 
-Each is recorded only after everything in it that may be refused has been looked at.
+Nothing of it is recorded before everything that may be refused has been checked.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ class Transitions:
         self._weights_seq_no = weights_seq_no
 
     def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
-        """Counts what other servers' agents brought about before this server's first action.
+        """Counts rewards and ends from before this server's first action.
 
-        No action of this server's is credited with such rewards: they are in the returns only.
+        Other servers' agents brought them about, so such rewards are in the returns only.
         """
         self._sum(rewards)
         self._mark_done(done)
@@ -163,7 +163,7 @@ class Transitions:
         # Beside its own final observation, a seat that ends sees what the others see now.
         last_seen = {**step.observations, **finals} if finals else {}
         # A truncated agent is still observed, so that its value is bootstrapped. One that
-        # terminates beside it is not, as if that had been a step earlier.
+        # terminates in the same step is not: it counts as departed already.
         departed = self.agents_done | (step.terminated - step.truncated)
         if_terminated = StepView(last_seen, step.state, departed)
         present = {agent_id: o for agent_id, o in last_seen.items() if agent_id not in departed}

@@ -1,6 +1,6 @@
 """What is known of a fixed algorithm before it acts: its settings, and what is wrong with them.
 
-Whatever acts is imported where it is needed, so that naming these algorithms loads no RLlib.
+What acts is imported only when it is made, so that naming these algorithms loads no RLlib.
 """
 
 from __future__ import annotations

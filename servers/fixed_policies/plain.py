@@ -1,6 +1,6 @@
-"""Policies that are plain functions: observations as the simulation sent them, its own actions.
+"""Policies that are plain functions, from the simulation's observations to its actions.
 
-Nothing is flattened, normalised or stacked on the way, as it is for networks. Each agent has a
+Nothing is flattened, normalised or stacked between, as it is for networks. Each agent has a
 new policy in each episode, so that what a policy remembers ends with its episode.
 """
 

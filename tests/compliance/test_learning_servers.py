@@ -30,7 +30,7 @@ def flat(weights: Any) -> dict[str, bytes]:
 
 
 def weights(server: PolicyServer) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Returns what the learner has learnt, and what acts."""
+    """Returns what the learner has learned, and what acts."""
     assert isinstance(server.policies, LearnedPolicies)
     learner = server.policies.algo.learner_group._learner
     acting = server.policies.algo.env_runner
@@ -73,11 +73,11 @@ def test_evaluation_changes_no_weight_and_counts_no_step(
         status = server.status()
         assert (status.iteration, status.num_env_steps, status.num_episodes) == (1, 45, 1)
         assert server.status().problem == ""
-        learnt = weights(server)
-        assert all(new != old for new, old in zip(learnt, before, strict=True))
+        learned = weights(server)
+        assert all(new != old for new, old in zip(learned, before, strict=True))
 
         play(client, 30, is_training=False)
-        assert weights(server) == learnt
+        assert weights(server) == learned
         assert server.status().num_env_steps == 45
         assert client.num_mismatches == 0
 

@@ -21,6 +21,8 @@ SETTINGS = re.compile(r"<!-- settings of (\w+) -->\n\n\|.*\|\n\|[-|]+\|\n((?:\|.
 PATH = re.compile(
     r"`((?:protocol|client|servers|orchestrator|experiments|benchmarks|tests)/[\w/.-]*)`"
 )
+# A function of a file, `path/file.py:name` or `path/file.py:Class.name`.
+FUNCTION = re.compile(r"`([\w/]+\.py):([\w.]+)`")
 ALGORITHM_HEADINGS = [
     "What it is",
     "Source",
@@ -168,4 +170,27 @@ def test_the_rooms_of_the_architecture_are_the_folders() -> None:
         path for path in (ROOT / "orchestrator").iterdir() if (path / "__init__.py").exists()
     ]
     missing = [path.name for path in folders if f"orchestrator/{path.name}/" not in rooms]
+    assert not missing
+
+
+def functions_of(path: Path) -> set[str]:
+    """Returns the functions of a file, methods as ``Class.name``."""
+    tree = ast.parse(path.read_text())
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    found = {(f"{c.name}.", node) for c in classes for node in c.body}
+    found |= {("", node) for node in tree.body}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return {prefix + node.name for prefix, node in found if isinstance(node, kinds)}
+
+
+def test_the_functions_on_the_way_of_an_observation_and_a_reward_exist() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    ways = [
+        page.split(f"\n## One {what}'s way\n")[1].split("\n## ")[0]
+        for what in ("observation", "reward")
+    ]
+    named = [FUNCTION.findall(way) for way in ways]
+    assert len(named[0]) > 40
+    assert len(named[1]) > 10
+    missing = [f"{p}:{f}" for p, f in [*named[0], *named[1]] if f not in functions_of(ROOT / p)]
     assert not missing

@@ -183,8 +183,8 @@ def greedy_return(config: str, measure: Measure, env_steps: int, server: dict[st
 @pytest.mark.learning
 @pytest.mark.usefixtures("running_ray")
 def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
-    learnt = greedy_return("unlike_cues", evaluated(100), 8_000, {"team_reward": "mean"})
-    assert learnt > 15  # random 3.8; 9.6 is the most that two actions each could bring
+    learned = greedy_return("unlike_cues", evaluated(100), 8_000, {"team_reward": "mean"})
+    assert learned > 15  # random 3.8; 9.6 is the most that two actions each could bring
 
 
 @pytest.mark.learning
@@ -192,7 +192,7 @@ def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
 @pytest.mark.timeout(240)
 def test_a_team_whose_members_arrive_late_and_die_learns_to_live() -> None:
     # Long enough to see that it is not lost again when hardly anybody dies any more.
-    learnt = greedy_return(
+    learned = greedy_return(
         "sentries", evaluated(100, combine=sum), 30_000, {"late_members": "allow"}
     )
-    assert learnt > 28  # random 5; 12 by the captain alone; 30 if nobody dies
+    assert learned > 28  # random 5; 12 by the captain alone; 30 if nobody dies

@@ -24,7 +24,7 @@ _SETTINGS = {
 
 
 @pytest.mark.parametrize("name", _SETTINGS)
-def test_no_unavailable_action_is_ever_taken_and_the_best_available_is_learnt(name: str) -> None:
+def test_no_unavailable_action_is_ever_taken_and_the_best_available_is_learned(name: str) -> None:
     overrides = [
         "simulation.kwargs.is_strict=true",
         "servers.s.agents=['*']",

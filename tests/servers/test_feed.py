@@ -35,12 +35,12 @@ def test_with_nothing_ahead_the_gate_is_shut_from_a_complete_batch_to_its_weight
     feed.put(batch("one"))
     assert not feed.is_open
     assert feed.take() == ["one"]
-    assert not feed.is_open, "it is being learnt"
+    assert not feed.is_open, "it is being learned"
     feed.finish_learning()
     assert feed.is_open
 
 
-def test_one_batch_is_collected_while_one_is_learnt() -> None:
+def test_one_batch_is_collected_while_one_is_learned() -> None:
     feed = Feed(max_ahead=1)
     feed.put(batch("one"))
     assert feed.is_open
@@ -154,12 +154,12 @@ def test_who_comes_first_is_let_through_first_and_only_while_the_gate_is_open() 
 
 def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
     feed = Feed(max_ahead=0)
-    learnt: list[Any] = []
+    learned: list[Any] = []
 
     def learn() -> None:
         try:
             while True:
-                learnt.append(feed.take()[0])
+                learned.append(feed.take()[0])
         except FeedClosed:
             return
 
@@ -167,7 +167,7 @@ def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
         feed.bind(asyncio.get_running_loop())
         for i in range(200):
             await wait_open(feed)
-            assert len(learnt) == i, "all before are learnt"
+            assert len(learned) == i, "all before are learned"
             feed.put(cast(list[Chunk], [i]))
         await wait_open(feed)
 
@@ -175,7 +175,7 @@ def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
     asyncio.run(asyncio.wait_for(serve(), PATIENCE_S))
     feed.close()
     learner.result(PATIENCE_S)
-    assert learnt == list(range(200))
+    assert learned == list(range(200))
 
 
 def test_a_loop_that_is_gone_does_not_matter() -> None:

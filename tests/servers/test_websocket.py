@@ -283,7 +283,7 @@ def test_an_answer_that_cannot_travel_ends_its_connection_and_raises_nothing(
     assert "TypeError: a object cannot travel" in caplog.text
 
 
-def test_a_rim_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_app_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     app = HoldingApp(holds=False)
     talk = Talk(app)
     talk.server.pause_writing()

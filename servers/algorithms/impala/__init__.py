@@ -1,4 +1,4 @@
-"""IMPALA and APPO without RLlib's asynchrony: a batch is learnt when it arrives."""
+"""IMPALA and APPO without RLlib's asynchrony: a batch is learned when it arrives."""
 
 from muxrl.servers.algorithms.impala.impala import APPO, IMPALA, APPOConfig, IMPALAConfig
 

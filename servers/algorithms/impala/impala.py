@@ -3,8 +3,8 @@
 RLlib's IMPALA samples, batches and learns in separate processes and threads, so that none of them
 waits. A policy server does so already: it serves while it learns, and V-trace corrects for samples
 of older weights. RLlib's asynchrony on top would only add lag (weights come one update late, after
-every second update) and a third thread. Here a batch is learnt when it arrives, and the new weights
-are in use at once.
+every second update) and a third thread. Here a batch is learned when it arrives, and the new
+weights are in use at once.
 
 IMPALA: Espeholt et al. 2018 (arXiv 1802.01561). APPO, as RLlib has it, is IMPACT: Luo et al. 2020
 (arXiv 1912.00167), PPO's clipped ratio against a target policy, with V-trace.
@@ -60,7 +60,7 @@ class APPOConfig(rllib_appo.APPOConfig):
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or APPO)
         _run_in_place(self)
-        # Batches are learnt as they come; more would only lengthen the target's interval.
+        # Batches are learned as they come; more would only lengthen the target's interval.
         self.circular_buffer_num_batches = 1
 
     def get_default_learner_class(self) -> type:

@@ -82,7 +82,7 @@ class MAPPOConfig(PPOConfig):
                 is the squared error throughout.
             **kwargs: PPO's. ``vf_clip_param`` has the paper's meaning, not RLlib's: how far a
                 value may move from its old one in one update, in the critic's units, before the
-                loss stops to reward it; None does not clip.
+                loss stops rewarding it; None does not clip.
 
         Returns:
             This config.

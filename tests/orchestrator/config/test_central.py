@@ -89,7 +89,7 @@ def test_all_agents_observe_one_state_or_none() -> None:
     assert plan_of({"a": told, "b": SEES}, use_global_state=False).state_size is None
 
 
-def test_images_and_recurrent_networks_are_refused_with_a_way_out() -> None:
+def test_images_and_recurrent_networks_are_refused_with_an_alternative() -> None:
     (image,) = problems_of({"a": Box((4, 4, 3))})
     assert "MAPPO cannot read the observation space" in image
     assert "flatten the observation first" in image

@@ -1,4 +1,4 @@
-"""Laws of patterns: what they match, and in which order."""
+"""Properties of patterns: what they match, and in which order."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -354,7 +354,7 @@ def test_problems_of_all_servers_come_together():
     assert len(problems_of(servers)) == 3
 
 
-# --- laws and whole configs -------------------------------------------------------------
+# --- properties and whole configs -------------------------------------------------------
 
 
 @given(

@@ -1,4 +1,4 @@
-"""What compares algorithms: hand-worked cases, laws, and how often intervals cover."""
+"""What compares algorithms: hand-worked cases, properties, and how often intervals cover."""
 
 import math
 
@@ -177,7 +177,7 @@ def test_the_coverage_that_reports_warn_of(num_runs: int, covers: float) -> None
 
 
 def test_paired_differences_cover_with_three_seeds_in_each_of_two_contexts() -> None:
-    """What `side_by_side` says of differences: widened, so that few seeds are no excuse."""
+    """What a comparison says of differences: widened, so that few seeds are no excuse."""
     rng, hits = np.random.default_rng(3), 0
     for trial in range(500):
         differences = [rng.normal(0.0, 1.0, 3), rng.normal(0.0, 1.0, 3)]

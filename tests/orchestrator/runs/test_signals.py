@@ -45,7 +45,7 @@ def test_only_the_first_signal_interrupts(first):
         _tell(signal.SIGINT)
 
 
-def test_a_way_out_is_left_alone():
+def test_a_shutdown_is_left_alone():
     with interruptible():
         ignore_signals()
         _tell(signal.SIGINT)
@@ -84,7 +84,7 @@ with interruptible():
 
 @pytest.mark.ray
 def test_rays_end_leaves_signals_as_they_are():
-    """Its crash handler would put SIGTERM back to its default, in the middle of a way out."""
+    """Its crash handler would put SIGTERM back to its default, in the middle of a shutdown."""
     done = subprocess.run(
         [sys.executable, "-c", RAY_SHUT_DOWN], capture_output=True, text=True, timeout=120
     )

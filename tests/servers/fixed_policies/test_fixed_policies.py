@@ -43,7 +43,7 @@ def make(plan: ServerPlan) -> FixedPolicies:
 
 
 def finish(policies: FixedPolicies, pending: PendingStep) -> Actions:
-    """Acts, and takes the actions into force."""
+    """Acts, and puts the actions into effect."""
     (chosen,), weights_seq_no = policies.acting.act([pending])
     return pending.finish(chosen, weights_seq_no)
 

@@ -116,7 +116,7 @@ def test_values_of_a_constant_reward(
     ("name", "settings", "num_updates"),
     [("IMPALA", {}, 1), ("APPO", {"circular_buffer_iterations_per_batch": 3}, 3)],
 )
-def test_a_batch_is_learnt_on_arrival_and_its_weights_are_used_at_once(
+def test_a_batch_is_learned_on_arrival_and_its_weights_are_used_at_once(
     name: str, settings: dict[str, Any], num_updates: int
 ) -> None:
     algo, feed = build(name, **settings)
@@ -126,9 +126,9 @@ def test_a_batch_is_learnt_on_arrival_and_its_weights_are_used_at_once(
         algo.training_step()
         assert runner.inference.weights_seq_no == i * num_updates
         assert feed.is_open
-        learnt = algo.learner_group._learner.module["a"].state_dict()
+        learned = algo.learner_group._learner.module["a"].state_dict()
         for key, weights in runner.module["a"].state_dict().items():
-            assert torch.equal(weights, learnt[key]), key
+            assert torch.equal(weights, learned[key]), key
     assert not [t for t in threading.enumerate() if "Learner" in t.name]
     algo.stop()
 
