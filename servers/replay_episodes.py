@@ -8,27 +8,7 @@ one agent both counts are the same.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
-
-
-class _EveryStep:
-    """Maps agent steps to env steps, here the same; RLlib looks them up for a metric.
-
-    RLlib's own list is searched for every sampled step, and is wrong once the beginning of an
-    episode has left the buffer before its end was added.
-    """
-
-    @property
-    def data(self) -> _EveryStep:
-        return self
-
-    def index(self, agent_t: int) -> int:
-        return agent_t
-
-    def __getitem__(self, item: Any) -> tuple[()]:
-        return ()
 
 
 def by_agent(episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
@@ -49,7 +29,8 @@ def by_agent(episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
         single.multi_agent_episode_id = alone.id_
         alone.agent_episodes = {agent_id: single}
         alone.agent_t_started[agent_id] = single.t_started
-        alone.env_t_to_agent_t[agent_id] = _EveryStep()
+        # Agent steps are env steps here, so nothing looks this up; a list would grow with them.
+        alone.env_t_to_agent_t[agent_id] = ()
         alone.env_t = single.t
         alone.is_terminated, alone.is_truncated = single.is_terminated, single.is_truncated
         episodes.append(alone)
