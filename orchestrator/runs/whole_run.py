@@ -55,7 +55,7 @@ class RunResult:
     time_s: float
     """From the first training step to the last."""
     report: Report | None = field(repr=False)
-    """Who learned what; None if the run never began to play."""
+    """Who learned what; None if the run never began to play, or it cannot be written."""
 
     @property
     def exit_code(self) -> int:
@@ -110,7 +110,7 @@ def run_experiment(
                     ignore_signals()
             except KeyboardInterrupt:
                 outcome, problem = "interrupted", "interrupted; what was measured is kept"
-            except RunFailed as error:
+            except (RunFailed, OSError) as error:  # OSError: of the run directory's files
                 outcome, problem = "failed", str(error)
             finally:
                 unsaved = run.stop()
@@ -120,9 +120,13 @@ def run_experiment(
             outcome = "failed" if outcome == "done" else outcome
             problem = "; ".join(filter(None, [problem, *unsaved]))
         if run.has_started:
-            report = write_report(folder)
-            if console is not None:
-                print_report(report, console)
+            try:
+                report = write_report(folder)
+            except OSError as error:
+                outcome = "failed" if outcome == "done" else outcome
+                problem = "; ".join(filter(None, [problem, f"the report is not whole: {error}"]))
+        if report is not None and console is not None:
+            print_report(report, console)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
 

@@ -164,11 +164,14 @@ class Trial(tune.Trainable):
             return []
         self._is_over = True
         unsaved = run.stop()
-        if unsaved and status != "failed":
-            status, cause = "failed" if status == "done" else status, "; ".join(unsaved)
         self._metrics.close()
         if run.has_started:
-            write_report(self._folder)
+            try:
+                write_report(self._folder)
+            except OSError as error:
+                unsaved.append(f"the report is not whole: {error}")
+        if unsaved and status != "failed":
+            status, cause = "failed" if status == "done" else status, "; ".join(unsaved)
         result = self._result(run)
         record = replace(
             TrialRecord.of(spec),

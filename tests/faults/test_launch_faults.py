@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +148,27 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run(launch: Callable[...,
     for name in ("ppo", "a2c"):
         assert f"no checkpoint of server '{name}'" in run.output
     assert_readable(run)
+    run.assert_nothing_is_left()
+
+
+def test_a_full_disk_ends_a_run_by_name(launch: Callable[..., Run]) -> None:
+    run = launch(config() | {"tensorboard": True, "checkpoint": {"at_end": True}})
+    run.wait_for_learning()
+    # For the process that writes metrics and the report; servers find room for their checkpoints.
+    room = 1_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
+    resource.prlimit(run.popen.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    assert run.wait(PATIENCE_S) == 1, run.output
+    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    assert f"cannot write to {run.folder / 'metrics'}" in problem
+    assert "File too large; nothing is lost up to env step " in problem
+    assert "the report is not whole" in problem  # its picture is larger than that
+    assert "nothing more is written for TensorBoard" in run.output
+    assert "Traceback" not in run.output
+    assert_readable(run)
+    for path in (run.folder / "metrics").iterdir():
+        assert path.read_bytes().endswith(b"\n")
+    for name in ("ppo", "a2c"):
+        assert (run.folder / "checkpoints" / name / "last").is_dir()
     run.assert_nothing_is_left()
 
 
