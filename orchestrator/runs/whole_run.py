@@ -78,7 +78,7 @@ def run_experiment(
 ) -> RunResult:
     """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
 
-    Ctrl-C and SIGTERM end it cleanly; what was measured is kept.
+    Ctrl-C, SIGTERM and SIGHUP end it cleanly; what was measured is kept.
 
     Args:
         experiment: resolved.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import json
 import os
 import resource
+import select
 import signal
+import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,15 +88,16 @@ class Run(Started):
 def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]], Run]]:
     runs: list[Run] = []
 
-    def start(experiment: dict[str, Any]) -> Run:
+    def start(experiment: dict[str, Any], *options: str, **streams: Any) -> Run:
         path = tmp_path / "hurt.yaml"
         path.write_text(yaml.safe_dump(experiment))
         folder = tmp_path / "run"
         runs.append(
             Run.of_command(
-                ["launch", str(path), "--run-dir", str(folder), "--no-progress"],
+                ["launch", str(path), "--run-dir", str(folder), *(options or ["--no-progress"])],
                 mark=tmp_path.name,
                 temporary=temporary,
+                **streams,
             )
         )
         runs[-1].folder = folder
@@ -147,6 +153,60 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run(launch: Callable[...,
     assert run.wait(PATIENCE_S) == 1, run.output
     for name in ("ppo", "a2c"):
         assert f"no checkpoint of server '{name}'" in run.output
+    assert_readable(run)
+    run.assert_nothing_is_left()
+
+
+@contextlib.contextmanager
+def _read(descriptor: int) -> Iterator[None]:
+    """Reads what comes, so that nobody waits to write it."""
+    is_over = threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            if select.select([descriptor], [], [], 0.1)[0]:
+                os.read(descriptor, 65_536)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        reader.join()
+
+
+def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch: Callable[..., Run]) -> None:
+    """As a dropped ssh does: SIGHUP to all of its processes, and no output from then on."""
+    master, terminal = os.openpty()
+    run = launch(
+        config() | {"checkpoint": {"at_end": True}},
+        "--address=",  # with the live table
+        **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    with _read(master):
+        run.wait_for_learning()
+    os.close(master)  # the system tells all processes of the terminal
+    assert run.wait() == 130
+    assert_readable(run)
+    for name in ("ppo", "a2c"):
+        assert (run.folder / "checkpoints" / name / "last").is_dir()
+    run.assert_nothing_is_left()
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(launch: Callable[..., Run]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = launch(
+        config() | {"stop": {"env_steps": 2_000}},
+        "--address=",
+        stdout=writer,
+        stderr=writer,
+    )
+    os.close(writer)
+    assert run.wait(PATIENCE_S) == 0
     assert_readable(run)
     run.assert_nothing_is_left()
 
