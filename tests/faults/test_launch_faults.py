@@ -109,9 +109,20 @@ def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]
 
 
 def assert_readable(run: Run) -> None:
-    """Asserts that the run directory holds a report and can be read back."""
+    """Asserts that the run directory holds a report, can be read back, and says how it ended."""
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary
+    status = json.loads((run.folder / "status.json").read_text())
+    state = {0: "done", 1: "failed", 130: "interrupted"}[run.popen.returncode]
+    assert (status["state"], summary["states"]) == (state, [state])
+    assert status["pid"] == run.popen.pid
+    assert status["ended_at"] >= status["started_at"]
+    if state == "done":
+        assert status["cause"] == ""
+    else:
+        assert status["cause"].startswith(summary["causes"][0])
+        assert (
+            f"ended as {state}: {summary['causes'][0]}" in (run.folder / "summary.md").read_text()
+        )
     folder = RunDirectory.open(run.folder)
     assert (folder.path / "config.yaml").exists()
     for name in ("ppo", "a2c"):
