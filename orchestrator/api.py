@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
+from muxrl.orchestrator.runs.lasting_output import lasting_output
 from muxrl.orchestrator.runs.whole_run import RunResult, run_experiment
 
 if TYPE_CHECKING:
@@ -41,12 +42,13 @@ def launch(
         raise TypeError("overrides go on top of a file; change the ExperimentConfig instead")
     from rich.console import Console
 
-    return run_experiment(
-        prepare(config),
-        None if run_dir is None else Path(run_dir),
-        show_progress=show_progress,
-        console=Console() if show_progress else None,
-    )
+    with lasting_output():
+        return run_experiment(
+            prepare(config),
+            None if run_dir is None else Path(run_dir),
+            show_progress=show_progress,
+            console=Console() if show_progress else None,
+        )
 
 
 def sweep(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -11,8 +12,12 @@ from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands import compare, evaluate, experiment, report, sweep
 from muxrl.orchestrator.errors import ConfigError, exit_code_of, is_expected
 from muxrl.orchestrator.extras import missing_extra
+from muxrl.orchestrator.runs.lasting_output import lasting_output
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
+
+_LONG_COMMANDS = frozenset({"launch", "serve", "sweep"})
+"""Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv: the arguments without the program's name. None takes those of this process, which
-            then does nothing else: Ctrl-C and SIGTERM end the command, and once it is done they
-            are ignored.
+            then does nothing else: Ctrl-C, SIGTERM and SIGHUP end the command, and once it is
+            done they are ignored.
 
     Raises:
         SystemExit: the command line itself is wrong (2), or help or the version was asked for (0).
@@ -43,6 +48,12 @@ def _run(argv: Sequence[str]) -> int:
         sys.stderr.write(f"muxrl: {lacking}\n")
         return exit_codes.REFUSED
     prefer_installed_modules()
+    is_long = args.command in _LONG_COMMANDS
+    with lasting_output() if is_long else contextlib.nullcontext():
+        return _execute(args)
+
+
+def _execute(args: argparse.Namespace) -> int:
     try:
         return int(args.execute(args))
     except ConfigError as error:

@@ -11,7 +11,8 @@
     │   ├── CannotCompare       2  the runs cannot be compared in this way
     │   └── DifferentRuns       2  the runs are not seeds of one experiment
     ├── RunFailed               1  a process of the run died or gave up: read its log
-    │   └── NoPlace             1  the Ray cluster has no room: wait, or reserve less
+    │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
+    │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
     ├── SweepIsRunning          1  another process runs this sweep: wait, or stop it
     └── MalformedMetrics        1  a metrics file is broken: something else wrote to it
 
@@ -122,6 +123,23 @@ class RunFailed(OrchestratorError):
 
 class NoPlace(RunFailed):
     """The Ray cluster has no room for the run; the sentence says what it wants and what is free."""
+
+
+class CannotRecord(RunFailed):
+    """A metrics file cannot be written to; what was recorded before is whole.
+
+    Attributes:
+        path: the file.
+        env_steps: of training, up to which all was recorded.
+    """
+
+    def __init__(self, path: Path, error: OSError, env_steps: int) -> None:
+        super().__init__(
+            f"cannot write to {path}: {error.strerror or error}; nothing is lost up to env step "
+            f"{env_steps:,}"
+        )
+        self.path = path
+        self.env_steps = env_steps
 
 
 class SweepIsRunning(OrchestratorError):

@@ -280,7 +280,7 @@ def _listen(plan: ServerPlan) -> socket.socket:
 
 
 def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
-    """Runs one server in the foreground until SIGINT or SIGTERM; returns the exit code.
+    """Runs one server in the foreground until SIGINT, SIGTERM or SIGHUP; returns the exit code.
 
     Args:
         plan: the server.
@@ -294,6 +294,8 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
+        signal.signal(signal.SIGHUP, lambda *_: stop.set())
     try:
         server = PolicyServer(plan, on_shutdown=stop.set)
         address = server.start()

@@ -26,6 +26,13 @@ logger = logging.getLogger(__name__)
 
 TOTAL_LOSS = "total_loss"
 
+_MAX_NOT_FINITE = 3
+"""Updated iterations in a row whose loss is NaN or infinite; then the learner has diverged.
+
+One such batch may be skipped or clipped (`torch_skip_nan_gradients`, `grad_clip`), and the next is
+well again. Weights that are NaN never are.
+"""
+
 
 class Trainer:
     """Trains in a thread of its own up to `max_iterations`, or until it is stopped.
@@ -36,7 +43,8 @@ class Trainer:
         feed: closed by `stop`.
         counts: of the episodes served, for the records.
         max_iterations: training iterations after which the server only acts; None: no limit.
-        on_failure: called with a sentence from the learning thread when training raises.
+        on_failure: called with a sentence from the learning thread when training raises or the
+            learner has diverged.
     """
 
     def __init__(
@@ -58,6 +66,8 @@ class Trainer:
         self._plan = plan
         self._on_failure = on_failure
         self._records: deque[Record] = deque()
+        self._num_not_finite: dict[str, int] = {}
+        self._weights_seq_no: int | None = None
         self._save_to: Path | None = None
         self._started_at = time.monotonic()
         # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
@@ -116,6 +126,10 @@ class Trainer:
                 self.iteration += 1
                 record = self._record(result)
                 self._records.append(record)
+                if problem := self._find_divergence(result):
+                    logger.error("%s", problem)
+                    self._on_failure(problem)
+                    return
                 if self._save_to is not None:
                     path, self._save_to = self._save_to, None
                     logger.info("checkpoint in %s", self.save(path))
@@ -128,6 +142,30 @@ class Trainer:
         finally:
             self.is_finished = True
             self._feed.discard()
+
+    def _find_divergence(self, result: dict[str, Any]) -> str:
+        """Counts losses that are not finite; a sentence once there are too many in a row."""
+        weights_seq_no = self.env_runner.inference.weights_seq_no
+        if weights_seq_no == self._weights_seq_no:  # no update: a loss would be an old one
+            return ""
+        self._weights_seq_no = weights_seq_no
+        for policy_id, values in result.get(LEARNER_RESULTS, {}).items():
+            if policy_id == ALL_MODULES or not isinstance(values, dict):
+                continue
+            if TOTAL_LOSS not in values:
+                continue
+            if math.isfinite(float(values[TOTAL_LOSS])):
+                self._num_not_finite[policy_id] = 0
+                continue
+            num = self._num_not_finite.get(policy_id, 0) + 1
+            self._num_not_finite[policy_id] = num
+            if num >= _MAX_NOT_FINITE:
+                return (
+                    f"training failed: the loss of policy {policy_id!r} was {values[TOTAL_LOSS]} "
+                    f"in iteration {self.iteration} and not finite in {num} iterations in a row: "
+                    "its learner has diverged; try a lower lr, or clip gradients (grad_clip)"
+                )
+        return ""
 
     def _record(self, result: dict[str, Any]) -> Record:
         time_s = time.monotonic() - self._started_at

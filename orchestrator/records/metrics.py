@@ -1,7 +1,8 @@
 """Metrics as they happen: one JSON object a line, and the same numbers to TensorBoard.
 
 A line goes to the operating system in one write, so that a process that is killed leaves at most an
-incomplete last line, which `read_metrics` skips.
+incomplete last line, which `read_metrics` skips. A line for which the disk has no room is cut off
+again.
 
 Server record, one for each training iteration
     ``time_s, env_steps, agent_steps, episodes, iteration, env_steps_per_s, episode_return_mean,
@@ -16,20 +17,22 @@ Evaluation record, one for each condition at each evaluation point
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from muxrl.orchestrator.errors import MalformedMetrics
+from muxrl.orchestrator.errors import CannotRecord, MalformedMetrics
 from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.tensorboard import TensorBoardFile
 
 RESERVED_NAMES = frozenset({"joint", "evaluation"})
 """Names that a server cannot have: its metrics would mix with the run's own."""
-_TENSORBOARD_FLUSH_S = 10  # costs nothing, and is often enough to watch
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -73,20 +76,15 @@ class MetricsWriter:
         self._folder = run_directory.metrics
         self._files: dict[str, IO[bytes]] = {}
         self._is_closed = False
-        self._scalars: Any = None
-        if tensorboard:
-            from tensorboardX import SummaryWriter  # an import of 0.5 s that not every run needs
-
-            self._scalars = SummaryWriter(
-                str(run_directory.tensorboard), flush_secs=_TENSORBOARD_FLUSH_S
-            )
+        self._recorded_env_steps = 0
+        self._scalars = TensorBoardFile(run_directory.tensorboard) if tensorboard else None
 
     def server(self, server_id: str, record: Mapping[str, Any]) -> None:
         """Appends one training iteration to ``<server_id>.jsonl``.
 
         Raises:
             ValueError: the server's name is one of `RESERVED_NAMES` or no file's name.
-            OSError: the file cannot be written to.
+            CannotRecord: the file cannot be written to.
         """
         if server_id in RESERVED_NAMES or not server_id or Path(server_id).name != server_id:
             raise ValueError(
@@ -97,12 +95,13 @@ class MetricsWriter:
         self._add_scalars(server_id, record, record)
 
     def joint(self, record: Mapping[str, Any]) -> None:
-        """Appends the state of the whole run to ``joint.jsonl``.
+        """Appends the state of the whole run to ``joint.jsonl``, after all others of its time.
 
         Raises:
-            OSError: the file cannot be written to.
+            CannotRecord: the file cannot be written to.
         """
         self._append("joint", record)
+        self._recorded_env_steps = int(record["env_steps"])
         self._add_scalars("joint", record, record)
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
@@ -112,7 +111,7 @@ class MetricsWriter:
         ``evaluation/<server_id>_random/<agent_id>``.
 
         Raises:
-            OSError: the file cannot be written to.
+            CannotRecord: the file cannot be written to.
         """
         self._append("evaluation", record)
         replaced = record.get("replaced")
@@ -145,18 +144,34 @@ class MetricsWriter:
         if self._is_closed:
             raise ValueError(f"a record for {name!r} came after the metrics were closed")
         line = json.dumps(finite(record), allow_nan=False, separators=(",", ":")) + "\n"
-        if name not in self._files:
-            path = self._folder / f"{name}.jsonl"
-            _drop_torn_line(path)
-            self._files[name] = path.open("ab", buffering=0)
-        self._files[name].write(line.encode())
+        path = self._folder / f"{name}.jsonl"
+        try:
+            if name not in self._files:
+                _drop_torn_line(path)
+                self._files[name] = path.open("ab", buffering=0)
+            _write_line(self._files[name], line.encode())
+        except OSError as error:
+            raise CannotRecord(path, error, self._recorded_env_steps) from error
 
     def _add_scalars(self, tag: str, values: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         if self._scalars is None:
             return
         for name, number in _scalars(values):
             if name != "env_steps":
-                self._scalars.add_scalar(f"{tag}/{name}", number, int(record["env_steps"]))
+                self._scalars.add(f"{tag}/{name}", number, int(record["env_steps"]))
+
+
+def _write_line(file: IO[bytes], line: bytes) -> None:
+    """Appends the whole line or, where the disk has no room for it, nothing."""
+    begin = os.fstat(file.fileno()).st_size
+    written = 0
+    try:
+        while written < len(line):  # the system may take a part, and say why only then
+            written += file.write(line[written:])
+    finally:
+        if written < len(line):
+            with contextlib.suppress(OSError):
+                file.truncate(begin)
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -14,6 +14,7 @@ from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.agent_returns import AgentReturns, Floats, returns_by_episode
 from muxrl.orchestrator.records.metrics import read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import RunStatus, read_status
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class RecordedRun:
     """By server; one that never finished an episode has an empty curve."""
     env_steps: Mapping[str, int]
     """By server, those that its last training iteration had seen."""
+    status: RunStatus | None = None
+    """How the run ended; None where nobody wrote that down."""
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
@@ -121,6 +124,7 @@ class RecordedRun:
                 server_id: _last_env_steps(records) or _last_env_steps(joint)
                 for server_id, records in iterations.items()
             },
+            status=read_status(directory),
         )
 
 

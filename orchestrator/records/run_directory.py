@@ -4,6 +4,7 @@
 
     <name>-YYYYmmdd-HHMMSS/
     ├── config.yaml       the experiment as it was resolved
+    ├── status.json       how the run stands, or how it ended
     ├── plan.json         which server has which agents, under which algorithm
     ├── versions.json     the software
     ├── servers.json      server_id -> host:port
@@ -62,7 +63,13 @@ class RunDirectory:
             OSError: it cannot be made.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
+        try:
+            path.mkdir()
+        except FileExistsError:
+            raise FileExistsError(
+                f"{path} is there already, and a run never writes over another one; name a folder "
+                "that does not exist yet"
+            ) from None
         return cls(path)._with_folders()
 
     def _with_folders(self) -> RunDirectory:

@@ -22,13 +22,14 @@ def software_versions() -> dict[str, str | None]:
     """
     return {
         "python": platform.python_version(),
-        **{package: _installed(package) for package in PACKAGES},
+        **{package: installed_version(package) for package in PACKAGES},
         "platform": platform.platform(),
         "git_commit": _git_commit(),
     }
 
 
-def _installed(package: str) -> str | None:
+def installed_version(package: str = "muxrl") -> str | None:
+    """Returns the version of an installed package, None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

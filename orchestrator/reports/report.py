@@ -38,9 +38,10 @@ def write_report(run_directory: RunDirectory) -> Report:
     """
     report = results_of([RecordedRun.read(run_directory.path)])
     run_directory.write_summary(report.to_dict())
+    write_text(run_directory.path / "summary.md", _markdown(report, "plots/learning.png"))
+    # Last, since it is by far the largest: on a full disk the tables may still find room.
     run_directory.plots.mkdir(exist_ok=True)
     draw_learning(report, run_directory.plots / "learning.png")
-    write_text(run_directory.path / "summary.md", _markdown(report, "plots/learning.png"))
     return report
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
+from muxrl.orchestrator.records.run_status import RunStatus
 from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
 
 _CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
@@ -58,6 +59,8 @@ class Report:
     servers: tuple[ServerResult, ...]
     notes: tuple[str, ...]
     """What a reader must know before trusting the numbers."""
+    statuses: tuple[RunStatus | None, ...] = ()
+    """How each run ended; None where nobody wrote that down."""
 
     @property
     def caption(self) -> str:
@@ -104,6 +107,8 @@ class Report:
             "runs": self.names,
             "assignment": self.assignment,
             "seeds": self.seeds,
+            "states": [status and status.state for status in self.statuses],
+            "causes": [status and status.cause for status in self.statuses],
             "evaluated_actions": {None: None, True: "sampled", False: "greedy"}[
                 self.should_explore
             ],
@@ -144,6 +149,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
         is_over_seeds=over_seeds,
         servers=servers,
         notes=tuple(_notes(runs, servers)),
+        statuses=tuple(run.status for run in runs),
     )
 
 
@@ -230,6 +236,14 @@ def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
 
 
 def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterable[str]:
+    for run in runs:
+        status = run.status
+        if status is None or status.state == "done":
+            continue
+        if status.has_ended:
+            yield f"run {run.name} ended as {status.state}: {status.cause}"
+        else:
+            yield f"run {run.name} had not ended when this was written: it goes on or was killed"
     finals = [server.final for server in servers if server.final is not None]
     if not finals:
         unevaluated = [run.name for run in runs if not run.points]

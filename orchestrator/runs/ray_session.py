@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.runs.signals import without_hangup
 from muxrl.orchestrator.user_modules import worker_variables
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -92,7 +93,7 @@ def _start_local(num_cpus: int, env_vars: Mapping[str, str] | None) -> str:
     # A folder of its own, so that nothing of it is left when the run is over.
     folder = tempfile.mkdtemp(prefix=RAY_FOLDER_PREFIX)
     try:
-        with _quiet():
+        with _quiet(), without_hangup():
             _init(
                 env_vars,
                 num_cpus=num_cpus,

@@ -15,6 +15,7 @@ from typing import Any
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.runs.evaluation import Evaluations
 from muxrl.orchestrator.runs.placement import has_evaluations
 from muxrl.orchestrator.runs.processes import ServerReport
@@ -45,6 +46,7 @@ class Run:
         self.experiment = experiment
         self.config = experiment.config
         self.tally = Tally()
+        self.status = StatusFile(folder)
         self.has_started = False
         """Whether all processes have come up."""
         self._folder = folder
@@ -87,8 +89,10 @@ class Run:
             RunFailed: a process died.
         """
         if self._evaluations is not None and self.config.evaluation.interval_env_steps:
+            self.status.enter("evaluating", 0)
             self._evaluations.begin(0, 0.0)
             self._evaluations.wait()
+        self.status.enter("running", 0)
         self._simulations.play()
         self.tally.begin()
 
@@ -204,6 +208,7 @@ class Run:
         self._simulations.stop()
         self._servers.finish_training()
         if self._evaluations is not None and self.has_final_evaluation:
+            self.status.enter("evaluating", self.tally.env_steps)
             self._evaluations.wait()
             self._evaluations.begin(self.tally.env_steps, self.tally.time_s, is_final=True)
             self._evaluations.wait()

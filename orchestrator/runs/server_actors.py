@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.errors import CannotRecord, RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import (
     answer_of,
@@ -162,7 +162,7 @@ class ServerActors:
             )
         for server_id, ref in last_reports.items():
             # Not even a full disk keeps a server alive.
-            with contextlib.suppress(ray.exceptions.RayError, OSError):
+            with contextlib.suppress(ray.exceptions.RayError, CannotRecord):
                 self._take(server_id, ray.get(ref, timeout=0.0))
         unsaved = self._save(alive) if should_save else []
         ray.wait(

@@ -1,6 +1,6 @@
-"""How Ctrl-C and SIGTERM end a run, without interrupting its shutdown.
+"""How Ctrl-C, SIGTERM and SIGHUP (a terminal that is gone) end a run, and not its shutdown.
 
-Both are the same: the first one raises `KeyboardInterrupt`, and all after it do nothing. A shutdown
+All are the same: the first one raises `KeyboardInterrupt`, and all after it do nothing. A shutdown
 that begins for another reason calls `ignore_signals` first.
 """
 
@@ -10,14 +10,15 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def claim_signals() -> None:
-    """Lets the next Ctrl-C or SIGTERM raise `KeyboardInterrupt`, and all after it do nothing.
+    """Lets the next of these signals raise `KeyboardInterrupt`, and all after it do nothing.
 
-    Where this process was started with Ctrl-C ignored, as a script's background job is, it stays
-    ignored. Call it again after `ray.init`, which sets a handler of its own for SIGTERM.
+    One that was ignored when this process was started stays so: Ctrl-C in a script's background
+    job, SIGHUP under ``nohup``. Call it again after `ray.init`, which sets a handler of its own
+    for SIGTERM.
     """
     _set(_interrupt)
 
@@ -41,6 +42,20 @@ def uninterrupted() -> Iterator[None]:
     with _restored():
         ignore_signals()
         yield
+
+
+@contextlib.contextmanager
+def without_hangup() -> Iterator[None]:
+    """Blocks SIGHUP, for good, in the processes that this thread starts in the ``with`` block.
+
+    A terminal that is gone tells all its processes. Those that a run needs for its shutdown must
+    not end by themselves; Ray protects them in the same way from Ctrl-C.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

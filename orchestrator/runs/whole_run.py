@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -20,6 +20,7 @@ from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.reports.results import Report
 from muxrl.orchestrator.reports.terminal import print_report
@@ -32,8 +33,7 @@ from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, inter
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Outcome = Literal["done", "failed", "interrupted"]
-_EXIT_CODES: dict[Outcome, int] = {
+_EXIT_CODES: dict[EndState, int] = {
     "done": exit_codes.DONE,
     "failed": exit_codes.FAILED,
     "interrupted": exit_codes.INTERRUPTED,
@@ -45,7 +45,7 @@ class RunResult:
     """How a run ended, and what it learned."""
 
     run_dir: Path
-    outcome: Outcome
+    outcome: EndState
     """"done": a stop condition was reached; "failed": something died, or could not be saved;
     "interrupted": Ctrl-C."""
     problem: str
@@ -55,7 +55,7 @@ class RunResult:
     time_s: float
     """From the first training step to the last."""
     report: Report | None = field(repr=False)
-    """Who learned what; None if the run never began to play."""
+    """Who learned what; None if the run never began to play, or it cannot be written."""
 
     @property
     def exit_code(self) -> int:
@@ -78,7 +78,7 @@ def run_experiment(
 ) -> RunResult:
     """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
 
-    Ctrl-C and SIGTERM end it cleanly; what was measured is kept.
+    Ctrl-C, SIGTERM and SIGHUP end it cleanly; what was measured is kept.
 
     Args:
         experiment: resolved.
@@ -93,7 +93,7 @@ def run_experiment(
     folder = make_folder(experiment, run_dir)
     say = console.print if console is not None else _say_nothing
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
-    outcome: Outcome = "done"
+    outcome: EndState = "done"
     problem = ""
     report = None
     with interruptible():
@@ -110,8 +110,11 @@ def run_experiment(
                     ignore_signals()
             except KeyboardInterrupt:
                 outcome, problem = "interrupted", "interrupted; what was measured is kept"
-            except RunFailed as error:
+            except (RunFailed, OSError) as error:  # OSError: of the run directory's files
                 outcome, problem = "failed", str(error)
+            except Exception as error:
+                run.status.enter("failed", run.tally.env_steps, f"{type(error).__name__}: {error}")
+                raise
             finally:
                 unsaved = run.stop()
                 cleanup.close()
@@ -119,10 +122,16 @@ def run_experiment(
         if unsaved and outcome != "failed":
             outcome = "failed" if outcome == "done" else outcome
             problem = "; ".join(filter(None, [problem, *unsaved]))
+        run.status.enter(outcome, run.tally.env_steps, problem)  # the report says so, too
         if run.has_started:
-            report = write_report(folder)
-            if console is not None:
-                print_report(report, console)
+            try:
+                report = write_report(folder)
+            except OSError as error:
+                outcome = "failed" if outcome == "done" else outcome
+                problem = "; ".join(filter(None, [problem, f"the report is not whole: {error}"]))
+                run.status.enter(outcome, run.tally.env_steps, problem)
+        if report is not None and console is not None:
+            print_report(report, console)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
 

@@ -34,8 +34,8 @@ def start_sweep(
 ) -> SweepResult:
     """Runs all trials of a sweep.
 
-    Ctrl-C and SIGTERM end it cleanly: finished trials are kept, unfinished ones are begun again by
-    `resume_sweep`.
+    Ctrl-C, SIGTERM and SIGHUP end it cleanly: finished trials are kept, unfinished ones are
+    begun again by `resume_sweep`.
 
     Args:
         config: the sweep.

@@ -22,6 +22,7 @@ from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.new_run import make_folder
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.worker_process import set_up
@@ -164,11 +165,19 @@ class Trial(tune.Trainable):
             return []
         self._is_over = True
         unsaved = run.stop()
+        self._metrics.close()
+        state: EndState = "interrupted"
+        if status in ("done", "failed"):
+            state = "failed" if unsaved or status == "failed" else "done"
+        story = cause or "; ".join(unsaved) or ("" if state == "done" else "ended by the sweep")
+        run.status.enter(state, run.tally.env_steps, story)  # the report says so, too
+        if run.has_started:
+            try:
+                write_report(self._folder)
+            except OSError as error:
+                unsaved.append(f"the report is not whole: {error}")
         if unsaved and status != "failed":
             status, cause = "failed" if status == "done" else status, "; ".join(unsaved)
-        self._metrics.close()
-        if run.has_started:
-            write_report(self._folder)
         result = self._result(run)
         record = replace(
             TrialRecord.of(spec),

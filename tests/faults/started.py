@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.processes import MARK, Process, assert_all_end, marked
 
@@ -47,15 +47,19 @@ class Started:
     output: str = field(default="", init=False)
 
     @classmethod
-    def of_command(cls, arguments: Sequence[str], mark: str, temporary: Path) -> Self:
-        """Starts ``muxrl`` with these arguments and `temporary` for temporary files."""
+    def of_command(
+        cls, arguments: Sequence[str], mark: str, temporary: Path, **streams: Any
+    ) -> Self:
+        """Starts ``muxrl`` with these arguments and `temporary` for temporary files.
+
+        `streams` are for `subprocess.Popen`; by default all output is kept.
+        """
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | streams
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
             popen = subprocess.Popen(
                 [sys.executable, "-m", "muxrl", *arguments],
                 cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
                 env={
@@ -64,6 +68,7 @@ class Started:
                     "TMPDIR": str(temporary),
                     "COLUMNS": "200",
                 },
+                **streams,
             )
         return cls(popen, value)
 

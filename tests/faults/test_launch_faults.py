@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import json
 import os
+import resource
+import select
 import signal
+import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -82,15 +88,16 @@ class Run(Started):
 def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]], Run]]:
     runs: list[Run] = []
 
-    def start(experiment: dict[str, Any]) -> Run:
+    def start(experiment: dict[str, Any], *options: str, **streams: Any) -> Run:
         path = tmp_path / "hurt.yaml"
         path.write_text(yaml.safe_dump(experiment))
         folder = tmp_path / "run"
         runs.append(
             Run.of_command(
-                ["launch", str(path), "--run-dir", str(folder), "--no-progress"],
+                ["launch", str(path), "--run-dir", str(folder), *(options or ["--no-progress"])],
                 mark=tmp_path.name,
                 temporary=temporary,
+                **streams,
             )
         )
         runs[-1].folder = folder
@@ -102,9 +109,20 @@ def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]
 
 
 def assert_readable(run: Run) -> None:
-    """Asserts that the run directory holds a report and can be read back."""
+    """Asserts that the run directory holds a report, can be read back, and says how it ended."""
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary
+    status = json.loads((run.folder / "status.json").read_text())
+    state = {0: "done", 1: "failed", 130: "interrupted"}[run.popen.returncode]
+    assert (status["state"], summary["states"]) == (state, [state])
+    assert status["pid"] == run.popen.pid
+    assert status["ended_at"] >= status["started_at"]
+    if state == "done":
+        assert status["cause"] == ""
+    else:
+        assert status["cause"].startswith(summary["causes"][0])
+        assert (
+            f"ended as {state}: {summary['causes'][0]}" in (run.folder / "summary.md").read_text()
+        )
     folder = RunDirectory.open(run.folder)
     assert (folder.path / "config.yaml").exists()
     for name in ("ppo", "a2c"):
@@ -147,6 +165,81 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run(launch: Callable[...,
     for name in ("ppo", "a2c"):
         assert f"no checkpoint of server '{name}'" in run.output
     assert_readable(run)
+    run.assert_nothing_is_left()
+
+
+@contextlib.contextmanager
+def _read(descriptor: int) -> Iterator[None]:
+    """Reads what comes, so that nobody waits to write it."""
+    is_over = threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            if select.select([descriptor], [], [], 0.1)[0]:
+                os.read(descriptor, 65_536)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        reader.join()
+
+
+def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch: Callable[..., Run]) -> None:
+    """As a dropped ssh does: SIGHUP to all of its processes, and no output from then on."""
+    master, terminal = os.openpty()
+    run = launch(
+        config() | {"checkpoint": {"at_end": True}},
+        "--address=",  # with the live table
+        **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    with _read(master):
+        run.wait_for_learning()
+    os.close(master)  # the system tells all processes of the terminal
+    assert run.wait() == 130  # nothing can be shown: see its status.json
+    assert_readable(run)
+    for name in ("ppo", "a2c"):
+        assert (run.folder / "checkpoints" / name / "last").is_dir()
+    run.assert_nothing_is_left()
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(launch: Callable[..., Run]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = launch(
+        config() | {"stop": {"env_steps": 2_000}},
+        "--address=",
+        stdout=writer,
+        stderr=writer,
+    )
+    os.close(writer)
+    assert run.wait(PATIENCE_S + ENDS_S) == 0
+    assert_readable(run)
+    run.assert_nothing_is_left()
+
+
+def test_a_full_disk_ends_a_run_by_name(launch: Callable[..., Run]) -> None:
+    run = launch(config() | {"tensorboard": True, "checkpoint": {"at_end": True}})
+    run.wait_for_learning()
+    # For the process that writes metrics and the report; servers find room for their checkpoints.
+    room = 1_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
+    resource.prlimit(run.popen.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    assert run.wait(PATIENCE_S) == 1, run.output
+    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    assert f"cannot write to {run.folder / 'metrics'}" in problem
+    assert "File too large; nothing is lost up to env step " in problem
+    assert "the report is not whole" in problem  # its picture is larger than that
+    assert "nothing more is written for TensorBoard" in run.output
+    assert "Traceback" not in run.output
+    assert_readable(run)
+    for path in (run.folder / "metrics").iterdir():
+        assert path.read_bytes().endswith(b"\n")
+    for name in ("ppo", "a2c"):
+        assert (run.folder / "checkpoints" / name / "last").is_dir()
     run.assert_nothing_is_left()
 
 

@@ -6,8 +6,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.orchestrator.records.full_disk import with_little_room
 
-from muxrl.orchestrator.errors import MalformedMetrics
+from muxrl.orchestrator.errors import CannotRecord, MalformedMetrics
 from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
@@ -52,6 +53,35 @@ def test_a_resumed_writer_does_not_append_to_a_torn_line(run: RunDirectory) -> N
     with MetricsWriter(run, tensorboard=False) as metrics:
         metrics.server("prey", {"env_steps": 2})
     assert read_metrics(run.metrics / "prey.jsonl") == [{"env_steps": 1}, {"env_steps": 2}]
+
+
+def test_a_line_for_which_there_is_no_room_is_cut_off_and_named(run: RunDirectory) -> None:
+    program = """
+with MetricsWriter(run, tensorboard=False) as metrics:
+    for n in (1_000, 2_000):
+        metrics.joint({"env_steps": n})
+    give_room((run.metrics / "joint.jsonl").stat().st_size + 5)
+    try:
+        metrics.joint({"env_steps": 3_000})
+    except CannotRecord as error:
+        print(error)
+    give_room(-1)
+    metrics.joint({"env_steps": 4_000})
+"""
+    done = with_little_room(run.path, program)
+    assert done.returncode == 0, done.stderr
+    path = run.metrics / "joint.jsonl"
+    assert done.stdout.strip() == (
+        f"cannot write to {path}: File too large; nothing is lost up to env step 2,000"
+    )
+    assert [r["env_steps"] for r in read_metrics(path)] == [1_000, 2_000, 4_000]
+
+
+def test_a_file_that_cannot_be_made_is_named(run: RunDirectory) -> None:
+    run.metrics.rmdir()
+    metrics = MetricsWriter(run, tensorboard=False)
+    with pytest.raises(CannotRecord, match=r"prey.jsonl: No such file.* env step 0$"):
+        metrics.server("prey", {"env_steps": 1})
 
 
 @pytest.mark.parametrize("broken", ['{"a": ', "3"])

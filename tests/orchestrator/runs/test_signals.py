@@ -14,6 +14,7 @@ from muxrl.orchestrator.runs.signals import (
     ignore_signals,
     interruptible,
     uninterrupted,
+    without_hangup,
 )
 
 
@@ -24,14 +25,14 @@ def _tell(number: int) -> None:
 @pytest.fixture(autouse=True)
 def _handlers():
     """Ctrl-C as at a terminal, however the tests were started; all as before afterwards."""
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_only_the_first_signal_interrupts(first):
     with interruptible():
         with pytest.raises(KeyboardInterrupt):
@@ -63,6 +64,23 @@ def test_a_ctrl_c_that_was_ignored_from_the_beginning_stays_so():
         with pytest.raises(KeyboardInterrupt):
             _tell(signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_nohup_is_respected():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with interruptible():
+        _tell(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_hangup_does_not_end_children():
+    with without_hangup():
+        child = subprocess.Popen(["sleep", "30"])
+    child.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.5)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
 
 
 RAY_SHUT_DOWN = """

@@ -1,0 +1,104 @@
+"""``status.json``: how a run stands, or how it ended, for whoever finds its directory.
+
+::
+
+    state       starting, running, evaluating; done, failed, interrupted
+    cause       why it failed or was interrupted, in a sentence; "" otherwise
+    started_at  ISO 8601, UTC
+    ended_at    the same; null while it goes on
+    host, pid   the process that watches over the run
+    env_steps   of training, at the last change of state
+    muxrl       its version
+
+A run that was killed leaves the state that it was in, and a process id that no longer lives.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records.json_files import write_json
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.versions import installed_version
+
+logger = logging.getLogger(__name__)
+
+_FILE = "status.json"
+EndState = Literal["done", "failed", "interrupted"]
+State = Literal["starting", "running", "evaluating"] | EndState
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What ``status.json`` says; see above."""
+
+    state: State
+    cause: str
+    started_at: str
+    ended_at: str | None
+    host: str
+    pid: int
+    env_steps: int
+    muxrl: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run says itself that it is over; one that was killed does not."""
+        return self.state in get_args(EndState)
+
+
+class StatusFile:
+    """Writes the status of a run that this process watches over; it is starting.
+
+    Args:
+        folder: the run's directory.
+    """
+
+    def __init__(self, folder: RunDirectory) -> None:
+        self._path = folder.path / _FILE
+        self._status = RunStatus(
+            "starting", "", _now(), None, platform.node(), os.getpid(), 0, installed_version()
+        )
+        self._write()
+
+    def enter(self, state: State, env_steps: int, cause: str = "") -> None:
+        """Says that the run is in this state from now on.
+
+        No run ends because this cannot be written, on a full disk for instance: it is logged.
+        """
+        self._status = replace(self._status, state=state, env_steps=env_steps, cause=cause)
+        if self._status.has_ended:
+            self._status = replace(self._status, ended_at=_now())
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_json(self._path, asdict(self._status))
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self._path, error)
+
+
+def read_status(folder: RunDirectory) -> RunStatus | None:
+    """Returns what the run's ``status.json`` says; None if there is none.
+
+    Raises:
+        NotARunDirectory: something else wrote the file.
+    """
+    try:
+        status = json.loads((folder.path / _FILE).read_text(encoding="utf-8"))
+        return RunStatus(**{field.name: status[field.name] for field in fields(RunStatus)})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise NotARunDirectory(folder.path, f"its {_FILE} is broken: {error!r}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,96 @@
+"""What a run says on disk of how it stands, and what its report makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests.orchestrator.records.full_disk import with_little_room
+
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.reports.report import write_report
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory.create(tmp_path, "tag", datetime(2026, 11, 21))
+    made.write_plan({"servers": {"ppo": {"algorithm": "PPO", "agents": ["a"]}}, "seed": 1})
+    return made
+
+
+def test_each_state_is_written_whole(run: RunDirectory) -> None:
+    assert read_status(run) is None
+    file = StatusFile(run)
+    begun = read_status(run)
+    assert begun is not None
+    assert (begun.state, begun.cause, begun.ended_at, begun.env_steps) == ("starting", "", None, 0)
+    assert begun.pid == os.getpid()
+    assert begun.host
+    file.enter("running", 0)
+    file.enter("evaluating", 2_000)
+    file.enter("failed", 2_500, "server 'ppo' died")
+    ended = read_status(run)
+    assert ended is not None
+    assert (ended.state, ended.cause) == ("failed", "server 'ppo' died")
+    assert ended.env_steps == 2_500
+    assert ended.started_at == begun.started_at
+    assert ended.ended_at is not None
+    assert datetime.fromisoformat(ended.ended_at).tzinfo is not None
+    assert not list(run.path.glob(".*"))
+
+
+def test_a_full_disk_keeps_the_last_one_and_ends_nothing(run: RunDirectory) -> None:
+    program = """
+from muxrl.orchestrator.records.run_status import StatusFile
+file = StatusFile(run)
+give_room(10)
+file.enter("running", 0)
+"""
+    done = with_little_room(run.path, program)
+    assert done.returncode == 0, done.stderr
+    assert "status.json cannot be written: [Errno 27] File too large" in done.stderr
+    status = read_status(run)
+    assert status is not None
+    assert status.state == "starting"
+
+
+def test_a_file_of_something_else_is_refused(run: RunDirectory) -> None:
+    (run.path / "status.json").write_text('{"state": "done"}')
+    with pytest.raises(NotARunDirectory, match=r"status\.json is broken"):
+        read_status(run)
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "note"),
+    [
+        ("failed", "server 'ppo' died", "ended as failed: server 'ppo' died"),
+        ("interrupted", "interrupted", "ended as interrupted: interrupted"),
+        ("running", "", "had not ended when this was written: it goes on or was killed"),
+        ("done", "", None),
+    ],
+)
+def test_the_report_says_it(run: RunDirectory, state: str, cause: str, note: str | None) -> None:
+    StatusFile(run).enter(state, 10, cause)  # type: ignore[arg-type]
+    write_report(run)
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert (summary["states"], summary["causes"]) == ([state], [cause])
+    text = (run.path / "summary.md").read_text()
+    if note is None:
+        assert "ended" not in text
+    else:
+        assert f"**Note:** run {run.name} {note}." in text
+
+
+def test_a_run_directory_that_is_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept").write_text("mine")
+    assert cli.main(["launch", "chase_scripted", "--run-dir", str(tmp_path)]) == 2
+    assert f"muxrl: {tmp_path} is there already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
