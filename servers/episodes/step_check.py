@@ -30,8 +30,9 @@ class CheckedStep(NamedTuple):
     logged_actions: Mapping[str, Any]
     rewards: Mapping[str, float]
     terminated: AgentIds
-    """Agents that terminate now; one that is also truncated counts as truncated."""
+    """Agents that terminate now."""
     truncated: AgentIds
+    """Agents that are truncated now, and have not terminated."""
     state: Any
     """The global state, float32 ``[state_size]``, where the server reads it."""
 
@@ -155,7 +156,7 @@ class StepCheck:
                 )
 
     def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
-        """Returns the agents that a message terminates, and those that it truncates."""
+        """Returns the agents that a message terminates, and those that it only truncates."""
         if not message.terminations and not message.truncations:
             return _NOBODY, _NOBODY
         terminated = {agent_id for agent_id, is_set in message.terminations.items() if is_set}
@@ -163,7 +164,8 @@ class StepCheck:
         for agent_id in terminated | truncated:
             if agent_id not in self._agents:
                 raise self._unknown_agent(agent_id, "termination or truncation")
-        return terminated, truncated
+        # Gymnasium's TimeLimit sets both where an episode ends on its own at the limit.
+        return terminated, truncated - terminated
 
     def _state(self, state: Any) -> Any:
         assert self._state_space is not None

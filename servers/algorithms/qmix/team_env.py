@@ -160,10 +160,10 @@ class TeamEnv(MultiAgentEnv):
                 self._reward_rule,
                 team.spec.num_members,
             )
+            team.departed |= {m for m in members if terminateds.get(m)}
             truncated = {m for m in members if truncateds.get(m) and m not in team.departed}
             if not all_truncated:
                 team.departed |= truncated
-            team.departed |= {m for m in members if terminateds.get(m)}
             if not all_terminated and team.departed.issuperset(members):
                 (out_truncateds if truncated else out_terminateds)[team_id] = True
                 # A truncated member is still observed, so its value is bootstrapped.
