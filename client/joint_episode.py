@@ -104,6 +104,7 @@ class JointEpisode:
         observations: Mapping[str, Any],
         state: Any = None,
         logged_actions: Mapping[str, Any] | None = None,
+        logged_log_probs: Mapping[str, float] | None = None,
     ) -> Items:
         """Returns one step for every server that has an acting agent.
 
@@ -132,6 +133,10 @@ class JointEpisode:
             )
             if logged_actions:
                 item.logged_actions = {a: logged_actions[a] for a in mine if a in logged_actions}
+            if logged_log_probs:
+                item.logged_log_probs = {
+                    a: float(logged_log_probs[a]) for a in mine if a in logged_log_probs
+                }
             side.machine.handle(EpisodeEvent.OBSERVE)
             side.clear()
             items[server_id] = [item]

@@ -85,8 +85,11 @@ class Transitions:
         for seat_id, observation in seen.items():
             record, seat = self._records[seat_id], self._seats[seat_id]
             record.has_begun = True
-            logged_action = seat.read_logged(logged) if logged else None
-            requests.append(SeatRequest(seat, observation, record.module_state, logged_action))
+            action = log_prob = None
+            if logged:
+                action = seat.read_logged(logged)
+                log_prob = seat.read_log_prob(step.logged_log_probs)
+            requests.append(SeatRequest(seat, observation, record.module_state, action, log_prob))
         return requests
 
     def add_end(self, step: CheckedStep, *, has_acted: bool) -> None:

@@ -239,6 +239,9 @@ class CentralSeat:
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return self._alone.read_logged(logged)
 
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        return self._alone.read_log_prob(log_probs)
+
 
 def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:
     """Returns a reader of observations without mask and state, and its array's length."""

@@ -185,6 +185,9 @@ class TeamSeat:
             return None
         return np.array([int(logged.get(m, NO_ACTION)) for m in self.members], dtype=np.int64)
 
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        return None  # teams learn values of actions, whoever chose them
+
 
 def _own_space(agent: AgentPlan) -> Space:
     """Returns the space of what a member itself observes, without state and mask."""
