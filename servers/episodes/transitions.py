@@ -174,9 +174,9 @@ class Transitions:
         # A truncated agent is still observed, so that its value is bootstrapped. One that
         # terminates beside it is not, as if that had been a step earlier.
         departed = self.agents_done | (step.terminated - step.truncated)
-        if_terminated = StepView(last_seen, step.state, departed)
+        if_terminated = StepView(last_seen, step.state, departed, is_final=True)
         present = {agent_id: o for agent_id, o in last_seen.items() if agent_id not in departed}
-        if_truncated = StepView(present, step.state, departed)
+        if_truncated = StepView(present, step.state, departed, is_final=True)
         num_seats = 0
         terminated: set[str] = set()
         truncated: set[str] = set()

@@ -60,8 +60,8 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         actor   - mean over acting steps of  min(r A, clip(r, 1 - e, 1 + e) A) + c_e H(pi)
         critic  c_v * mean over all steps of max(huber(V - R), huber(V_old + clip(V - V_old) - R))
 
-    A step at which the agent did not act (``ALIVE`` 0), or not by its policy, trains the critic, which has to know what a
-    team still earns without the agent, but not the actor.
+    A step at which the agent did not act (``ALIVE`` 0), or not by its policy, trains the critic,
+    which has to know what a team still earns without the agent, but not the actor.
     """
 
     should_standardize_advantages = False  # `CriticTargets` does it

@@ -213,7 +213,9 @@ class CentralSeat:
         if value is not None:
             if self._observes_state:  # the actor must not see the state
                 value = without_state(value)
-            own = self._alone.observe(StepView({self.seat_id: value}), record)
+            own = self._alone.observe(
+                step_view._replace(observations={self.seat_id: value}), record
+            )
             seen = dict(own) if self._has_mask else {OBS: own}
             seen[STATE] = self._view.read(step_view)
             seen[AGENT_ID] = self._agent_id

@@ -150,7 +150,9 @@ class TeamSeat:
                     state = self._state_readers[member](value[STATE_KEY])
                 value = without_state(value)
             if member in self._masked:
-                masks[member] = value[ACTION_MASK_KEY]
+                mask = value[ACTION_MASK_KEY]
+                if not step_view.is_final or np.any(mask):
+                    masks[member] = mask
                 value = without_mask(value)
             mine[member] = self._readers[member](value)
         if not mine:

@@ -213,7 +213,8 @@ class TeamEnv(MultiAgentEnv):
             masks: dict[str, Any] = {}
             for member, value in present.items():
                 reader = team.readers[member]
-                if reader.has_mask:
+                is_final = ended or team_id in just_done  # nobody acts, and no mask is needed
+                if reader.has_mask and (np.any(value[ACTION_MASK]) or not is_final):
                     masks[member] = value[ACTION_MASK]
                 if reader.state_space is not None:  # all members observe the same one
                     team.state = reader.read_state(value)
