@@ -80,6 +80,15 @@ class JointEpisode:
         self._sides = {server_id: ServerSide(episode_id) for server_id in server_ids}
         self._actions: dict[str, Any] = {}
 
+    @property
+    def wants_state_at_end(self) -> bool:
+        """Whether an end now is to have the global state: for values that are bootstrapped."""
+        return any(
+            side.truncations.keys() - side.terminations.keys()
+            for server_id, side in self._sides.items()
+            if server_id in self._wanting_state
+        )
+
     # --- what the servers are told ------------------------------------------------------
 
     def start(self) -> Items:

@@ -121,9 +121,12 @@ class StepCheck:
         else:
             terminated |= rest
         state = None
-        # The state is looked at only beside a final observation of an agent that ends now.
-        if self._state_space is not None and message.t > 0 and finals and (terminated or truncated):
-            state = self._state(message.state)
+        if self._state_space is not None:
+            # Only a value that is bootstrapped from a final observation needs it.
+            if message.state is not None or (message.t > 0 and finals and truncated):
+                state = self._state(message.state)
+            else:
+                finals = {}
         return CheckedStep({}, finals, {}, {}, message.rewards, terminated, truncated, state)
 
     def _observations(self, values: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -201,3 +201,12 @@ def test_a_dead_members_flags_said_again_do_not_cut_its_team_short() -> None:
     store.step(1, "bc", truncations={"a": True}, final_observations={"a": seen("a", 1)})
     store.end(2, truncations={"a": True}, terminations={"b": True})
     assert store.flags()["team"] == (True, False)
+
+
+def test_no_state_is_needed_where_everybody_terminates() -> None:
+    for seating in (TeamSeating(), CentralSeating()):
+        store = ScriptedStore(make_plan("abc", TEAM, state_size=3), seating=seating)
+        store.start()
+        store.step(0, "abc", state=[1.0, 2.0, 3.0])
+        store.end(1, final_observations={m: seen(m, 1) for m in "abc"})
+        assert set(store.flags().values()) == {(True, False)}
