@@ -149,7 +149,8 @@ class EnvLoop:
             outbox.add(episode, episode.step(result.observations, self._state(slot)))
             return
         is_truncated = bool(result.truncations) and not result.terminations
-        outbox.add(episode, episode.end({}, is_truncated=is_truncated, state=self._state(slot)))
+        state = self._state(slot) if episode.wants_state_at_end else None
+        outbox.add(episode, episode.end({}, is_truncated=is_truncated, state=state))
         self.num_episodes += 1
         on_episode(EpisodeResult(slot.returns, slot.num_steps, slot.seed))
         self._begin(slot, outbox)
@@ -164,7 +165,15 @@ class EnvLoop:
         )
 
     def _state(self, slot: _Slot) -> Any:
-        return slot.simulation.state() if self._client.wants_state else None
+        if not self._client.wants_state:
+            return None
+        try:
+            return slot.simulation.state()
+        except Exception as error:
+            raise SimulationFailed(
+                f"the simulation raised in state(), which servers ask for the global state: "
+                f"{type(error).__name__}: {error}; with use_global_state: false they do without"
+            ) from error
 
     def _guarded(self, verb: str, call: Callable[[Any], Any], argument: Any) -> Any:
         try:

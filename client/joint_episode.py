@@ -80,6 +80,15 @@ class JointEpisode:
         self._sides = {server_id: ServerSide(episode_id) for server_id in server_ids}
         self._actions: dict[str, Any] = {}
 
+    @property
+    def wants_state_at_end(self) -> bool:
+        """Whether an end now is to have the global state: for values that are bootstrapped."""
+        return any(
+            side.truncations.keys() - side.terminations.keys()
+            for server_id, side in self._sides.items()
+            if server_id in self._wanting_state
+        )
+
     # --- what the servers are told ------------------------------------------------------
 
     def start(self) -> Items:
@@ -104,6 +113,7 @@ class JointEpisode:
         observations: Mapping[str, Any],
         state: Any = None,
         logged_actions: Mapping[str, Any] | None = None,
+        logged_log_probs: Mapping[str, float] | None = None,
     ) -> Items:
         """Returns one step for every server that has an acting agent.
 
@@ -132,6 +142,10 @@ class JointEpisode:
             )
             if logged_actions:
                 item.logged_actions = {a: logged_actions[a] for a in mine if a in logged_actions}
+            if logged_log_probs:
+                item.logged_log_probs = {
+                    a: float(logged_log_probs[a]) for a in mine if a in logged_log_probs
+                }
             side.machine.handle(EpisodeEvent.OBSERVE)
             side.clear()
             items[server_id] = [item]

@@ -178,21 +178,27 @@ class MultiplexingClient:
         observations: Mapping[str, Any],
         actions: Mapping[str, Any],
         *,
+        log_probs: Mapping[str, float] | None = None,
         state: Any = None,
     ) -> None:
         """Records actions that were chosen elsewhere (a person, a script), to learn from.
+
+        DQN, SAC and teams learn from them as from their own. To PPO, A2C and MAPPO they teach
+        values only; to IMPALA and APPO nothing, unless their log-probabilities are given.
 
         Args:
             episode_id: which.
             observations: by agent id.
             actions: what each of these agents did.
+            log_probs: logarithm of the probability with which that was chosen, for Box spaces of
+                its density; for IMPALA and APPO, which correct for it.
             state: as for `get_action`.
 
         Raises:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        self._tell(episode, episode.step(observations, state, actions))
+        self._tell(episode, episode.step(observations, state, actions, log_probs))
 
     def log_returns(
         self,

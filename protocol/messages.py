@@ -47,6 +47,7 @@ class Step(Item, tag="step"):
     final_observations: dict[str, Any] = {}
     logged_actions: dict[str, Any] = {}
     state: Any = None
+    logged_log_probs: dict[str, float] = {}
 
 
 class EndEpisode(Item, tag="end"):

@@ -76,6 +76,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         feed: Feed,
         *,
         needs_log_probabilities: bool,
+        corrects_off_policy: bool = False,
         fills_replay: bool = False,
         reads_lists: bool = False,
     ) -> None:
@@ -86,6 +87,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         Args:
             feed: where batches come from.
             needs_log_probabilities: whether the learner reads them.
+            corrects_off_policy: see `Inference`.
             fills_replay: whether RLlib's replay buffer for several agents takes the episodes.
             reads_lists: whether the learner stacks the recorded lists itself, as `EpisodesToBatch`
                 does, so that `sample` need not.
@@ -94,6 +96,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         self._reads_lists = reads_lists
         self._fills_replay = fills_replay
         self.inference.needs_log_probabilities = needs_log_probabilities
+        self.inference.corrects_off_policy = corrects_off_policy
 
     @property
     def module(self) -> Any:

@@ -1,10 +1,11 @@
 """The feed: batches of episodes from the serving thread to the learning thread, and the gate.
 
 A batch is *ahead* from its completion until the learner has made new weights from it (or asks for
-the next batch). The gate is open, and agents may act, while at most
-`max_ahead` batches are ahead: with 0, simulations wait for every update, so no action is older
-than the weights; with 1, a batch is collected while another is learned. So policy lag is bounded
-by waiting, never by throwing samples away.
+the next batch). The gate is open, and agents may act, while at most `max_ahead` batches are ahead:
+with 0, simulations wait for every update; with 1, a batch is collected while another is learned.
+So policy lag is bounded by waiting, never by throwing samples away. With 0, only actions that were
+answered before a batch was complete, and belong to the next one, are older than the weights, by
+one version: at most one for each open episode.
 """
 
 from __future__ import annotations

@@ -62,6 +62,8 @@ class Inference:
         self._evaluation_torch_state = torch.Generator().manual_seed(seed).get_state()
         self.needs_log_probabilities = True
         """Whether the learner wants log-probabilities and distribution inputs recorded."""
+        self.corrects_off_policy = False
+        """Whether the learner corrects for the probabilities with which actions were chosen."""
         self.weights_seq_no = 0
         self.num_env_steps_sampled = 0
         """Lifetime training env steps; exploration schedules run on it."""
@@ -230,6 +232,7 @@ class Inference:
         if not self.needs_log_probabilities:
             return actions, {}
         logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
+        self._put_logged_log_probs(logp, requests)
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
 
     def _categorical(
@@ -248,7 +251,19 @@ class Inference:
         shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
         log_sum = np.log(np.add.reduce(np.exp(shifted), axis=-1))
         logp = (shifted[np.arange(len(actions)), actions] - log_sum).astype(np.float32)
+        self._put_logged_log_probs(logp, requests)
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
+
+    def _put_logged_log_probs(self, logp: np.ndarray, requests: list[SeatRequest]) -> None:
+        """Replaces the policy's log-probabilities of actions that were chosen elsewhere.
+
+        Where the probability is unknown, infinity stands for it: any ratio of the policy's
+        probability to it is 0, so that learners give the action no weight.
+        """
+        for i, request in enumerate(requests):
+            if request.logged_action is not None:
+                known = request.logged_log_prob if self.corrects_off_policy else None
+                logp[i] = np.inf if known is None else known
 
 
 def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:

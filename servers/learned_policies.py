@@ -51,6 +51,7 @@ class LearnedPolicies:
         runner.attach(
             self.feed,
             needs_log_probabilities=entry.needs_log_probabilities,
+            corrects_off_policy=entry.corrects_off_policy,
             fills_replay=entry.fills_replay_by_agent,
             reads_lists=is_lean(self.algo),
         )

@@ -38,6 +38,8 @@ class StepView(NamedTuple):
     """The simulation's global state, if it has been asked for."""
     departed: Collection[str] = ()
     """Agents that are done by now."""
+    is_final: bool = False
+    """Whether a seat sees this at its end and does not act on it: no mask is needed there."""
 
 
 class SeatRequest(NamedTuple):
@@ -49,6 +51,8 @@ class SeatRequest(NamedTuple):
     """Recurrent state after the seat's last action; None: the module's initial one."""
     logged_action: Any = None
     """The action, where it was chosen elsewhere; see `Seat.read_logged`."""
+    logged_log_prob: float | None = None
+    """The log-probability with which that was chosen, if it is known."""
 
 
 class SeatAction(NamedTuple):
@@ -99,6 +103,9 @@ class Seat(Protocol):
         For a team it has `NO_ACTION` for every member without a logged action.
         """
 
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        """Returns the log-probability of a logged action in its recorded form, None if unknown."""
+
 
 class SoloSeat:
     """An agent that is recorded under its own name.
@@ -130,6 +137,8 @@ class SoloSeat:
         if value is None or not self._is_masked:
             return None if value is None else self._read(value)
         mask = np.asarray(value[ACTION_MASK_KEY], np.float32)
+        if step_view.is_final and not mask.any():
+            mask = np.ones_like(mask)  # of a bootstrapped value it would leave nothing
         if not mask.any():
             raise ValueMismatch(
                 f"the action mask of agent {self.seat_id!r} forbids every action; leave an agent "
@@ -157,6 +166,17 @@ class SoloSeat:
         ):
             return normalize_action(value, self.action_space)
         return value
+
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        log_prob = log_probs.get(self.seat_id)
+        space = self.action_space
+        if log_prob is None or not isinstance(space, gymnasium.spaces.Box):
+            return log_prob
+        if not space.is_bounded("both"):
+            return log_prob
+        # The density of an action scaled to [-1, 1] is that of the action times the scale.
+        widths = np.subtract(space.high, space.low, dtype=np.float64)
+        return log_prob + float(np.log(widths[widths > 0] / 2).sum())
 
 
 def _action_writer(space: gymnasium.Space) -> Callable[[Any], Any]:

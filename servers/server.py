@@ -68,7 +68,11 @@ class PolicyServer:
         self._socket = _listen(plan)
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])
         torch.set_num_threads(plan.resources.num_torch_threads)
-        self.policies = make_policies(plan, max_iterations, self._fail)
+        try:
+            self.policies = make_policies(plan, max_iterations, self._fail)
+        except BaseException:
+            self._socket.close()
+            raise
         self._app = PolicyServerApp(
             spec=self.spec(),
             address=self.address,

@@ -79,6 +79,8 @@ class PettingZooAEC(AdaptedEnv):
             is_truncated = env.truncations.get(agent, False)
             is_terminated = env.terminations.get(agent, False) or not is_truncated
             self._finish(agent, result, is_terminated)
+            if not is_terminated:  # its value is bootstrapped from what it would see next
+                result.final_observations[names[agent]] = self._readers[agent](env.observe(agent))
         self._acting = {}
         return result._replace(is_over=True)
 

@@ -162,6 +162,11 @@ class AlgorithmEntry:
         return self.learns_from != "replay"
 
     @property
+    def corrects_off_policy(self) -> bool:
+        """Whether the learner corrects for the probabilities with which actions were chosen."""
+        return self.learns_from == "recent"
+
+    @property
     def fills_replay_by_agent(self) -> bool:
         """Whether RLlib's replay buffer for several agents takes its episodes."""
         return self.learns_from == "replay" and not self.seating.forms_teams

@@ -10,9 +10,11 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
-from muxrl.protocol.spaces import Box, Space
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.config import ServerPlan
 
@@ -28,10 +30,12 @@ class CheckedStep(NamedTuple):
     """Of the agents that act next; empty at the end of an episode."""
     final_observations: Mapping[str, Any]
     logged_actions: Mapping[str, Any]
+    logged_log_probs: Mapping[str, float]
     rewards: Mapping[str, float]
     terminated: AgentIds
-    """Agents that terminate now; one that is also truncated counts as truncated."""
+    """Agents that terminate now."""
     truncated: AgentIds
+    """Agents that are truncated now, and have not terminated."""
     state: Any
     """The global state, float32 ``[state_size]``, where the server reads it."""
 
@@ -75,6 +79,8 @@ class StepCheck:
             if message.logged_actions
             else {}
         )
+        if message.logged_log_probs:
+            self._check_log_probs(message.logged_log_probs, logged)
         self._check_rewards(message.rewards)
         terminated, truncated = self._ended(message)
         if agents_done or terminated or truncated:
@@ -90,7 +96,14 @@ class StepCheck:
                 )
         state = None if self._state_space is None else self._state(message.state)
         return CheckedStep(
-            observations, finals, logged, message.rewards, terminated, truncated, state
+            observations,
+            finals,
+            logged,
+            message.logged_log_probs,
+            message.rewards,
+            terminated,
+            truncated,
+            state,
         )
 
     def end(self, message: EndEpisode, agents_done: AgentIds) -> CheckedStep:
@@ -108,10 +121,13 @@ class StepCheck:
         else:
             terminated |= rest
         state = None
-        # The state is read only beside a final observation of an agent that ends now.
-        if self._state_space is not None and message.t > 0 and finals and (terminated or truncated):
-            state = self._state(message.state)
-        return CheckedStep({}, finals, {}, message.rewards, terminated, truncated, state)
+        if self._state_space is not None:
+            # Only a value that is bootstrapped from a final observation needs it.
+            if message.state is not None or (message.t > 0 and finals and truncated):
+                state = self._state(message.state)
+            else:
+                finals = {}
+        return CheckedStep({}, finals, {}, {}, message.rewards, terminated, truncated, state)
 
     def _observations(self, values: Mapping[str, Any], what: str) -> dict[str, Any]:
         spaces = self._observation_spaces
@@ -127,7 +143,7 @@ class StepCheck:
         return conformed
 
     def _logged_actions(
-        self, logged: Mapping[str, Any], observations: Collection[str]
+        self, logged: Mapping[str, Any], observations: Mapping[str, Any]
     ) -> dict[str, Any]:
         conformed = {}
         for agent_id, value in logged.items():
@@ -136,11 +152,46 @@ class StepCheck:
                     f"an action of agent {agent_id!r} was logged without its observation",
                     agent_id=agent_id,
                 )
+            space = self._action_spaces[agent_id]
             try:
-                conformed[agent_id] = conform(self._action_spaces[agent_id], value)
+                action = conformed[agent_id] = conform(space, value)
             except Mismatch as error:
                 raise _mismatch(agent_id, "logged action", error) from None
+            observation = observations[agent_id]
+            if isinstance(space, Discrete) and isinstance(observation, dict):
+                mask = observation.get(ACTION_MASK_KEY)
+                if mask is not None and not mask[action - space.start]:
+                    available = [int(a) + space.start for a in np.flatnonzero(mask)]
+                    raise ValueMismatch(
+                        f"logged action of agent {agent_id!r}: its action mask forbids {action}",
+                        agent_id=agent_id,
+                        expected=f"one of {available}",
+                        got=str(action),
+                    )
         return conformed
+
+    def _check_log_probs(
+        self, log_probs: Mapping[str, float], logged_actions: Collection[str]
+    ) -> None:
+        for agent_id, log_prob in log_probs.items():
+            if agent_id not in logged_actions:
+                raise ValueMismatch(
+                    f"the log-probability of an action of agent {agent_id!r} came without the "
+                    "logged action",
+                    agent_id=agent_id,
+                    expected=f"logged_actions[{agent_id!r}]",
+                    got="none",
+                )
+            is_density = isinstance(self._action_spaces[agent_id], Box)
+            if not math.isfinite(log_prob) or (log_prob > 0 and not is_density):
+                hint = "; is it a probability? its logarithm is wanted" if log_prob > 0 else ""
+                raise ValueMismatch(
+                    f"the log-probability of agent {agent_id!r}'s logged action is "
+                    f"{log_prob}{hint}",
+                    agent_id=agent_id,
+                    expected="a finite number" + ("" if is_density else ", at most 0"),
+                    got=str(log_prob),
+                )
 
     def _check_rewards(self, rewards: Mapping[str, float]) -> None:
         for agent_id, reward in rewards.items():
@@ -155,7 +206,7 @@ class StepCheck:
                 )
 
     def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
-        """Returns the agents that a message terminates, and those that it truncates."""
+        """Returns the agents that a message terminates, and those that it only truncates."""
         if not message.terminations and not message.truncations:
             return _NOBODY, _NOBODY
         terminated = {agent_id for agent_id, is_set in message.terminations.items() if is_set}
@@ -163,7 +214,8 @@ class StepCheck:
         for agent_id in terminated | truncated:
             if agent_id not in self._agents:
                 raise self._unknown_agent(agent_id, "termination or truncation")
-        return terminated, truncated
+        # Gymnasium's TimeLimit sets both where an episode ends on its own at the limit.
+        return terminated, truncated - terminated
 
     def _state(self, state: Any) -> Any:
         assert self._state_space is not None

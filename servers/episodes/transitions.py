@@ -52,6 +52,8 @@ class Transitions:
         self._records = {seat_id: SeatRecord() for seat_id in seats}
         self._acted: dict[str, SeatAction] = {}
         """Actions of the last step, by seat id, until what followed from them is recorded."""
+        self._acting: set[str] = set()
+        """Agents that acted in that step; members of teams, too."""
         self._weights_seq_no = 0
 
     def add_step(self, step: CheckedStep, *, is_first: bool) -> list[SeatRequest]:
@@ -84,8 +86,11 @@ class Transitions:
         for seat_id, observation in seen.items():
             record, seat = self._records[seat_id], self._seats[seat_id]
             record.has_begun = True
-            logged_action = seat.read_logged(logged) if logged else None
-            requests.append(SeatRequest(seat, observation, record.module_state, logged_action))
+            action = log_prob = None
+            if logged:
+                action = seat.read_logged(logged)
+                log_prob = seat.read_log_prob(step.logged_log_probs)
+            requests.append(SeatRequest(seat, observation, record.module_state, action, log_prob))
         return requests
 
     def add_end(self, step: CheckedStep, *, has_acted: bool) -> None:
@@ -114,13 +119,14 @@ class Transitions:
             sent: the same as its agents' actions.
             weights_seq_no: version of the weights that chose them.
         """
-        self._acted = {}
+        self._acted, self._acting = {}, set()
         for request, action, actions in zip(requests, chosen, sent, strict=True):
             seat_id = request.seat.seat_id
             record = self._records[seat_id]
             record.module_state = action.module_state
             record.last_actions.update(actions)  # a member that was not asked keeps its own
             self._acted[seat_id] = action
+            self._acting.update(actions)
         self._weights_seq_no = weights_seq_no
 
     def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
@@ -133,6 +139,10 @@ class Transitions:
 
     def _add_transition(self, step: CheckedStep, seen: dict[str, Any]) -> None:
         done = step.terminated | step.truncated
+        if self._is_training and step.truncated:
+            missing = (step.truncated & self._acting) - step.final_observations.keys()
+            if missing:
+                raise _no_final_observation(min(missing))
         ends = self._find_ends(step, seen, done) if done else _NO_ENDS
         # Nothing has changed yet: a refusal above leaves the episode as it was.
         rewards = step.rewards
@@ -165,16 +175,16 @@ class Transitions:
         # A truncated agent is still observed, so that its value is bootstrapped. One that
         # terminates in the same step is not: it counts as departed already.
         departed = self.agents_done | (step.terminated - step.truncated)
-        if_terminated = StepView(last_seen, step.state, departed)
+        if_terminated = StepView(last_seen, step.state, departed, is_final=True)
         present = {agent_id: o for agent_id, o in last_seen.items() if agent_id not in departed}
-        if_truncated = StepView(present, step.state, departed)
+        if_truncated = StepView(present, step.state, departed, is_final=True)
         num_seats = 0
         terminated: set[str] = set()
         truncated: set[str] = set()
         observations: dict[str, Any] = {}
         for seat_id, seat in self._seats.items():
             record = self._records[seat_id]
-            done_now = done.intersection(seat.members)
+            done_now = done.intersection(seat.members) - record.members_done
             if record.is_done or not done_now:
                 continue
             if len(record.members_done | done_now) < len(seat.members):
@@ -195,14 +205,8 @@ class Transitions:
 
     def _last_known(self, seat_id: str, agent_id: str) -> Any:
         """Returns what a seat without a final observation is bootstrapped from."""
-        if seat_id in self._acted:
-            raise ValueMismatch(
-                f"agent {agent_id!r} was truncated without its final observation, which its "
-                "value is bootstrapped from",
-                agent_id=agent_id,
-                expected=f"final_observations[{agent_id!r}]",
-                got="none",
-            )
+        if seat_id in self._acted:  # a member that terminates now acted, and others did not
+            raise _no_final_observation(agent_id)
         return self._recorder.last_observation(seat_id)
 
     def _sum(self, rewards: Mapping[str, float]) -> None:
@@ -215,3 +219,13 @@ class Transitions:
             record = self._records[seat_id]
             record.members_done |= done.intersection(seat.members)
             record.is_done = len(record.members_done) == len(seat.members)
+
+
+def _no_final_observation(agent_id: str) -> ValueMismatch:
+    return ValueMismatch(
+        f"agent {agent_id!r} was truncated without its final observation, which its value is "
+        "bootstrapped from",
+        agent_id=agent_id,
+        expected=f"final_observations[{agent_id!r}]",
+        got="none",
+    )

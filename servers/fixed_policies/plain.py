@@ -54,6 +54,9 @@ class PlainSeat:
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return logged.get(self.seat_id)
 
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        return None
+
 
 class PlainSeating(Seating):
     """Every agent has a `PlainSeat`."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from tests.client.scripted_servers import CountingSimulation, Server, refusing
 
 from muxrl.client import AssignmentError, MultiplexingClient, RefusedByServer, ServerUnavailable
+from muxrl.client.adapters.simulation import StepResult
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
 
@@ -73,12 +75,27 @@ def test_actions_reach_the_simulation(world: World) -> None:
     assert simulation.actions == [{"a": f"left:a:{t}", "b": f"right:b:{t}"} for t in range(2)]
 
 
-def test_state_and_last_observations_come_along(world: World) -> None:
-    EnvLoop([CountingSimulation(num_steps=2)], world.client, seeds=iter([0])).run()
-    assert [float(i.state[0]) for i in world.right.items[1:]] == [0.0, 1.0, 2.0]
+class TimeLimit(CountingSimulation):
+    """Truncates where the other terminates."""
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        result = super().step(actions)
+        return result._replace(terminations={}, truncations=result.terminations)
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_state_and_last_observations_come_along(world: World, is_truncated: bool) -> None:
+    simulation = (TimeLimit if is_truncated else CountingSimulation)(num_steps=2)
+    EnvLoop([simulation], world.client, seeds=iter([0])).run()
     (end,) = world.right.of(EndEpisode)
-    assert end.terminations == {"b": True}
-    assert not end.is_truncated
+    states = [float(i.state[0]) for i in world.right.items[1:] if i is not end]
+    assert states == [0.0, 1.0]
+    if is_truncated:
+        assert float(end.state[0]) == 2.0
+    else:  # nothing is bootstrapped, and the simulation may have no state any more
+        assert end.state is None
+    assert (end.truncations if is_truncated else end.terminations) == {"b": True}
+    assert end.is_truncated == is_truncated
     assert end.final_observations["b"].tolist() == [2.0]
 
 
@@ -158,3 +175,13 @@ def test_an_agent_that_nobody_serves(world: World) -> None:
     with pytest.raises(AssignmentError, match=r"\['x'\]"):
         EnvLoop([CountingSimulation("abx")], world.client)
     assert world.log == []
+
+
+def test_a_state_that_cannot_be_had_is_named_with_its_switch(world: World) -> None:
+    class Stateless(CountingSimulation):
+        def state(self) -> Any:
+            raise KeyError("ship_0")
+
+    loop = EnvLoop([Stateless()], world.client, seeds=iter([0]))
+    with pytest.raises(SimulationFailed, match=r"state\(\).*'ship_0'.*use_global_state: false"):
+        loop.run()

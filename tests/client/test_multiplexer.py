@@ -187,11 +187,11 @@ def test_state_goes_to_those_who_ask_for_it(log: Log) -> None:
 
 def test_the_verbs_say_what_kind_of_episode_it_is(client: MultiplexingClient, left: Server) -> None:
     client.start_episode("mine", training_enabled=False, should_explore=True)
-    client.log_action("mine", {"a": [1.0]}, {"a": 4})
+    client.log_action("mine", {"a": [1.0]}, {"a": 4}, log_probs={"a": -0.5})
     client.end_episode("mine", {"a": [2.0]}, truncated=True)
     assert left.items == [
         StartEpisode("mine", "eval", True),
-        Step("mine", 0, {"a": [1.0]}, logged_actions={"a": 4}),
+        Step("mine", 0, {"a": [1.0]}, logged_actions={"a": 4}, logged_log_probs={"a": -0.5}),
         EndEpisode("mine", 1, True, final_observations={"a": [2.0]}),
     ]
 

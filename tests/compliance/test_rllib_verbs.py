@@ -30,7 +30,8 @@ SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.floa
 def test_a_logged_action_takes_the_place_of_the_policys(peer: Peer, action: int) -> None:
     episode_id = f"logged-{id(peer)}-{action}"
     _, reply = peer.say(
-        StartEpisode(episode_id), Step(episode_id, 0, SEEN, logged_actions={"a": action})
+        StartEpisode(episode_id),
+        Step(episode_id, 0, SEEN, logged_actions={"a": action}, logged_log_probs={"a": -1.0}),
     )
     assert isinstance(reply, Actions)
     assert reply.actions["a"] == action

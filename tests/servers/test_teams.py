@@ -264,6 +264,7 @@ def parallel(ends: list[tuple[str, str]]) -> list[Any]:
         ({"x": "a", "y": "b"}, [("", "a"), ("b", "")], "y", "x"),
         ({"t": "a"}, [("b", "a")], "b", "t"),
         ({"t": "a"}, [("a", "b")], "t", "b"),
+        ({"t": "a"}, [("a", "a"), ("b", "")], "tb", ""),
     ],
 )
 def test_rllib_bootstraps_truncated_teams_only(

@@ -14,7 +14,11 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-from muxrl.servers.algorithms.on_policy import LeanUpdate, actor_critic_loss
+from muxrl.servers.algorithms.on_policy import (
+    LeanUpdate,
+    actor_critic_loss,
+    advantages_of_own_actions,
+)
 
 
 class RawAdvantageEstimation(GeneralAdvantageEstimation):
@@ -44,7 +48,8 @@ class RawAdvantageEstimation(GeneralAdvantageEstimation):
 class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
     """``-log pi(a|s) A + c_v (V(s) - R)^2 - c_e H(pi)``, averaged over the batch.
 
-    The env runners need not record ``action_logp`` and ``action_dist_inputs``. Padding, and the
+    The env runners need not record ``action_logp`` and ``action_dist_inputs``; without the former,
+    all actions are taken for the policy's own. Padding, and the
     bootstrap step that RLlib appends to each chunk, are masked out.
     """
 
@@ -85,7 +90,7 @@ class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
         values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
         returns = batch[Postprocessing.VALUE_TARGETS]
         log_probability = distribution.logp(batch[Columns.ACTIONS])
-        policy_loss = -mean(log_probability * batch[Postprocessing.ADVANTAGES])
+        policy_loss = -mean(log_probability * advantages_of_own_actions(batch))
         return actor_critic_loss(
             self,
             module_id,

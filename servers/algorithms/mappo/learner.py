@@ -60,8 +60,8 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         actor   - mean over acting steps of  min(r A, clip(r, 1 - e, 1 + e) A) + c_e H(pi)
         critic  c_v * mean over all steps of max(huber(V - R), huber(V_old + clip(V - V_old) - R))
 
-    A step at which the agent did not act (``ALIVE`` 0) trains the critic, which has to know what a
-    team still earns without the agent, but not the actor.
+    A step at which the agent did not act (``ALIVE`` 0), or not by its policy, trains the critic,
+    which has to know what a team still earns without the agent, but not the actor.
     """
 
     should_standardize_advantages = False  # `CriticTargets` does it
@@ -110,12 +110,14 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
 
 
 def _masks(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Returns which rows are recorded steps, and at which of those the agent acted, bool [B]."""
+    """Returns which rows are recorded steps, and at which the policy chose an action, bool [B]."""
     recorded = batch.get(Columns.LOSS_MASK)
     if recorded is None:
         recorded = torch.ones_like(batch[Postprocessing.ADVANTAGES], dtype=torch.bool)
     alive = batch[Columns.OBS].get(ALIVE)
-    return recorded, recorded if alive is None else recorded & (alive[..., 0] > 0)
+    acted = recorded if alive is None else recorded & (alive[..., 0] > 0)
+    logp = batch.get(Columns.ACTION_LOGP)  # infinite for an action that was chosen elsewhere
+    return recorded, acted if logp is None else acted & ~logp.isinf()
 
 
 def _mean(x: Tensor, mask: Tensor) -> Tensor:

@@ -213,7 +213,9 @@ class CentralSeat:
         if value is not None:
             if self._observes_state:  # the actor must not see the state
                 value = without_state(value)
-            own = self._alone.observe(StepView({self.seat_id: value}), record)
+            own = self._alone.observe(
+                step_view._replace(observations={self.seat_id: value}), record
+            )
             seen = dict(own) if self._has_mask else {OBS: own}
             seen[STATE] = self._view.read(step_view)
             seen[AGENT_ID] = self._agent_id
@@ -238,6 +240,9 @@ class CentralSeat:
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         return self._alone.read_logged(logged)
+
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        return self._alone.read_log_prob(log_probs)
 
 
 def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:

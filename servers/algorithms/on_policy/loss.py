@@ -1,15 +1,30 @@
-"""The three parts of an actor-critic loss, added up and logged under RLlib's names."""
+"""The three parts of an actor-critic loss, added up and logged under RLlib's names.
+
+Actions that were chosen elsewhere (see `Inference`) have an infinite ``ACTION_LOGP``. A policy
+gradient with them would be off-policy: they have no weight in the policy's part of the loss.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.ppo import (
     LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
 )
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
+from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
+
+
+def advantages_of_own_actions(batch: dict[str, Any]) -> Tensor:
+    """Returns the advantages ``[B]``, 0 where the action was chosen elsewhere."""
+    advantages: Tensor = batch[Postprocessing.ADVANTAGES]
+    logp = batch.get(Columns.ACTION_LOGP)
+    return advantages if logp is None else advantages.masked_fill(logp.isinf(), 0.0)
 
 
 def actor_critic_loss(

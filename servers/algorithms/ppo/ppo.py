@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ray.rllib.algorithms.ppo.ppo import PPOConfig as RLlibPPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from torch import Tensor
 
-from muxrl.servers.algorithms.on_policy import LeanUpdate
+from muxrl.servers.algorithms.on_policy import LeanUpdate, advantages_of_own_actions
 
 
 class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):
     """RLlib's learner, with `LeanUpdate` for modules without a state."""
+
+    def compute_loss_for_module(self, *, batch: dict[str, Any], **kwargs: Any) -> Tensor:
+        """RLlib's loss; actions that were chosen elsewhere have no weight in the policy's part."""
+        batch = {**batch, Postprocessing.ADVANTAGES: advantages_of_own_actions(batch)}
+        return super().compute_loss_for_module(batch=batch, **kwargs)
 
 
 class PPOConfig(RLlibPPOConfig):

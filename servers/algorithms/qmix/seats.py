@@ -150,7 +150,9 @@ class TeamSeat:
                     state = self._state_readers[member](value[STATE_KEY])
                 value = without_state(value)
             if member in self._masked:
-                masks[member] = value[ACTION_MASK_KEY]
+                mask = value[ACTION_MASK_KEY]
+                if not step_view.is_final or np.any(mask):
+                    masks[member] = mask
                 value = without_mask(value)
             mine[member] = self._readers[member](value)
         if not mine:
@@ -184,6 +186,9 @@ class TeamSeat:
         if not any(m in logged for m in self.members):
             return None
         return np.array([int(logged.get(m, NO_ACTION)) for m in self.members], dtype=np.int64)
+
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        return None  # teams learn values of actions, whoever chose them
 
 
 def _own_space(agent: AgentPlan) -> Space:

@@ -160,10 +160,10 @@ class TeamEnv(MultiAgentEnv):
                 self._reward_rule,
                 team.spec.num_members,
             )
+            team.departed |= {m for m in members if terminateds.get(m)}
             truncated = {m for m in members if truncateds.get(m) and m not in team.departed}
             if not all_truncated:
                 team.departed |= truncated
-            team.departed |= {m for m in members if terminateds.get(m)}
             if not all_terminated and team.departed.issuperset(members):
                 (out_truncateds if truncated else out_terminateds)[team_id] = True
                 # A truncated member is still observed, so its value is bootstrapped.
@@ -213,7 +213,8 @@ class TeamEnv(MultiAgentEnv):
             masks: dict[str, Any] = {}
             for member, value in present.items():
                 reader = team.readers[member]
-                if reader.has_mask:
+                is_final = ended or team_id in just_done  # nobody acts, and no mask is needed
+                if reader.has_mask and (np.any(value[ACTION_MASK]) or not is_final):
                     masks[member] = value[ACTION_MASK]
                 if reader.state_space is not None:  # all members observe the same one
                     team.state = reader.read_state(value)

@@ -158,6 +158,20 @@ def test_an_agent_that_leaves_is_done_at_once_and_the_game_goes_on() -> None:
     assert not result.is_over
 
 
+def test_agents_that_are_dropped_at_a_time_limit_are_observed_once_more(play: Play) -> None:
+    class TimeLimit(LastCoin):
+        def step(self, action: int | None) -> None:
+            super().step(action)
+            self.truncations = dict.fromkeys(self.agents, True)
+            self.agents = []
+
+    (result,) = play(PettingZooAEC(TimeLimit())).results
+    assert result.is_over
+    assert set(result.truncations) == set(result.final_observations) == {
+        "player_0", "player_1", "player_2"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("game", ["simple_spread_v3", "simple_tag_v3", "simple_reference_v3"])
 def test_aec_and_parallel_of_one_env_give_the_same_returns(play: Play, game: str) -> None:
     kwargs = {"max_cycles": 8}

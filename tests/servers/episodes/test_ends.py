@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.servers.scripted_store import ScriptedStore, open_store, seen
 
@@ -44,12 +46,15 @@ def test_one_terminates_and_one_is_truncated_in_the_same_step(store: ScriptedSto
     assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TERMINATED}
 
 
-def test_one_that_is_said_to_be_both_is_cut_short(store: ScriptedStore) -> None:
+@pytest.mark.parametrize("finals", [FINALS, {}])
+def test_who_terminates_at_the_time_limit_is_terminated(
+    store: ScriptedStore, finals: dict[str, Any]
+) -> None:
     store.step(0)
     both = {"a": True}
-    store.end(1, truncations=both, terminations=both, final_observations=FINALS)
-    assert store.flags() == {"": TRUNCATED, "a": TRUNCATED, "b": TERMINATED}
-    assert store.recorded("a")[0] == [0.0, 1.0]
+    store.step(1, "b", truncations=both, terminations=both, final_observations=finals)
+    store.end(2, truncations={"b": True}, terminations={"b": True}, is_truncated=True)
+    assert store.flags() == {"": TERMINATED, "a": TERMINATED, "b": TERMINATED}
 
 
 def test_one_dies_early(store: ScriptedStore) -> None:

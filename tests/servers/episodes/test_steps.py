@@ -97,6 +97,13 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
         {"observations": {"a": seen("a", 1)}, "truncations": {"b": True}}, "b"),
     "unknown final observation": ({"final_observations": {"x": [1, 2]}}, "x"),
     "logged action out of range": ({"logged_actions": {"b": 3}}, "b"),
+    "log-probability without an action": ({"logged_log_probs": {"b": -1.0}}, "b"),
+    "log-probability NaN": (
+        {"logged_actions": {"b": 0}, "logged_log_probs": {"b": float("nan")}}, "b"),
+    "log-probability infinite": (
+        {"logged_actions": {"b": 0}, "logged_log_probs": {"b": float("-inf")}}, "b"),
+    "a probability, not its logarithm": (
+        {"logged_actions": {"b": 0}, "logged_log_probs": {"b": 0.3}}, "b"),
     "logged action without observation": (
         {"observations": {"a": seen("a", 1)}, "logged_actions": {"b": 0}}, "b"),
 }  # fmt: skip

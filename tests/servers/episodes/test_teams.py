@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
@@ -11,6 +12,9 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.algorithms.qmix.seats import TeamSeating
+from muxrl.servers.seating import Seating
 
 TEAM = {"team": ("a", "b")}
 
@@ -143,3 +147,66 @@ def test_abort_of_an_aborted_episode_with_a_team() -> None:
     (chunk,) = store.chunks
     team = chunk.episode.agent_episodes["team"]
     assert (team.is_terminated, team.is_truncated, len(team)) == (False, True, 1)
+
+
+# --- truncated without a final observation ----------------------------------------------------
+
+ONE_IS_CUT_SHORT: dict[str, Any] = {
+    "with its team": EndEpisode("e", 1, True, final_observations={m: seen(m, 1) for m in "ac"}),
+    "by its own flag": EndEpisode(
+        "e", 1, True, truncations={"b": True}, final_observations={m: seen(m, 1) for m in "ac"}
+    ),
+    "while its team goes on": Step(
+        "e", 1, {m: seen(m, 1) for m in "ac"}, truncations={"b": True}
+    ),
+    "as its team-mate terminates": EndEpisode(
+        "e", 1, True, terminations={"a": True}, final_observations={m: seen(m, 1) for m in "ac"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seating", [TeamSeating(), CentralSeating()])
+@pytest.mark.parametrize("how", ONE_IS_CUT_SHORT)
+def test_a_member_that_acted_is_not_truncated_without_its_final_observation(
+    how: str, seating: Seating
+) -> None:
+    store = ScriptedStore(make_plan("abc", TEAM), seating=seating)
+    for episode_id, mode in (("e", "train"), ("measured", "eval")):
+        store.start(episode_id, mode=mode)
+        store.step(0, "abc", episode_id)
+    item = ONE_IS_CUT_SHORT[how]
+    error = store.refused(item, ValueMismatch)
+    assert (error.agent_id, error.expected) == ("b", "final_observations['b']")
+    assert "'b' was truncated without its final observation" in error.message
+    assert store.store.counts.num_env_steps == 0
+    # Nothing of it was recorded, so that it can be mended.
+    finals = {**item.final_observations, "b": seen("b", 1)}
+    store.store.accept(msgspec.structs.replace(item, final_observations=finals), 0.0)
+    store.store.accept(msgspec.structs.replace(item, episode_id="measured"), 0.0)
+
+
+@pytest.mark.parametrize("seating", [TeamSeating(), CentralSeating()])
+def test_a_member_that_did_not_act_last_is_truncated_as_absent(seating: Seating) -> None:
+    store = ScriptedStore(make_plan("ab", TEAM), seating=seating)
+    store.start()
+    store.step(0)
+    store.step(1, "a")
+    store.end(2, is_truncated=True, final_observations={"a": seen("a", 2)})
+    assert all(ends == (False, True) for ends in store.flags().values())
+
+
+def test_a_dead_members_flags_said_again_do_not_cut_its_team_short() -> None:
+    store = team_store()
+    store.step(0, "abc")
+    store.step(1, "bc", truncations={"a": True}, final_observations={"a": seen("a", 1)})
+    store.end(2, truncations={"a": True}, terminations={"b": True})
+    assert store.flags()["team"] == (True, False)
+
+
+def test_no_state_is_needed_where_everybody_terminates() -> None:
+    for seating in (TeamSeating(), CentralSeating()):
+        store = ScriptedStore(make_plan("abc", TEAM, state_size=3), seating=seating)
+        store.start()
+        store.step(0, "abc", state=[1.0, 2.0, 3.0])
+        store.end(1, final_observations={m: seen(m, 1) for m in "abc"})
+        assert set(store.flags().values()) == {(True, False)}

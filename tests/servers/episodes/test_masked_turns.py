@@ -1,0 +1,59 @@
+"""Games in turns as PettingZoo's classic ones are: who is done has a mask of zeros."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.scripted_store import ScriptedStore, make_plan
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import EndEpisode, Step
+from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.servers.algorithms.registry import get_algorithm
+
+MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
+TEAM = {"team": ("a", "b")}
+
+
+def shown(*mask: int) -> dict[str, Any]:
+    return {"observation": np.ones(2, np.float32), "action_mask": np.array(mask, np.int8)}
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+@pytest.mark.parametrize("groups", [None, TEAM])
+@pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "QMIX", "VDN", "IQL"])
+def test_a_final_observation_may_have_a_mask_of_zeros(
+    name: str, groups: Any, is_truncated: bool
+) -> None:
+    seating = get_algorithm(name).seating
+    groups = seating.complete_groups(groups or {}, ["a", "b"])
+    plan = replace(make_plan(dict.fromkeys("ab", MASKED), groups), late_members="allow")
+    store = ScriptedStore(plan, seating=seating)
+    store.start()
+    for t in range(4):
+        store.step(t, observations={"ab"[t % 2]: shown(1, 1, 0)})
+    finals = {"a": shown(0, 0, 0), "b": shown(0, 0, 0)}
+    forbidden = Step("e", 4, {"a": shown(0, 0, 0)})
+    assert "forbids every action" in store.refused(forbidden, ValueMismatch).message
+    store.end(4, is_truncated=is_truncated, rewards={"a": 1.0, "b": -1.0},
+              final_observations=finals)  # fmt: skip
+    assert set(store.flags().values()) == {(not is_truncated, is_truncated)}
+    for single in store.chunks[0].episode.agent_episodes.values():
+        # A value to bootstrap from needs an action.
+        assert np.all(np.any(single.get_observations(-1)["action_mask"], axis=-1))
+
+
+def test_the_last_move_of_another_ends_a_player_that_waits() -> None:
+    store = ScriptedStore(
+        make_plan(dict.fromkeys("ab", MASKED)), seating=get_algorithm("PPO").seating
+    )
+    store.start()
+    store.step(0, observations={"a": shown(1, 1, 1)})
+    item = Step("e", 1, {"b": shown(0, 1, 0)}, terminations={"a": True},
+                final_observations={"a": shown(0, 0, 0)})  # fmt: skip
+    store.act(store.store.accept(item, 0.0))  # type: ignore[arg-type]
+    store.store.accept(EndEpisode("e", 2, final_observations={"b": shown(0, 0, 0)}), 0.0)
+    assert store.flags()["a"] == store.flags()["b"] == (True, False)

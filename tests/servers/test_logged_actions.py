@@ -1,0 +1,226 @@
+"""Actions that were chosen elsewhere: what is recorded of them, and what each algorithm learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core.columns import Columns
+from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.seats import SoloSeat
+
+NUM_STEPS = 24
+BATCH = {"train_batch_size_per_learner": NUM_STEPS, "lr": 0.01}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "PPO": {**BATCH, "minibatch_size": 8, "num_epochs": 2},
+    "A2C": BATCH,
+    "MAPPO": {**BATCH, "num_epochs": 2},
+    "IMPALA": BATCH,
+    "APPO": BATCH,
+    "DQN": {"rollout_fragment_length": NUM_STEPS},
+    "SAC": {"rollout_fragment_length": NUM_STEPS},
+}
+LSTM = {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 5}
+ON_POLICY = [
+    ("PPO", {}), ("PPO", LSTM), ("A2C", {}), ("A2C", LSTM), ("MAPPO", {}),
+]  # fmt: skip
+OFF_POLICY_CORRECTED = [("IMPALA", {}), ("IMPALA", LSTM), ("APPO", {}), ("APPO", LSTM)]
+
+running_ray = pytest.mark.usefixtures("running_ray")
+
+
+@contextmanager
+def policies_of(
+    name: str, model: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[LearnedPolicies]:
+    torch.manual_seed(0)
+    entry = get_algorithm(name)
+    is_team = entry.seating.forms_teams
+    plan = replace(
+        make_plan("ab", {"team": ("a", "b")} if is_team else None),
+        algorithm=name,
+        settings={**SETTINGS.get(name, {}), **settings},
+        model={} if is_team else {"fcnet_hiddens": [8], **(model or {})},
+    )
+    failures: list[str] = []
+    policies = LearnedPolicies(plan, entry, max_iterations=None, on_failure=failures.append)
+    try:
+        yield policies
+    finally:
+        policies.close()
+    assert not failures
+
+
+def play(policies: LearnedPolicies, logged: Any, log_probs: Any = None) -> None:
+    """Plays one batch; `logged` and `log_probs` are functions of t, of agents to what is sent."""
+    store = policies.store
+    store.accept(StartEpisode("e"), 0.0)
+    for t in range(NUM_STEPS):
+        item = Step("e", t, {a: seen(a, t % 3) / 100 for a in "ab"}, {"a": 1.0 + t % 2, "b": -1.0})
+        item.logged_actions = logged(t)
+        if log_probs is not None:
+            item.logged_log_probs = log_probs(t)
+        pending = store.accept(item, 0.0)
+        assert isinstance(pending, PendingStep)
+        (chosen,), version = policies.acting.act([pending])
+        actions = pending.finish(chosen, version).actions
+        assert actions.items() >= item.logged_actions.items()
+    store.accept(EndEpisode("e", NUM_STEPS, rewards={"a": 3.0}), 0.0)
+    store.finish_frame()
+
+
+def parameters(policies: LearnedPolicies) -> dict[str, torch.Tensor]:
+    module = policies.algo.learner_group._learner.module["default"].unwrapped()
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def updated(
+    name: str, model: dict[str, Any], logged: Any, log_probs: Any = None, **settings: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Returns the parameters before and after an update."""
+    with policies_of(name, model, **settings) as policies:
+        before = parameters(policies)
+        play(policies, logged, log_probs)
+        learner = policies.algo.learner_group._learner
+        losses: list[float] = []
+        compute = learner.compute_losses
+
+        def kept(**kwargs: Any) -> Any:
+            found = compute(**kwargs)
+            losses.extend(loss.item() for loss in found.values())
+            return found
+
+        learner.compute_losses = kept
+        torch.manual_seed(1)
+        policies.algo.training_step()
+        after = parameters(policies)
+        coefficients = getattr(learner, "curr_kl_coeffs_per_module", {})
+        losses += [float(coefficient) for coefficient in coefficients.values()]
+    assert losses
+    assert np.isfinite(losses).all()
+    assert all(value.isfinite().all() for value in after.values())
+    return before, after
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def all_logged(action: int) -> Any:
+    return lambda t: {"a": action, "b": action}
+
+
+def half_logged(action: int) -> Any:
+    return lambda t: {"a": action} if t % 2 else {}
+
+
+@running_ray
+@pytest.mark.parametrize(("name", "model"), ON_POLICY)
+def test_actions_of_others_teach_values_but_not_the_policy(
+    name: str, model: dict[str, Any]
+) -> None:
+    if name != "MAPPO":  # whose networks are always two
+        model = {**model, "vf_share_layers": False}
+    # Neither entropy nor KL divergence depend on the action; Adam would enlarge rounding errors.
+    others = {"entropy_coeff": 0.0, **({"use_kl_loss": False} if name == "PPO" else {})}
+    before, after = updated(name, model, all_logged(1), **others)
+    names = changed(before, after)
+    assert not [n for n in names if n.startswith("pi")]
+    assert [n for n in names if n.startswith(("vf", "critic"))]
+
+
+@running_ray
+@pytest.mark.parametrize(("name", "model"), OFF_POLICY_CORRECTED)
+def test_to_v_trace_actions_of_others_teach_nothing(name: str, model: dict[str, Any]) -> None:
+    assert not changed(*updated(name, model, all_logged(1), entropy_coeff=0.0))
+
+
+@running_ray
+@pytest.mark.parametrize(("name", "model"), ON_POLICY + OFF_POLICY_CORRECTED)
+def test_the_update_is_the_same_whatever_action_was_logged(
+    name: str, model: dict[str, Any]
+) -> None:
+    before, after = updated(name, model, half_logged(0))
+    assert [n for n in changed(before, after) if n.startswith("pi")]
+    assert not changed(after, updated(name, model, half_logged(2))[1])
+
+
+@running_ray
+@pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "IMPALA", "APPO"])
+def test_known_probabilities_are_used_where_the_algorithm_corrects_for_them(name: str) -> None:
+    likely, unlikely = (
+        updated(name, {}, all_logged(1), lambda t, p=p: {"a": np.log(p), "b": np.log(p)})[1]
+        for p in (0.9, 0.5)
+    )
+    assert bool(changed(likely, unlikely)) == (name in ("IMPALA", "APPO"))
+
+
+@running_ray
+@pytest.mark.parametrize("name", ["IMPALA", "APPO"])
+def test_the_given_log_probability_is_recorded(name: str) -> None:
+    with policies_of(name) as policies:
+        play(policies, lambda t: {"a": 1, "b": 1}, lambda t: {"b": -0.25 * t})
+        (chunk,) = policies.feed.take()
+    singles = chunk.episode.agent_episodes
+    logp = {a: np.array(singles[a].get_extra_model_outputs(Columns.ACTION_LOGP)) for a in "ab"}
+    assert np.isposinf(logp["a"]).all()
+    np.testing.assert_allclose(logp["b"], -0.25 * np.arange(NUM_STEPS))
+
+
+@running_ray
+@pytest.mark.parametrize("name", ["DQN", "SAC", "QMIX", "VDN", "IQL"])
+def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
+    with policies_of(name) as policies:
+        play(policies, lambda t: {"a": t % 3, "b": 2}, lambda t: {"a": -1.0})
+        chunks = policies.store._chunks or policies.feed.take()
+        singles = [s for chunk in chunks for s in chunk.episode.agent_episodes.values()]
+    recorded = {single.agent_id: np.array(single.get_actions()) for single in singles}
+    expected = np.stack([np.arange(NUM_STEPS) % 3, np.full(NUM_STEPS, 2)], axis=1)
+    if "team" in recorded:
+        np.testing.assert_array_equal(recorded["team"], expected)
+    else:
+        np.testing.assert_array_equal(recorded["a"], expected[:, 0])
+        np.testing.assert_array_equal(recorded["b"], expected[:, 1])
+    assert not any(single.extra_model_outputs for single in singles)
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
+
+
+@pytest.mark.parametrize("groups", [None, {"team": ("a", "b")}])
+@pytest.mark.parametrize("name", ["PPO", "MAPPO", "DQN", "QMIX"])
+def test_a_logged_action_that_the_mask_forbids_is_refused(name: str, groups: Any) -> None:
+    plan = make_plan(dict.fromkeys("ab", MASKED), groups)
+    store = ScriptedStore(plan, seating=get_algorithm(name).seating)
+    store.start()
+    value = {"observation": np.zeros(2, np.float32), "action_mask": np.array([1, 0, 1])}
+    item = Step("e", 0, {"a": value, "b": value}, logged_actions={"a": 2, "b": 1})
+    error = store.refused(item, ValueMismatch)
+    assert "mask forbids 1" in error.message
+    assert (error.agent_id, error.expected, error.got) == ("b", "one of [0, 2]", "1")
+    item.logged_actions["b"] = 0
+    assert isinstance(store.store.accept(item, 0.0), PendingStep)
+
+
+def test_a_density_is_recorded_in_the_policys_scale() -> None:
+    plan = make_plan("a").agents["a"]
+    box = SoloSeat("a", replace(plan, action_space=Box((2,), "float32", 2.0, 10.0)))
+    # Uniform on an 8 by 8 square: 1/64, and 1/4 on the policy's 2 by 2.
+    assert box.read_log_prob({"a": -np.log(64.0)}) == pytest.approx(-np.log(4.0))
+    unbounded = SoloSeat("a", replace(plan, action_space=Box((2,))))
+    assert unbounded.read_log_prob({"a": 1.5}) == 1.5
+    assert SoloSeat("a", replace(plan, action_space=Discrete(3))).read_log_prob({}) is None
