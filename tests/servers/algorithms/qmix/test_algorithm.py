@@ -158,7 +158,7 @@ def play_greedily(algo: QMIX) -> float:
     state = {k: v[None] for k, v in module.get_initial_state().items()}
     total, is_done = 0.0, False
     while not is_done:
-        obs = {k: torch.from_numpy(v)[None] for k, v in observations["team"].items()}
+        obs = {k: torch.tensor(v)[None] for k, v in observations["team"].items()}
         out = module.forward_inference({Columns.OBS: obs, Columns.STATE_IN: state})
         state = out.get(Columns.STATE_OUT, state)
         action = out[Columns.ACTIONS][0].numpy()
