@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
+from types import TracebackType
 
-from muxrl.orchestrator import exit_codes
-from muxrl.orchestrator.commands.acting_rule import add_acting_rule
+from muxrl.orchestrator.commands.evaluate import add_acting_rule
 from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.errors import ExitCode
+from muxrl.orchestrator.runs.progress import duration
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,9 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
     with quiet():
-        from muxrl.orchestrator.commands.match_progress import MatchProgress
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
-        from muxrl.orchestrator.comparisons.output.terminal import print_comparison
+        from muxrl.orchestrator.comparisons.output.page import print_comparison
 
     # The progress is made first: it keeps the terminal that `quiet` redirects.
     with MatchProgress() as progress, quiet():
@@ -103,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         report = comparison.write(args.out or default_folder(args.paths))
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
-    return exit_codes.DONE
+    return ExitCode.DONE
 
 
 def _named_list(text: str) -> tuple[str, list[str]]:
@@ -119,3 +121,44 @@ def _threshold(text: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} must look like role:NAME=10") from None
+
+
+_INTERVAL_S = 1.0
+
+
+class MatchProgress:
+    """Shows about once a second how many matches are done, if standard error is a terminal.
+
+    It writes to the terminal that standard error was when it was made, so `quiet` does not
+    silence it.
+    """
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+        self._descriptor = os.dup(2) if self._is_shown else -1
+        self._began_at = self._shown_at = time.monotonic()
+
+    def __enter__(self) -> MatchProgress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_shown:
+            os.write(self._descriptor, b"\r\x1b[K")
+            os.close(self._descriptor)
+
+    def __call__(self, done: int, of: int) -> None:
+        """Shows the number of matches done, of all, and the time left."""
+        now = time.monotonic()
+        if not self._is_shown or now - self._shown_at < _INTERVAL_S:
+            return
+        self._shown_at = now
+        left_s = (now - self._began_at) / done * (of - done)
+        os.write(
+            self._descriptor,
+            f"\r\x1b[Khead to head: {done} of {of} matches, {duration(left_s)} left".encode(),
+        )

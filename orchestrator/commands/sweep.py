@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands.quiet import quiet
-from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     if args.dry_run:
         dry_run(args.config, overrides, console)
-        return exit_codes.DONE
+        return ExitCode.DONE
     if args.resume:
         result = resume_sweep(Path(args.config), overrides, console=console)
     else:
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(result: SweepResult, console: Console) -> None:
     from muxrl.orchestrator.runs.signals import uninterrupted
-    from muxrl.orchestrator.sweeps.table import print_result
+    from muxrl.orchestrator.sweeps.result import print_result
 
     lines = [f"sweep directory: {result.sweep_dir}"]
     if any(not trial.is_finished for trial in result.trials):

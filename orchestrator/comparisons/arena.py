@@ -25,7 +25,7 @@ from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
-from muxrl.orchestrator.evaluations.frozen import freeze, on_free_port
+from muxrl.orchestrator.evaluations.evaluate import freeze, on_free_port
 from muxrl.orchestrator.runs.episodes import (
     MAX_ENVS,
     ServerAddress,

@@ -1,10 +1,10 @@
-"""Plays the matches of the head to head: the policies of one run among those of another.
+"""Plays a comparison's episodes: baselines, and matches of one run's policies among another's.
 
-For each role, the policies that one run trained for it play among the others of another run, for
-all pairs of contestants. Roles that the user calls interchangeable are rotated: the same policies
-play in every cyclic shift of the seats, and a policy's return is its mean over its seats.
-
-Runs are paired by seed: the k-th run of A meets the k-th of B.
+Baselines are fixed policies alone: random ones in all roles, each scripted one among random ones.
+In the head to head, for each role, the policies that one run trained for it play among the others
+of another run, for all pairs of contestants. Roles that the user calls interchangeable are rotated:
+the same policies play in every cyclic shift of the seats, and a policy's return is its mean over
+its seats. Runs are paired by seed: the k-th run of A meets the k-th of B.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from muxrl.orchestrator.comparisons.arena import (
     rotations,
 )
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject, server_of_role
+from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
-from muxrl.orchestrator.comparisons.findings.roles import Subject
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.agent_returns import Floats
+from muxrl.orchestrator.reports.statistics import mean_interval
+from muxrl.servers.config import ServerConfig
 
 
 @dataclass(frozen=True)
@@ -245,3 +247,61 @@ def _match(
 
 def _rest(players: Mapping[str, Player], role: str) -> list[Player]:
     return [player for home, player in players.items() if home != role]
+
+
+def find_scripts(
+    contestants: Sequence[Contestant],
+    roles: Mapping[str, tuple[str, ...]],
+    of_sweep: Mapping[str, Sequence[ServerConfig]],
+) -> dict[str, list[Player]]:
+    """Returns, by role, the scripted policies that a run or a sweep has in it."""
+    found: dict[str, dict[str, Player]] = {}
+    for contestant in contestants:
+        for role, agents in roles.items():
+            _, server = server_of_role(contestant.runs[0], agents)
+            if server.algorithm.upper() == "SCRIPTED":
+                label = contestant.played[role]
+                found.setdefault(role, {}).setdefault(label, Player(label, role, server))
+    for role, servers in of_sweep.items():
+        for server in servers:
+            player = Player(server.label, role, server)
+            found.setdefault(role, {}).setdefault(server.label, player)
+    return {role: list(players.values()) for role, players in found.items()}
+
+
+def play_baselines(
+    arena: Arena,
+    subjects: Sequence[Subject],
+    roles: Mapping[str, tuple[str, ...]],
+    scripts: Mapping[str, Sequence[Player]],
+    seeds: Sequence[int],
+) -> tuple[Baseline, ...]:
+    """Plays random policies in all roles, then each scripted one among random ones.
+
+    Args:
+        arena: of the runs' simulation.
+        subjects: whose returns are measured.
+        roles: role to its agents.
+        scripts: role to scripted policies; those of one label play together.
+        seeds: one for each episode.
+    """
+    random = {role: random_player(role, agents) for role, agents in roles.items()}
+    played = [("random", arena.play_at_random(seeds))]
+    by_label: dict[str, dict[str, Player]] = {}
+    for role, players in scripts.items():
+        for player in players:
+            by_label.setdefault(player.label, {})[role] = player
+    for theirs in by_label.values():
+        seating = {**random, **theirs}
+        name = " | ".join(f"{player.label} {role}" for role, player in seating.items())
+        played.append((name, arena.play(seating, seeds)))
+    baselines = []
+    for name, by_agent in played:
+        returns = {}
+        for subject in subjects:
+            values = subject.returns(by_agent)
+            values = values[np.isfinite(values)]
+            if len(values):
+                returns[subject.key] = mean_interval([values])
+        baselines.append(Baseline(name, returns, len(seeds)))
+    return tuple(baselines)

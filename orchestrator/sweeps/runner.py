@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,20 +11,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import ray
 from rich.console import Console
 
 from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.runs.placement import cpus_wanted
 from muxrl.orchestrator.runs.ray_session import ray_session, worker_environment
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
-from muxrl.orchestrator.sweeps.capacity import local_num_cpus, placement_notes
-from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory
+from muxrl.orchestrator.sweeps.assignments import RoleAssignment
+from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed, to_yaml
+from muxrl.orchestrator.sweeps.parameters import active, settings
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.trial_log import TrialLog
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
-from muxrl.orchestrator.sweeps.tuner import num_trials, run_trials
+from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
 
 
 def start_sweep(
@@ -149,3 +151,34 @@ def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
     environment = {**worker_environment(), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     with ray_session(local_num_cpus(plan), plan.config.address, environment) as folder:
         yield folder
+
+
+def local_num_cpus(plan: SweepPlan) -> int:
+    """Returns the logical CPUs of a local Ray: the machine's, and enough for what was asked."""
+    wanted = [sum(cpus_wanted(plan.config_of(spec))) for spec in plan.trials if spec.assignment]
+    # A searcher has made no trials yet.
+    wanted = wanted or [
+        sum(cpus_wanted(plan.resolve(roles, _first_values(plan.config, roles), 0).config))
+        for roles in plan.role_assignments
+    ]
+    most = max(wanted, default=1.0) * (plan.config.max_concurrent or 1)
+    return max(os.cpu_count() or 1, math.ceil(most))
+
+
+def _first_values(config: SweepConfig, roles: RoleAssignment) -> dict[str, Any]:
+    return next(settings(active(config.parameters, set(roles.values())), 1, config.seed))
+
+
+def placement_notes(plan: SweepPlan) -> Iterator[str]:
+    """Yields why trials may wait for ever; a growing cluster can still make room for them."""
+    needs = [(spec, cpus_wanted(plan.config_of(spec))) for spec in plan.trials if spec.assignment]
+    if not plan.config.address or not needs:
+        return
+    spec, cpus = max(needs, key=lambda need: sum(need[1]))
+    largest = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
+    if sum(cpus) > largest and strategy(plan.config_of(spec)) == "STRICT_PACK":
+        yield (
+            f"note: trial {spec.trial_id} takes {sum(cpus):g} CPUs on one machine, since its "
+            f"servers listen on the loopback address, and the largest one has {largest:g}; it "
+            "waits until there is a larger one"
+        )

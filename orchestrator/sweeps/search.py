@@ -1,21 +1,26 @@
-"""Tune is handed the sweep's own trials, one after another; a searcher that learns adds new ones.
+"""Which trial Tune runs next: one of the sweep's table, or one from a searcher that learns.
 
 Tune would draw the trials itself, and resumes an experiment from its last snapshot. Here the table
 is the sweep's: known before the start, the same on every machine, and a finished trial stays
-finished.
+finished. A searcher that learns from earlier trials, such as optuna, adds new ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ray import tune
 from ray.tune.search import Searcher
 
-from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.orchestrator.sweeps.suggestions import Suggestions
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.sweeps.assignments import RoleAssignment
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.parameters import active, kind_of
+from muxrl.orchestrator.sweeps.plan import SweepPlan, name_trial
+from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
-from muxrl.orchestrator.sweeps.trial_record import TrialSpec
+from muxrl.protocol.assignment import file_name
 
 
 class TableSearch(Searcher):
@@ -69,3 +74,158 @@ class TableSearch(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Does nothing, likewise."""
+
+
+ROLES_KEY = "(assignment)"
+"""Beside parameters, what a searcher chooses: the number of the assignment."""
+
+
+class Suggestions:
+    """What the searcher suggests, as one trial for each seed.
+
+    The searcher is told the mean of the seeds' metrics when all of them are known; if one of these
+    trials failed, the suggestion counts as failed.
+
+    Args:
+        plan: the sweep's.
+        metric: Tune's name of the metric.
+        earlier: trials of the sweep that is resumed.
+        make_searcher: from the space, metric, mode, and (point, value) of what is known, to Tune's
+            searcher.
+        on_new: called with new trials.
+        on_refused: called with trials that cannot be run, and why: a simulation may refuse its
+            arguments.
+    """
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        metric: str,
+        earlier: Sequence[TrialRecord],
+        make_searcher: Callable[..., Searcher],
+        on_new: Callable[[Sequence[TrialSpec]], None],
+        on_refused: Callable[[Sequence[TrialSpec], str], None],
+    ) -> None:
+        self._plan = plan
+        self._on_new = on_new
+        self._on_refused = on_refused
+        config = plan.config
+        self._seeds = config.seeds or [config.experiment.seed]
+        self._num_left = config.num_samples - len(earlier) // len(self._seeds)
+        self._num_made = len(earlier)
+        self._width = len(str(max(0, config.num_samples * len(self._seeds) - 1)))
+        self._suggestion_of: dict[str, str] = {}
+        """Trial to the searcher's id of what it tries."""
+        self._metrics: dict[str, list[float | None]] = {}
+        """Suggestion to the metrics of its trials so far."""
+        known = [
+            (self._point(records), sum(metrics) / len(metrics))
+            for records in _in_groups(earlier, len(self._seeds))
+            if all(r.is_finished for r in records)
+            and len(metrics := [r.metric for r in records if r.metric is not None]) == len(records)
+        ]
+        space: dict[str, Any] = {k: domain(p) for k, p in config.parameters.items()}
+        space[ROLES_KEY] = tune.choice(list(range(len(plan.role_assignments))))
+        self._searcher = make_searcher(space, metric, config.metric.mode, known)
+
+    def next(self) -> list[TrialSpec]:
+        """Returns the trials of the next suggestion that can be run; none after the last."""
+        while self._num_left > 0:
+            suggestion_id = f"suggestion-{self._num_made}"
+            point = self._searcher.suggest(suggestion_id)
+            if not isinstance(point, dict):
+                break
+            self._num_left -= 1
+            roles = self._plan.role_assignments[point[ROLES_KEY]]
+            used = active(self._plan.config.parameters, set(roles.values()))
+            parameters = {key: point[key] for key in used}
+            try:
+                assignment = self._plan.assignment(roles, parameters)
+            except ConfigError as error:
+                self._searcher.on_trial_complete(suggestion_id, error=True)
+                specs = self._make_specs("refused", "", roles, parameters)
+                self._on_refused(specs, "; ".join(error.problems))
+                continue
+            specs = self._make_specs(file_name(assignment), assignment, roles, parameters)
+            self._suggestion_of |= {spec.trial_id: suggestion_id for spec in specs}
+            self._metrics[suggestion_id] = []
+            self._on_new(specs)
+            return specs
+        return []
+
+    def _make_specs(
+        self, name: str, assignment: str, roles: RoleAssignment, parameters: dict[str, Any]
+    ) -> list[TrialSpec]:
+        """Returns one trial for each seed."""
+        first, self._num_made = self._num_made, self._num_made + len(self._seeds)
+        return [
+            TrialSpec(
+                name_trial(first + i, self._width, name, seed), assignment, roles, parameters, seed
+            )
+            for i, seed in enumerate(self._seeds)
+        ]
+
+    def complete(self, spec: TrialSpec, metric: float | None) -> None:
+        """Takes in the metric of a trial, None if it failed."""
+        suggestion_id = self._suggestion_of.get(spec.trial_id)
+        if suggestion_id is None:  # begun before the sweep was resumed
+            return
+        metrics = self._metrics[suggestion_id]
+        metrics.append(metric)
+        if len(metrics) < len(self._seeds):
+            return
+        values = [value for value in metrics if value is not None]
+        has_failed = len(values) < len(metrics)
+        result = None if has_failed else {METRIC: sum(values) / len(values)}
+        self._searcher.on_trial_complete(suggestion_id, result, error=has_failed)
+
+    def _point(self, records: Sequence[TrialRecord]) -> dict[str, Any]:
+        record = records[0]
+        values = {key: _any_value(p) for key, p in self._plan.config.parameters.items()}
+        return {
+            **values,
+            **record.parameters,
+            ROLES_KEY: self._plan.role_assignments.index(record.roles),
+        }
+
+
+def domain(parameter: ParameterConfig) -> Any:
+    """Returns Tune's form of a distribution."""
+    kind = str(kind_of(parameter))
+    assert kind != "grid"
+    values = getattr(parameter, kind)
+    return tune.choice(values) if kind == "choice" else getattr(tune, kind)(*values)
+
+
+def make_optuna(
+    space: Mapping[str, Any],
+    metric: str,
+    mode: str,
+    known: Sequence[tuple[dict[str, Any], float]],
+    seed: int,
+) -> Searcher:
+    """Returns Tune's optuna (its TPE sampler), which begins with the known points."""
+    import optuna
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return OptunaSearch(
+        OptunaSearch.convert_search_space(dict(space)),
+        metric=metric,
+        mode=mode,
+        seed=seed,
+        points_to_evaluate=[point for point, _ in known] or None,
+        evaluated_rewards=[value for _, value in known] or None,
+    )
+
+
+def _in_groups(records: Sequence[TrialRecord], size: int) -> list[Sequence[TrialRecord]]:
+    """Returns the trials of each suggestion, which are made and written one after another."""
+    return [records[i : i + size] for i in range(0, len(records), size)]
+
+
+def _any_value(parameter: ParameterConfig) -> Any:
+    """Returns a value for a key that an assignment does not use: searchers want all keys."""
+    kind = kind_of(parameter)
+    assert kind is not None
+    return getattr(parameter, kind)[0]

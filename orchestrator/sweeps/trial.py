@@ -8,9 +8,10 @@ abandoned wherever it is.)
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.worker_process import set_up
-from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE
-from muxrl.orchestrator.sweeps.metric import measure
+from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord, TrialSpec
 from muxrl.orchestrator.sweeps.plan import SweepPlan
-from muxrl.orchestrator.sweeps.trial_record import Status, TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.schema import TOTAL, MetricConfig
 from muxrl.orchestrator.user_modules import find_user_modules
 
 METRIC = "return"
@@ -196,3 +196,43 @@ class Trial(tune.Trainable):
 
 def _named(experiment: Experiment, trial_id: str) -> Experiment:
     return replace(experiment, config=replace(experiment.config, name=trial_id))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A metric's value."""
+
+    value: float
+    source: str
+    """"evaluation" or "training"."""
+    env_steps: int
+    """Of training before the measurement."""
+
+
+def measure(run: Run, config: MetricConfig) -> Measured | None:
+    """Returns the newest value, None if no episode has ended yet.
+
+    Returns are raw: sums of an agent's rewards as the simulation gave them.
+    """
+    record = run.evaluated
+    if config.source == "evaluation" and record is not None:
+        # Episodes without an agent hold no return of it.
+        known = {a: [r for r in v if r is not None] for a, v in record["returns"].items()}
+        means = {a: sum(values) / len(values) for a, values in known.items() if values}
+        source, env_steps = "evaluation", int(record["env_steps"])
+    else:
+        means = run.tally.record()["episode_return_mean"]
+        source, env_steps = "training", run.tally.env_steps
+    agents = list(means)
+    if config.of != TOTAL:
+        agents = [a for a in run.experiment.servers[config.of].agents if a in means]
+    value = combine(means, agents, is_sum=config.of == TOTAL)
+    return None if value is None else Measured(value, source, env_steps)
+
+
+def combine(means: Mapping[str, float], agents: Sequence[str], *, is_sum: bool) -> float | None:
+    """Returns the agents' returns as one, None without agents or where one is no number."""
+    total = sum(means[agent] for agent in agents)
+    if not agents or not math.isfinite(total):
+        return None
+    return total if is_sum else total / len(agents)

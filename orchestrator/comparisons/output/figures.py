@@ -20,11 +20,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from muxrl.orchestrator.comparisons.findings.curves import Axis, band
+from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.roles import Subject
-from muxrl.orchestrator.reports.figure_style import COLOURS, RANDOM_COLOUR, finish_axes
+from muxrl.orchestrator.comparisons.findings.scores import Axis, band
+from muxrl.orchestrator.reports.plots import COLOURS, RANDOM_COLOUR, finish_axes
 
 _DASHES: tuple[tuple[str, Any], ...] = (
     ("solid", "-"),

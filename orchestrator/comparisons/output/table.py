@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from muxrl.orchestrator.reports.number_text import MISSING, interval, number
+from muxrl.orchestrator.reports.plain_table import MISSING, interval, number
 from muxrl.orchestrator.reports.statistics import Estimate
 
 Row = TypeVar("Row")

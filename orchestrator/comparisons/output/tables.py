@@ -13,7 +13,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, Cros
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
 from muxrl.orchestrator.comparisons.output.table import Column, Table
-from muxrl.orchestrator.reports.number_text import MISSING, number, signed_interval
+from muxrl.orchestrator.reports.plain_table import MISSING, number, signed_interval
 from muxrl.orchestrator.reports.statistics import Estimate
 
 if TYPE_CHECKING:

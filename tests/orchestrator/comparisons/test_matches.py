@@ -13,9 +13,12 @@ from tests.orchestrator.comparisons.compared_runs import made_up_run
 from muxrl.orchestrator.comparisons import matches
 from muxrl.orchestrator.comparisons.arena import Arena, EpisodeReturns, Player, rotations
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun, read_compared_runs
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, find_contestants
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    Contestant,
+    find_contestants,
+    find_roles,
+)
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.roles import find_roles
 from muxrl.orchestrator.comparisons.matches import play_head_to_head
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare

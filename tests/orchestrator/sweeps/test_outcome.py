@@ -7,15 +7,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from muxrl.orchestrator.sweeps.calibration import Timing
-from muxrl.orchestrator.sweeps.capacity import placement
-from muxrl.orchestrator.sweeps.dry_run import duration, estimate_text
-from muxrl.orchestrator.sweeps.metric import Measured, combine, measure
-from muxrl.orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.sweeps.directory import TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text
+from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.table import print_result, print_trials
-from muxrl.orchestrator.sweeps.trial import spec_of, tune_config
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.trial import Measured, combine, measure, spec_of, tune_config
+from muxrl.orchestrator.sweeps.tuner import placement
 
 
 def trial(number, status="done", metric=None, seed=0, **values):

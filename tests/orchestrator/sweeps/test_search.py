@@ -7,10 +7,15 @@ from ray.tune.experiment import Trial
 
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
-from muxrl.orchestrator.sweeps.search import TableSearch
-from muxrl.orchestrator.sweeps.suggestions import ROLES_KEY, Suggestions, domain, make_optuna
+from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.search import (
+    ROLES_KEY,
+    Suggestions,
+    TableSearch,
+    domain,
+    make_optuna,
+)
 from muxrl.orchestrator.sweeps.trial import METRIC, spec_of
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 from muxrl.orchestrator.sweeps.tuner import _reporter
 
 SWEEP = """
