@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from muxrl.orchestrator.commands.evaluate import add_acting_rule
 from muxrl.orchestrator.commands.quiet import quiet
 from muxrl.orchestrator.errors import ExitCode
-from muxrl.orchestrator.runs.progress import duration
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         from muxrl.orchestrator.comparisons.output.page import print_comparison
 
     # The progress is made first: it keeps the terminal that `quiet` redirects.
-    with MatchProgress() as progress, quiet():
+    with _match_progress() as progress, quiet():
         comparison = compare_runs(
             args.paths,
             num_episodes=args.episodes,
@@ -126,39 +126,35 @@ def _threshold(text: str) -> tuple[str, float]:
 _INTERVAL_S = 1.0
 
 
-class MatchProgress:
+@contextlib.contextmanager
+def _match_progress() -> Iterator[Callable[[int, int], None]]:
     """Shows about once a second how many matches are done, if standard error is a terminal.
 
     It writes to the terminal that standard error was when it was made, so `quiet` does not
     silence it.
+
+    Yields:
+        What takes the number of matches done, and that of all.
     """
+    from muxrl.orchestrator.runs.progress import duration
 
-    def __init__(self) -> None:
-        self._is_shown = sys.stderr.isatty()
-        self._descriptor = os.dup(2) if self._is_shown else -1
-        self._began_at = self._shown_at = time.monotonic()
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    terminal = os.dup(2)
+    began_at = shown_at = time.monotonic()
 
-    def __enter__(self) -> MatchProgress:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._is_shown:
-            os.write(self._descriptor, b"\r\x1b[K")
-            os.close(self._descriptor)
-
-    def __call__(self, done: int, of: int) -> None:
-        """Shows the number of matches done, of all, and the time left."""
+    def show(done: int, of: int) -> None:
+        nonlocal shown_at
         now = time.monotonic()
-        if not self._is_shown or now - self._shown_at < _INTERVAL_S:
-            return
-        self._shown_at = now
-        left_s = (now - self._began_at) / done * (of - done)
-        os.write(
-            self._descriptor,
-            f"\r\x1b[Khead to head: {done} of {of} matches, {duration(left_s)} left".encode(),
-        )
+        if now - shown_at >= _INTERVAL_S:
+            shown_at = now
+            left_s = (now - began_at) / done * (of - done)
+            text = f"\r\x1b[Khead to head: {done} of {of} matches, {duration(left_s)} left"
+            os.write(terminal, text.encode())
+
+    try:
+        yield show
+    finally:
+        os.write(terminal, b"\r\x1b[K")
+        os.close(terminal)

@@ -9,14 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-from rich.measure import Measurement
-
 from muxrl.orchestrator.commands.quiet import quiet
-from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import ConfigError, ExitCode
-from muxrl.orchestrator.reports.plain_table import plain_table
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
@@ -84,21 +78,15 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.config.problems import listed
+    from muxrl.orchestrator.config.problems import similar_or_known
     from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
-    from muxrl.protocol.suggestions import did_you_mean
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
 
     config = _load(args)
     if args.server not in config.servers:
-        hint = did_you_mean(args.server, config.servers)
-        raise ConfigError(
-            [
-                f"there is no server {args.server!r}"
-                f"{hint or f'; the servers are {listed(config.servers)}'}"
-            ]
-        )
+        hint = similar_or_known(args.server, config.servers, "the servers are")
+        raise ConfigError([f"there is no server {args.server!r}{hint}"])
     experiment = _prepare(config, needs_stop=False)
     from muxrl.servers.server import serve_forever
 
@@ -113,7 +101,7 @@ def _check(args: argparse.Namespace) -> int:
 
     experiment = _prepare(_load(args), needs_stop=True)
     sys.stdout.write(to_yaml(experiment.config))
-    print_seats(experiment)
+    _print_seats(experiment)
     return ExitCode.DONE
 
 
@@ -133,8 +121,14 @@ def _prepare(config: ExperimentConfig, *, needs_stop: bool) -> Experiment:
         return prepare(config, needs_stop=needs_stop)
 
 
-def print_seats(experiment: Experiment) -> None:
+def _print_seats(experiment: Experiment) -> None:
     """Prints a row for every agent, one for every server, and the assignment."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.measure import Measurement
+
+    from muxrl.orchestrator.reports.plain_table import plain_table
+
     # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 160)
     table = plain_table(f"{experiment.config.name}: who serves whom")

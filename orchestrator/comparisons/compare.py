@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.comparisons.arena import Arena, episode_seeds
+from muxrl.orchestrator.comparisons.arena import Arena
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Subject,
@@ -38,10 +38,9 @@ from muxrl.orchestrator.comparisons.findings.scores import (
 from muxrl.orchestrator.comparisons.matches import find_scripts, play_baselines, play_head_to_head
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TableName, table_frame
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.sweeps.directory import TRIALS_FILE
-from muxrl.protocol.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import pandas
@@ -137,12 +136,12 @@ def compare_runs(
             "leave out the others, or compare side by side"
         )
     first_seed = runs[0].config.evaluation.seed
+    seeds = range(first_seed, first_seed + num_episodes)
     scripts = find_scripts(contestants, role_agents, found.scripts)
     baselines: tuple[Baseline, ...] = ()
     head_to_head: HeadToHead | None = None
     try:
         with Arena(runs[0].config.simulation, role_agents, first_seed) as arena:
-            seeds = episode_seeds(first_seed, num_episodes)
             baselines = play_baselines(arena, subjects, role_agents, scripts, seeds)
             if should_meet:
                 head_to_head, more = play_head_to_head(
@@ -150,8 +149,7 @@ def compare_runs(
                     contestants,
                     role_agents,
                     scripts,
-                    num_episodes=num_episodes,
-                    first_seed=first_seed,
+                    seeds,
                     should_explore=meeting_rule,
                     interchangeable=interchangeable,
                     on_match=on_match,
@@ -196,5 +194,5 @@ def _check_thresholds(thresholds: Mapping[str, float], subjects: Sequence[Subjec
     known = [subject.key for subject in subjects]
     for key in thresholds:
         if key not in known:
-            hint = did_you_mean(key, known) or f"; there are {listed(known)}"
+            hint = similar_or_known(key, known, "there are")
             raise CannotCompare(f"a threshold is given for {key!r}, which is not measured{hint}")

@@ -20,19 +20,26 @@ from muxrl.orchestrator.comparisons.arena import (
     Arena,
     EpisodeReturns,
     Player,
-    episode_seeds,
     player_of,
     random_player,
     rotations,
 )
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject, server_of_role
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    Contestant,
+    Roles,
+    Subject,
+    server_of_role,
+)
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.agent_returns import Floats
 from muxrl.orchestrator.reports.statistics import mean_interval
 from muxrl.servers.config import ServerConfig
+
+Scripts = Mapping[str, Mapping[str, Player]]
+"""Label of a scripted policy to role to who plays it."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,10 @@ class Lineup:
 def play_head_to_head(
     arena: Arena,
     contestants: Sequence[Contestant],
-    roles: Mapping[str, tuple[str, ...]],
-    scripts: Mapping[str, Sequence[Player]],
+    roles: Roles,
+    scripts: Scripts,
+    seeds: Sequence[int],
     *,
-    num_episodes: int,
-    first_seed: int,
     should_explore: bool,
     interchangeable: Sequence[str] = (),
     on_match: Callable[[int, int], None] = lambda done, of: None,
@@ -66,9 +72,8 @@ def play_head_to_head(
         arena: of the runs' simulation.
         contestants: who meet.
         roles: role to its agents.
-        scripts: role to scripted policies, which meet them too.
-        num_episodes: of each match.
-        first_seed: of the first episode; all matches play the same episodes.
+        scripts: which meet them too.
+        seeds: one for each episode; all matches play the same episodes.
         should_explore: whether stochastic policies are sampled.
         interchangeable: roles whose seats are rotated.
         on_match: called after each match with the number of matches done and of all matches.
@@ -96,7 +101,7 @@ def play_head_to_head(
         for role in roles
         if role in ours.players[pair] and set(roles) <= {role, *theirs.players[pair]}
     ]
-    games = _Games(arena, episode_seeds(first_seed, num_episodes), tuple(interchangeable))
+    games = _Games(arena, seeds, tuple(interchangeable))
     matches: dict[tuple[object, ...], Match] = {}
     for number, (role, ours, theirs, pair) in enumerate(schedule):
         match = _match(games, roles, role, ours, theirs, pair)
@@ -112,8 +117,8 @@ def play_head_to_head(
             by_contestant=by_contestant,
             matches=played,
             pairs=pairs,
-            num_episodes=num_episodes,
-            first_seed=first_seed,
+            num_episodes=len(seeds),
+            first_seed=seeds[0],
             interchangeable=tuple(interchangeable),
             should_explore=should_explore,
         ),
@@ -140,10 +145,7 @@ def _pairs(contestants: Sequence[Contestant]) -> tuple[tuple[Mapping[str, int], 
 
 
 def _lineup(
-    contestant: Contestant,
-    roles: Mapping[str, tuple[str, ...]],
-    pairs: Sequence[Mapping[str, int]],
-    should_explore: bool,
+    contestant: Contestant, roles: Roles, pairs: Sequence[Mapping[str, int]], should_explore: bool
 ) -> Lineup:
     runs: dict[int, ComparedRun] = {run.seed: run for run in contestant.runs}
     return Lineup(
@@ -165,10 +167,7 @@ def _lineup(
 
 
 def _baselines(
-    lineups: Sequence[Lineup],
-    roles: Mapping[str, tuple[str, ...]],
-    scripts: Mapping[str, Sequence[Player]],
-    num_pairs: int,
+    lineups: Sequence[Lineup], roles: Roles, scripts: Scripts, num_pairs: int
 ) -> list[Lineup]:
     """Random players in every role, and in their roles the scripted ones that no run has."""
     random = {role: random_player(role, agents) for role, agents in roles.items()}
@@ -180,12 +179,11 @@ def _baselines(
         for player in players.values()
         if player.run is None
     }
-    by_label: dict[str, dict[str, Player]] = {}
-    for role, players in scripts.items():
-        for player in players:
-            if (role, player.label) not in known:
-                by_label.setdefault(player.label, {})[role] = player
-    return found + [Lineup(label, (alone,) * num_pairs) for label, alone in by_label.items()]
+    for label, players in scripts.items():
+        alone = {role: who for role, who in players.items() if (role, label) not in known}
+        if alone:
+            found.append(Lineup(label, (alone,) * num_pairs))
+    return found
 
 
 @dataclass
@@ -193,7 +191,7 @@ class _Games:
     """Plays each seating once: both roles' matches of a pair share its episodes."""
 
     arena: Arena
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     interchangeable: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -208,12 +206,7 @@ class _Games:
 
 
 def _match(
-    games: _Games,
-    roles: Mapping[str, tuple[str, ...]],
-    role: str,
-    ours: Lineup,
-    theirs: Lineup,
-    pair: int,
+    games: _Games, roles: Roles, role: str, ours: Lineup, theirs: Lineup, pair: int
 ) -> Match:
     player, others = ours.players[pair][role], theirs.players[pair]
     seating = {r: player if r == role else others[r] for r in roles}
@@ -251,29 +244,29 @@ def _rest(players: Mapping[str, Player], role: str) -> list[Player]:
 
 def find_scripts(
     contestants: Sequence[Contestant],
-    roles: Mapping[str, tuple[str, ...]],
+    roles: Roles,
     of_sweep: Mapping[str, Sequence[ServerConfig]],
-) -> dict[str, list[Player]]:
-    """Returns, by role, the scripted policies that a run or a sweep has in it."""
-    found: dict[str, dict[str, Player]] = {}
-    for contestant in contestants:
-        for role, agents in roles.items():
-            _, server = server_of_role(contestant.runs[0], agents)
-            if server.algorithm.upper() == "SCRIPTED":
-                label = contestant.played[role]
-                found.setdefault(role, {}).setdefault(label, Player(label, role, server))
-    for role, servers in of_sweep.items():
-        for server in servers:
-            player = Player(server.label, role, server)
-            found.setdefault(role, {}).setdefault(server.label, player)
-    return {role: list(players.values()) for role, players in found.items()}
+) -> dict[str, dict[str, Player]]:
+    """Returns the scripted policies of runs and sweeps: label to role to player."""
+    found = [
+        (role, contestant.played[role], server)
+        for contestant in contestants
+        for role, agents in roles.items()
+        if (server := server_of_role(contestant.runs[0], agents)[1]).algorithm.upper() == "SCRIPTED"
+    ]
+    found += [(role, server.label, server) for role, some in of_sweep.items() for server in some]
+    order = list(dict.fromkeys(role for role, _, _ in found))
+    by_label: dict[str, dict[str, Player]] = {}
+    for role, label, server in sorted(found, key=lambda one: order.index(one[0])):
+        by_label.setdefault(label, {}).setdefault(role, Player(label, role, server))
+    return by_label
 
 
 def play_baselines(
     arena: Arena,
     subjects: Sequence[Subject],
-    roles: Mapping[str, tuple[str, ...]],
-    scripts: Mapping[str, Sequence[Player]],
+    roles: Roles,
+    scripts: Scripts,
     seeds: Sequence[int],
 ) -> tuple[Baseline, ...]:
     """Plays random policies in all roles, then each scripted one among random ones.
@@ -282,16 +275,12 @@ def play_baselines(
         arena: of the runs' simulation.
         subjects: whose returns are measured.
         roles: role to its agents.
-        scripts: role to scripted policies; those of one label play together.
+        scripts: those of one label play together.
         seeds: one for each episode.
     """
     random = {role: random_player(role, agents) for role, agents in roles.items()}
     played = [("random", arena.play_at_random(seeds))]
-    by_label: dict[str, dict[str, Player]] = {}
-    for role, players in scripts.items():
-        for player in players:
-            by_label.setdefault(player.label, {})[role] = player
-    for theirs in by_label.values():
+    for theirs in scripts.values():
         seating = {**random, **theirs}
         name = " | ".join(f"{player.label} {role}" for role, player in seating.items())
         played.append((name, arena.play(seating, seeds)))

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.problems import listed, similar_or_known
 from muxrl.orchestrator.errors import CannotEvaluate, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -34,7 +33,6 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.versions import software_versions
 from muxrl.orchestrator.runs.episodes import MAX_ENVS, play_episodes, returns_by_agent
 from muxrl.orchestrator.runs.in_process import serve_experiment
-from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
@@ -85,10 +83,9 @@ def evaluate_run(
     replaced = dict(replace or {})
     for server_id in replaced:
         if server_id not in config.servers:
-            hint = did_you_mean(server_id, config.servers)
+            hint = similar_or_known(server_id, config.servers, "its servers are")
             raise CannotEvaluate(
-                f"run {folder.name!r} has no server {server_id!r} to replace"
-                f"{hint or f'; its servers are {listed(config.servers)}'}"
+                f"run {folder.name!r} has no server {server_id!r} to replace{hint}"
             )
     if should_explore is None:
         should_explore = config.evaluation.should_explore
@@ -292,7 +289,7 @@ def on_free_port(server: ServerConfig) -> ServerConfig:
 
     The run's own port may be taken by the next run, and no one else should connect.
     """
-    return replace(server, host="127.0.0.1", port=0, token="")
+    return dataclasses.replace(server, host="127.0.0.1", port=0, token="")
 
 
 def label_of(server: ServerConfig) -> str:

@@ -25,6 +25,7 @@ from muxrl.orchestrator.reports.statistics import (
     Estimate,
     Floats,
     checked,
+    checked_strata,
 )
 
 _TAILS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
@@ -68,9 +69,7 @@ def interquartile_mean_interval(
     Raises:
         ValueError: as `mean_interval`.
     """
-    arrays = [checked(stratum) for stratum in strata]
-    if not arrays:
-        raise ValueError("a mean needs at least one stratum")
+    arrays = checked_strata(strata, "mean")
     estimate = interquartile_mean(np.concatenate(arrays))
     if all(len(array) == 1 for array in arrays):
         return Estimate(estimate, math.nan, math.nan)
@@ -163,9 +162,7 @@ def performance_profile(
     Raises:
         ValueError: as `mean_interval`.
     """
-    arrays = [checked(stratum) for stratum in strata]
-    if not arrays:
-        raise ValueError("a profile needs at least one stratum")
+    arrays = checked_strata(strata, "profile")
     places = checked(thresholds)
     above = [(array[:, None] > places).astype(np.float64) for array in arrays]
     fractions = np.concatenate(above).mean(axis=0)

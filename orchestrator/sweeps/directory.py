@@ -34,28 +34,15 @@ from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 
 
-@dataclass(frozen=True)
-class TrialSpec:
-    """One trial of the table."""
-
-    trial_id: str
-    """Names its directory: number, assignment, seed."""
-    assignment: str
-    """Canonical, by the templates' names."""
-    roles: RoleAssignment
-    parameters: dict[str, Any]
-    seed: int
-
-
 @dataclass
 class TrialRecord:
-    """A line of ``trials.jsonl``."""
+    """A trial: what it is, and what is known of it so far; a line of ``trials.jsonl``."""
 
     id: str
+    """Names its directory: number, assignment, seed."""
     assignment: str
-    """As of `TrialSpec`; "" of a trial whose simulation refused its arguments."""
-    roles: dict[str, str]
-    """Role to the template that serves it."""
+    """Canonical, by the templates' names; "" of a trial whose simulation refused its arguments."""
+    roles: RoleAssignment
     parameters: dict[str, Any]
     seed: int
     status: Status = "waiting"
@@ -83,16 +70,6 @@ class TrialRecord:
     def is_over(self) -> bool:
         """Whether it is finished or has failed."""
         return self.is_finished or self.status == "failed"
-
-    @classmethod
-    def of(cls, spec: TrialSpec) -> TrialRecord:
-        """Returns the record of a trial that has not begun."""
-        return cls(spec.trial_id, spec.assignment, spec.roles, spec.parameters, spec.seed)
-
-    @property
-    def spec(self) -> TrialSpec:
-        """What the trial is."""
-        return TrialSpec(self.id, self.assignment, self.roles, self.parameters, self.seed)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrialRecord:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
 
 def concurrency(plan: SweepPlan) -> int:
     """Returns how many trials a local Ray holds at once, by their logical CPUs."""
-    wanted = [sum(cpus_wanted(plan.config_of(spec))) for spec in plan.trials]
+    wanted = [sum(cpus_wanted(plan.config_of(trial))) for trial in plan.trials]
     fit = int(local_num_cpus(plan) / max(max(wanted), 1e-9))
     most = plan.config.max_concurrent or fit
     return max(1, min(fit, most, len(plan.trials)))
@@ -129,13 +130,10 @@ def calibrate(plan: SweepPlan) -> Iterator[Timing]:
     Raises:
         RunFailed: an assignment does not run.
     """
-    num_trials: dict[str, int] = {}
-    first: dict[str, Experiment] = {}
-    for spec in plan.trials:
-        num_trials[spec.assignment] = num_trials.get(spec.assignment, 0) + 1
-        first.setdefault(spec.assignment, plan.experiments[spec.trial_id])
-    for assignment, experiment in first.items():
-        yield _measure(experiment, assignment, num_trials[assignment], plan.config.calibration_s)
+    first = {trial.assignment: trial for trial in reversed(plan.trials)}
+    for assignment, num_trials in Counter(trial.assignment for trial in plan.trials).items():
+        experiment = plan.experiments[first[assignment].id]
+        yield _measure(experiment, assignment, num_trials, plan.config.calibration_s)
 
 
 def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: float) -> Timing:

@@ -32,6 +32,11 @@ def kind_of(parameter: ParameterConfig) -> str | None:
     return given[0] if len(given) == 1 else None
 
 
+def values_of(parameter: ParameterConfig) -> list[Any]:
+    """Returns the values, or the limits, of a parameter that is exactly one of `KINDS`."""
+    return next(v for kind in KINDS if (v := getattr(parameter, kind)) is not None)
+
+
 def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
     """Yields a sentence for each thing that is wrong with a parameter in itself."""
     at = f"parameters.{key}"
@@ -46,7 +51,7 @@ def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
             else f"{at}: says none of {', '.join(KINDS)}; such as {{grid: [0.001, 0.0003]}}"
         )
         return
-    values = getattr(parameter, kind)
+    values = values_of(parameter)
     if kind in ("grid", "choice"):
         if not values:
             yield f"{at}.{kind}: holds no value"
@@ -106,9 +111,7 @@ def draw(key: str, parameter: ParameterConfig, sample: int, seed: int) -> Any:
     added, and is the same under every assignment.
     """
     rng = np.random.default_rng(derive_seed(seed, "sample", key, str(sample)))
-    kind = kind_of(parameter)
-    assert kind is not None
-    values = getattr(parameter, kind)
+    kind, values = kind_of(parameter), values_of(parameter)
     if kind == "choice":
         return values[int(rng.integers(len(values)))]
     if kind == "randint":

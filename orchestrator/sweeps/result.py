@@ -14,7 +14,7 @@ from rich.text import Text
 
 from muxrl.orchestrator.errors import ExitCode
 from muxrl.orchestrator.reports.plain_table import MISSING, number, plain_table
-from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -81,28 +81,19 @@ class SweepResult:
         """
         from pandas import DataFrame
 
-        rows: list[dict[str, Any]] = []
-        roles = list(dict.fromkeys(role for trial in self.trials for role in trial.roles))
-        keys = list(dict.fromkeys(key for trial in self.trials for key in trial.parameters))
-        for trial in self.trials:
-            rows.append(
-                {
-                    "trial": trial.id,
-                    "assignment": trial.assignment,
-                    **{role: trial.roles.get(role) for role in roles},
-                    **{key: trial.parameters.get(key) for key in keys},
-                    "seed": trial.seed,
-                    "status": trial.status,
-                    "metric": trial.metric,
-                    "metric_source": trial.metric_source,
-                    "env_steps": trial.env_steps,
-                    "time_s": trial.time_s,
-                    "cpu_s": trial.cpu_s,
-                    "run_dir": None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
-                    "cause": trial.cause,
-                }
-            )
-        return DataFrame(rows)
+        numbers = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
+        return DataFrame(
+            {
+                "trial": trial.id,
+                "assignment": trial.assignment,
+                **{role: trial.roles.get(role) for role in _roles(self.trials)},
+                **{key: trial.parameters.get(key) for key in _keys(self.trials)},
+                **{name: getattr(trial, name) for name in numbers},
+                "run_dir": None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
+                "cause": trial.cause,
+            }
+            for trial in self.trials
+        )
 
     def evaluations(self) -> DataFrame:
         """Returns every evaluated return of the trials that are done; see `records.frames`."""
@@ -119,11 +110,11 @@ class SweepResult:
 _STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 
 
-def print_trials(specs: Sequence[TrialSpec], console: Console) -> None:
+def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:
     """Prints the trials that a sweep would run."""
-    table = _table(f"{len(specs)} trials", specs)
-    for spec in specs:
-        table.add_row(*_cells(spec, specs))
+    table = _table(f"{len(trials)} trials", trials)
+    for trial in trials:
+        table.add_row(*_cells(trial, trials))
     console.print(table)
 
 
@@ -151,7 +142,7 @@ def print_result(result: SweepResult, console: Console) -> None:
         )
 
 
-def _table(title: str, trials: Sequence[TrialSpec | TrialRecord]) -> Table:
+def _table(title: str, trials: Sequence[TrialRecord]) -> Table:
     table = plain_table(title)
     table.add_column("trial", no_wrap=True)
     for heading in (*_roles(trials), *(key.split(".", 1)[-1] for key in _keys(trials)), "seed"):
@@ -159,22 +150,21 @@ def _table(title: str, trials: Sequence[TrialSpec | TrialRecord]) -> Table:
     return table
 
 
-def _cells(trial: TrialSpec | TrialRecord, trials: Sequence[TrialSpec | TrialRecord]) -> list[str]:
+def _cells(trial: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:
     # The number says which one it is; the rest of the id stands in the other columns.
-    trial_id = trial.trial_id if isinstance(trial, TrialSpec) else trial.id
     return [
-        trial_id.partition("-")[0],
+        trial.id.partition("-")[0],
         *(trial.roles.get(role, MISSING) for role in _roles(trials)),
         *(_shown(trial.parameters.get(key)) for key in _keys(trials)),
         str(trial.seed),
     ]
 
 
-def _roles(trials: Sequence[TrialSpec | TrialRecord]) -> list[str]:
+def _roles(trials: Sequence[TrialRecord]) -> list[str]:
     return list(dict.fromkeys(role for trial in trials for role in trial.roles))
 
 
-def _keys(trials: Sequence[TrialSpec | TrialRecord]) -> list[str]:
+def _keys(trials: Sequence[TrialRecord]) -> list[str]:
     return list(dict.fromkeys(key for trial in trials for key in trial.parameters))
 
 

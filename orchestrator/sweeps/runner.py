@@ -15,7 +15,7 @@ import ray
 from rich.console import Console
 
 from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.runs.placement import cpus_wanted
+from muxrl.orchestrator.runs.placement import cpus_wanted, strategy
 from muxrl.orchestrator.runs.ray_session import ray_session, worker_environment
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
@@ -54,10 +54,9 @@ def start_sweep(
     else:
         folder = SweepDirectory.create_at(sweep_dir)
     write_text(folder.config_file, to_yaml(config))
-    records = [TrialRecord.of(spec) for spec in plan.trials]
     with folder.locked() as lock:
-        folder.write_trials(records)
-        return _run(plan, folder, records, lock, console)
+        folder.write_trials(plan.trials)
+        return _run(plan, folder, lock, console)
 
 
 def resume_sweep(
@@ -82,9 +81,8 @@ def resume_sweep(
     # Locked before anything is read: a process that runs the sweep may be finishing trials.
     with folder.locked() as lock:
         plan = make_plan(load_resumed(folder.config_file, overrides))
-        records = [_resumed(record, folder) for record in folder.trials()]
-        plan.trials = [record.spec for record in records]
-        return _run(plan, folder, records, lock, console)
+        plan.trials = [_resumed(trial, folder) for trial in folder.trials()]
+        return _run(plan, folder, lock, console)
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
@@ -97,23 +95,22 @@ def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
     final = folder.final_record_of(record)
     if final is not None and final.status == "done" and final.id == record.id:
         return replace(final, run_dir=record.run_dir)
-    return TrialRecord.of(record.spec)
+    return TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
 
 
 def _run(
     plan: SweepPlan,
     folder: SweepDirectory,
-    records: list[TrialRecord],
     lock: Lock,
     console: Console | None,
 ) -> SweepResult:
     say = console.print if console is not None else _say_nothing
-    num_kept = sum(record.is_finished for record in records)
+    num_kept = sum(trial.is_finished for trial in plan.trials)
     total = num_trials(plan)
     kept = f", {num_kept} of them finished before" if num_kept else ""
     say(f"sweep directory: {folder.path}", soft_wrap=True, highlight=False)
     say(f"{total} trials{kept}", highlight=False)
-    trial_log = TrialLog(folder, records)
+    trial_log = TrialLog(folder, plan.trials)
     if num_kept == total:
         trial_log.close()
         return SweepResult(folder.path, tuple(trial_log.records), plan.config)
@@ -155,7 +152,7 @@ def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
 
 def local_num_cpus(plan: SweepPlan) -> int:
     """Returns the logical CPUs of a local Ray: the machine's, and enough for what was asked."""
-    wanted = [sum(cpus_wanted(plan.config_of(spec))) for spec in plan.trials if spec.assignment]
+    wanted = [sum(cpus_wanted(plan.config_of(trial))) for trial in plan.trials if trial.assignment]
     # A searcher has made no trials yet.
     wanted = wanted or [
         sum(cpus_wanted(plan.resolve(roles, _first_values(plan.config, roles), 0).config))
@@ -171,14 +168,16 @@ def _first_values(config: SweepConfig, roles: RoleAssignment) -> dict[str, Any]:
 
 def placement_notes(plan: SweepPlan) -> Iterator[str]:
     """Yields why trials may wait for ever; a growing cluster can still make room for them."""
-    needs = [(spec, cpus_wanted(plan.config_of(spec))) for spec in plan.trials if spec.assignment]
-    if not plan.config.address or not needs:
+    known = [trial for trial in plan.trials if trial.assignment]
+    if not plan.config.address or not known:
         return
-    spec, cpus = max(needs, key=lambda need: sum(need[1]))
+    trial = max(known, key=lambda each: sum(cpus_wanted(plan.config_of(each))))
+    config = plan.config_of(trial)
+    num_cpus = sum(cpus_wanted(config))
     largest = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
-    if sum(cpus) > largest and strategy(plan.config_of(spec)) == "STRICT_PACK":
+    if num_cpus > largest and strategy(config) == "STRICT_PACK":
         yield (
-            f"note: trial {spec.trial_id} takes {sum(cpus):g} CPUs on one machine, since its "
+            f"note: trial {trial.id} takes {num_cpus:g} CPUs on one machine, since its "
             f"servers listen on the loopback address, and the largest one has {largest:g}; it "
             "waits until there is a larger one"
         )

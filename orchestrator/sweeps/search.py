@@ -15,8 +15,8 @@ from ray.tune.search import Searcher
 
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
-from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, TrialSpec
-from muxrl.orchestrator.sweeps.parameters import active, kind_of
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.parameters import active, kind_of, values_of
 from muxrl.orchestrator.sweeps.plan import SweepPlan, name_trial
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
@@ -27,9 +27,8 @@ class TableSearch(Searcher):
     """Hands out trials in their order; asks `more` when there are none left.
 
     Args:
-        specs: the trials to run.
+        records: the trials to run.
         folder: where their run directories will lie.
-        metric: Tune's name of the metric.
         mode: "max" or "min".
         more: makes further trials, None for none.
         columns: the parameters that Tune's table shows.
@@ -37,37 +36,36 @@ class TableSearch(Searcher):
 
     def __init__(
         self,
-        specs: Sequence[TrialSpec],
+        records: Sequence[TrialRecord],
         folder: SweepDirectory,
-        metric: str,
         mode: str,
         more: Suggestions | None = None,
         columns: Sequence[str] = (),
     ) -> None:
-        super().__init__(metric=metric, mode=mode)
+        super().__init__(metric=METRIC, mode=mode)
         self._columns = columns
-        self._specs = list(specs)
+        self._records = list(records)
         self._folder = folder
         self._more = more
-        self._spec_of: dict[str, TrialSpec] = {}
+        self._record_of: dict[str, TrialRecord] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Returns the next trial as Tune's config, "FINISHED" after the last."""
-        if not self._specs and self._more is not None:
-            self._specs += self._more.next()
-        if not self._specs:
+        if not self._records and self._more is not None:
+            self._records += self._more.next()
+        if not self._records:
             return Searcher.FINISHED
-        spec = self._specs.pop(0)
-        self._spec_of[trial_id] = spec
-        return tune_config(spec, self._folder.new_run(spec.trial_id), self._columns)
+        record = self._records.pop(0)
+        self._record_of[trial_id] = record
+        return tune_config(record, self._folder.new_run(record.id), self._columns)
 
     def on_trial_complete(
         self, trial_id: str, result: dict | None = None, error: bool = False
     ) -> None:
         """Hands the metric on to the searcher that learns."""
-        spec = self._spec_of.get(trial_id)
-        if self._more is not None and spec is not None:
-            self._more.complete(spec, None if error or not result else result.get(METRIC))
+        record = self._record_of.get(trial_id)
+        if self._more is not None and record is not None:
+            self._more.complete(record, None if error or not result else result.get(METRIC))
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: `trials.jsonl` holds all there is."""
@@ -88,10 +86,8 @@ class Suggestions:
 
     Args:
         plan: the sweep's.
-        metric: Tune's name of the metric.
         earlier: trials of the sweep that is resumed.
-        make_searcher: from the space, metric, mode, and (point, value) of what is known, to Tune's
-            searcher.
+        make_searcher: from the space, mode and known (point, value) pairs to Tune's searcher.
         on_new: called with new trials.
         on_refused: called with trials that cannot be run, and why: a simulation may refuse its
             arguments.
@@ -100,11 +96,10 @@ class Suggestions:
     def __init__(
         self,
         plan: SweepPlan,
-        metric: str,
         earlier: Sequence[TrialRecord],
         make_searcher: Callable[..., Searcher],
-        on_new: Callable[[Sequence[TrialSpec]], None],
-        on_refused: Callable[[Sequence[TrialSpec], str], None],
+        on_new: Callable[[Sequence[TrialRecord]], None],
+        on_refused: Callable[[Sequence[TrialRecord], str], None],
     ) -> None:
         self._plan = plan
         self._on_new = on_new
@@ -120,15 +115,17 @@ class Suggestions:
         """Suggestion to the metrics of its trials so far."""
         known = [
             (self._point(records), sum(metrics) / len(metrics))
-            for records in _in_groups(earlier, len(self._seeds))
+            # The trials of a suggestion are made and written one after another.
+            for i in range(0, len(earlier), len(self._seeds))
+            for records in [earlier[i : i + len(self._seeds)]]
             if all(r.is_finished for r in records)
             and len(metrics := [r.metric for r in records if r.metric is not None]) == len(records)
         ]
         space: dict[str, Any] = {k: domain(p) for k, p in config.parameters.items()}
         space[ROLES_KEY] = tune.choice(list(range(len(plan.role_assignments))))
-        self._searcher = make_searcher(space, metric, config.metric.mode, known)
+        self._searcher = make_searcher(space, config.metric.mode, known)
 
-    def next(self) -> list[TrialSpec]:
+    def next(self) -> list[TrialRecord]:
         """Returns the trials of the next suggestion that can be run; none after the last."""
         while self._num_left > 0:
             suggestion_id = f"suggestion-{self._num_made}"
@@ -143,31 +140,31 @@ class Suggestions:
                 assignment = self._plan.assignment(roles, parameters)
             except ConfigError as error:
                 self._searcher.on_trial_complete(suggestion_id, error=True)
-                specs = self._make_specs("refused", "", roles, parameters)
-                self._on_refused(specs, "; ".join(error.problems))
+                records = self._make_records("refused", "", roles, parameters)
+                self._on_refused(records, "; ".join(error.problems))
                 continue
-            specs = self._make_specs(file_name(assignment), assignment, roles, parameters)
-            self._suggestion_of |= {spec.trial_id: suggestion_id for spec in specs}
+            records = self._make_records(file_name(assignment), assignment, roles, parameters)
+            self._suggestion_of |= {record.id: suggestion_id for record in records}
             self._metrics[suggestion_id] = []
-            self._on_new(specs)
-            return specs
+            self._on_new(records)
+            return records
         return []
 
-    def _make_specs(
+    def _make_records(
         self, name: str, assignment: str, roles: RoleAssignment, parameters: dict[str, Any]
-    ) -> list[TrialSpec]:
+    ) -> list[TrialRecord]:
         """Returns one trial for each seed."""
         first, self._num_made = self._num_made, self._num_made + len(self._seeds)
         return [
-            TrialSpec(
+            TrialRecord(
                 name_trial(first + i, self._width, name, seed), assignment, roles, parameters, seed
             )
             for i, seed in enumerate(self._seeds)
         ]
 
-    def complete(self, spec: TrialSpec, metric: float | None) -> None:
+    def complete(self, record: TrialRecord, metric: float | None) -> None:
         """Takes in the metric of a trial, None if it failed."""
-        suggestion_id = self._suggestion_of.get(spec.trial_id)
+        suggestion_id = self._suggestion_of.get(record.id)
         if suggestion_id is None:  # begun before the sweep was resumed
             return
         metrics = self._metrics[suggestion_id]
@@ -180,26 +177,20 @@ class Suggestions:
         self._searcher.on_trial_complete(suggestion_id, result, error=has_failed)
 
     def _point(self, records: Sequence[TrialRecord]) -> dict[str, Any]:
-        record = records[0]
-        values = {key: _any_value(p) for key, p in self._plan.config.parameters.items()}
-        return {
-            **values,
-            **record.parameters,
-            ROLES_KEY: self._plan.role_assignments.index(record.roles),
-        }
+        # Searchers want all keys, also those that an assignment does not use.
+        values = {key: values_of(p)[0] for key, p in self._plan.config.parameters.items()}
+        number = self._plan.role_assignments.index(records[0].roles)
+        return {**values, **records[0].parameters, ROLES_KEY: number}
 
 
 def domain(parameter: ParameterConfig) -> Any:
     """Returns Tune's form of a distribution."""
-    kind = str(kind_of(parameter))
-    assert kind != "grid"
-    values = getattr(parameter, kind)
-    return tune.choice(values) if kind == "choice" else getattr(tune, kind)(*values)
+    kind, values = kind_of(parameter), values_of(parameter)
+    return tune.choice(values) if kind == "choice" else getattr(tune, str(kind))(*values)
 
 
 def make_optuna(
     space: Mapping[str, Any],
-    metric: str,
     mode: str,
     known: Sequence[tuple[dict[str, Any], float]],
     seed: int,
@@ -211,21 +202,9 @@ def make_optuna(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return OptunaSearch(
         OptunaSearch.convert_search_space(dict(space)),
-        metric=metric,
+        metric=METRIC,
         mode=mode,
         seed=seed,
         points_to_evaluate=[point for point, _ in known] or None,
         evaluated_rewards=[value for _, value in known] or None,
     )
-
-
-def _in_groups(records: Sequence[TrialRecord], size: int) -> list[Sequence[TrialRecord]]:
-    """Returns the trials of each suggestion, which are made and written one after another."""
-    return [records[i : i + size] for i in range(0, len(records), size)]
-
-
-def _any_value(parameter: ParameterConfig) -> Any:
-    """Returns a value for a key that an assignment does not use: searchers want all keys."""
-    kind = kind_of(parameter)
-    assert kind is not None
-    return getattr(parameter, kind)[0]

@@ -25,7 +25,7 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import cause_of_death
 from muxrl.orchestrator.runs.placement import bundles, strategy
-from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.search import Suggestions, TableSearch, make_optuna
@@ -35,7 +35,8 @@ from muxrl.orchestrator.sweeps.trial import (
     METRIC_ENV_STEPS,
     TRIAL_LOG,
     Trial,
-    spec_of,
+    take_in,
+    trial_of,
 )
 
 
@@ -67,24 +68,22 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     unfinished = [
-        spec
-        for spec, record in zip(plan.trials, trial_log.records, strict=True)
-        if not record.is_finished and record.assignment
+        record for record in trial_log.records if not record.is_finished and record.assignment
     ]
     more = None
     if config.searcher == "optuna":
         make = functools.partial(make_optuna, seed=derive_seed(config.seed, "searcher"))
-        more = Suggestions(plan, METRIC, trial_log.records, make, trial_log.add, trial_log.refuse)
+        more = Suggestions(plan, trial_log.records, make, trial_log.add, trial_log.refuse)
     search = TableSearch(
         unfinished,
         trial_log.folder,
-        METRIC,
         config.metric.mode,
         more,
         columns=tuple(config.parameters),
     )
     trainable = tune.with_resources(
-        tune.with_parameters(Trial, plan=plan), lambda c: placement(_config_of(plan, c))
+        tune.with_parameters(Trial, plan=plan),
+        lambda given: placement(plan.config_of(trial_of(given))),
     )
     tuner = tune.Tuner(
         trainable,
@@ -121,10 +120,6 @@ def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
 
 def _trial_name(trial: Any) -> str:
     return str(trial.config["trial"])
-
-
-def _config_of(plan: SweepPlan, config: dict[str, Any]) -> Any:
-    return plan.config_of(spec_of(config))
 
 
 def _scheduler(config: SweepConfig) -> Any:
@@ -201,20 +196,18 @@ class TrialLog(tune.Callback):
         """Told to stop early, and still saving."""
         self._written_at = 0.0
 
-    def add(self, specs: Sequence[TrialSpec]) -> None:
+    def add(self, records: Sequence[TrialRecord]) -> None:
         """Adds trials that a searcher has made."""
-        for spec in specs:
-            self._by_id[spec.trial_id] = TrialRecord.of(spec)
-            self.records.append(self._by_id[spec.trial_id])
+        for record in records:
+            self._by_id[record.id] = record
+            self.records.append(record)
         self._write()
 
-    def refuse(self, specs: Sequence[TrialSpec], cause: str) -> None:
+    def refuse(self, records: Sequence[TrialRecord], cause: str) -> None:
         """Adds trials that a searcher has made and that cannot be run."""
-        self.add(specs)
-        for spec in specs:
-            self._by_id[spec.trial_id].status = "failed"
-            self._by_id[spec.trial_id].cause = cause
-        self._write()
+        for record in records:
+            record.status, record.cause = "failed", cause
+        self.add(records)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune's call."""
@@ -227,14 +220,14 @@ class TrialLog(tune.Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Tune's call."""
-        self._take(self._of(trial), result)
+        take_in(self._of(trial), result)
         if time.monotonic() - self._written_at > _WRITE_INTERVAL_S:
             self._write()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune's call."""
         record = self._of(trial)
-        self._take(record, trial.last_result)
+        take_in(record, trial.last_result or {})
         is_finished = (trial.last_result or {}).get(IS_FINISHED)
         record.status = "done" if is_finished else "stopped_early"
         if not is_finished:
@@ -272,17 +265,6 @@ class TrialLog(tune.Callback):
 
     def _of(self, trial: Any) -> TrialRecord:
         return self._by_id[trial.config["trial"]]
-
-    @staticmethod
-    def _take(record: TrialRecord, result: dict[str, Any] | None) -> None:
-        if not result or "env_steps" not in result:
-            return
-        record.env_steps = int(result["env_steps"])
-        record.time_s = float(result["train_time_s"])
-        record.cpu_s = float(result["cpu_s"])
-        if METRIC in result:
-            record.metric = float(result[METRIC])
-            record.metric_source = str(result["metric_source"])
 
     def _cause(self, trial: Any, record: TrialRecord) -> str:
         """Returns why a trial failed, in a sentence with its log."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,10 @@ def _add_sweep(
     for role, patterns in config.roles.items():
         roles.setdefault(role, patterns)
         for label, template in config.algorithms.items():
-            algorithm = template.algorithm or label
-            if algorithm.upper() == "SCRIPTED" and any(t.roles.get(role) == label for t in trials):
-                values = {
-                    field.name: getattr(template, field.name) for field in fields(ServerConfig)
-                }
-                values |= {"algorithm": algorithm, "label": label}
-                scripts.setdefault(role, []).append(ServerConfig(**values))
+            server = template.server(label, template.agents)
+            is_script = server.algorithm.upper() == "SCRIPTED"
+            if is_script and any(trial.roles.get(role) == label for trial in trials):
+                scripts.setdefault(role, []).append(server)
 
 
 def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:

@@ -28,6 +28,8 @@ from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
 
 Kind = Literal["role", "team", "agent", "total"]
+Roles = Mapping[str, tuple[str, ...]]
+"""Role to its agents, in the simulation's order."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,7 @@ def find_roles(
     return roles
 
 
-def find_subjects(
-    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
-) -> tuple[Subject, ...]:
+def find_subjects(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Subject, ...]:
     """Returns the roles, the total, teams that are not roles, and agents that are not roles."""
     agents = simulation_order(runs)
     found = [Subject("role", role, members) for role, members in roles.items()]
@@ -199,9 +199,7 @@ class Contestant:
         return _joined({r: label for r, label in self.played.items() if r != role}) + self.settings
 
 
-def find_contestants(
-    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
-) -> tuple[Contestant, ...]:
+def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contestant, ...]:
     """Groups runs into contestants, in the order of their first runs.
 
     Raises:
@@ -248,9 +246,7 @@ def server_of_role(run: ComparedRun, agents: Sequence[str]) -> tuple[str, Server
     return server_id, run.config.servers[server_id]
 
 
-def _labels(
-    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
-) -> list[dict[str, str]]:
+def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
     """For each run, role to label."""
     labels: list[dict[str, str]] = [{} for _ in runs]
     for role, agents in roles.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, Budget, ComparedRun
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Standing
@@ -57,7 +57,7 @@ class Findings:
     env: str
     kwargs: Mapping[str, Any]
     contestants: tuple[Contestant, ...]
-    roles: Mapping[str, tuple[str, ...]]
+    roles: Roles
     subjects: tuple[Subject, ...]
     budget: Budget
     should_explore: bool

@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,17 @@ def write_files(found: Findings, folder: Path) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
+    path_text = partial(from_folder, folder=folder)
     for name in TABLE_NAMES:
         if name == "matches" and found.head_to_head is None:
             continue
-        columns, rows = file_table(found, name)
+        columns, rows = file_table(found, name, path_text)
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({key: _csv_value(value, folder) for key, value in row.items()})
+            unknown = {k for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
+            writer.writerow(row | dict.fromkeys(unknown, ""))
         write_text(folder / f"{name}.csv", text.getvalue())
     write_json(folder / "comparison.json", _as_json(found, folder))
     write_json(folder / "marl_eval.json", marl_eval(found))
@@ -77,25 +80,11 @@ def _as_json(found: Findings, folder: Path) -> dict[str, Any]:
         "thresholds": found.thresholds,
         "notes": found.notes,
         "tables": {
-            name: [
-                {
-                    key: from_folder(value, folder) if isinstance(value, Path) else value
-                    for key, value in row.items()
-                }
-                for row in file_table(found, name)[1]
-            ]
+            name: file_table(found, name, partial(from_folder, folder=folder))[1]
             for name in TABLE_NAMES
             if name != "curves"
         },
     }
-
-
-def _csv_value(value: Any, folder: Path) -> Any:
-    if isinstance(value, Path):
-        return from_folder(value, folder)
-    if isinstance(value, float) and not math.isfinite(value):
-        return ""
-    return value
 
 
 def marl_eval(found: Findings) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from muxrl.orchestrator.sweeps.directory import TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.trial import Measured, combine, measure, spec_of, tune_config
+from muxrl.orchestrator.sweeps.trial import Measured, combine, measure, trial_of, tune_config
 from muxrl.orchestrator.sweeps.tuner import placement
 
 
@@ -76,8 +76,8 @@ def test_what_came_of_it_is_printed_with_the_causes_of_failures():
 def test_trials_to_come_are_printed():
     console = Console(file=io.StringIO(), width=120)
     rows = [
-        TrialSpec("0-a", "a:x", {"r": "a"}, {}, 0),
-        TrialSpec("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
+        TrialRecord("0-a", "a:x", {"r": "a"}, {}, 0),
+        TrialRecord("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
     ]
     print_trials(rows, console)
     lines = [line.split() for line in console.file.getvalue().splitlines()]
@@ -115,8 +115,8 @@ def test_what_is_no_number_is_no_metric():
 
 
 def test_tune_carries_a_row_about_and_gives_it_back():
-    spec = TrialSpec("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
-    assert spec_of(tune_config(spec, Path("/x"))) == spec
+    spec = TrialRecord("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
+    assert trial_of(tune_config(spec, Path("/x"))) == spec
 
 
 def test_a_placement_group_has_a_bundle_for_each_process():
