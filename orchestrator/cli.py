@@ -18,6 +18,12 @@ from muxrl.orchestrator.user_modules import prefer_installed_modules
 _LONG_COMMANDS = frozenset({"launch", "serve", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
+_MODULES = (
+    "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
+    "matplotlib", "jinja2", "scipy", "tensorboardX",
+)  # fmt: skip
+"""Of the extra `servers` in pyproject.toml; without uvloop, which is not made for Windows."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; see `muxrl.orchestrator.errors`.
@@ -100,13 +106,6 @@ def _version() -> str:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-_MODULES = (
-    "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
-    "matplotlib", "jinja2", "scipy", "tensorboardX",
-)  # fmt: skip
-"""Of the extra `servers` in pyproject.toml; without uvloop, which is not made for Windows."""
 
 
 def missing_extra(command: str) -> str:

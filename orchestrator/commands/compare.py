@@ -14,6 +14,8 @@ from muxrl.orchestrator.commands.evaluate import add_acting_rule
 from muxrl.orchestrator.commands.quiet import quiet
 from muxrl.orchestrator.errors import ExitCode
 
+_INTERVAL_S = 1.0
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command and its arguments."""
@@ -121,9 +123,6 @@ def _threshold(text: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} must look like role:NAME=10") from None
-
-
-_INTERVAL_S = 1.0
 
 
 @contextlib.contextmanager

@@ -5,15 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.commands.quiet import quiet
 from muxrl.orchestrator.errors import ConfigError, ExitCode
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from muxrl.orchestrator.sweeps import SweepResult
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,8 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and args.sweep_dir is not None:
         raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
     with quiet():
+        from muxrl.orchestrator.runs.signals import uninterrupted
         from muxrl.orchestrator.sweeps.dry_run import dry_run
         from muxrl.orchestrator.sweeps.load import load_sweep
+        from muxrl.orchestrator.sweeps.result import print_result
         from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep
 
     overrides = list(args.overrides)
@@ -72,14 +68,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         config = load_sweep(args.config, overrides)
         result = start_sweep(config, args.sweep_dir, console=console)
-    _print(result, console)
-    return result.exit_code
-
-
-def _print(result: SweepResult, console: Console) -> None:
-    from muxrl.orchestrator.runs.signals import uninterrupted
-    from muxrl.orchestrator.sweeps.result import print_result
-
     lines = [f"sweep directory: {result.sweep_dir}"]
     if any(not trial.is_finished for trial in result.trials):
         lines.append(f"go on with: muxrl sweep {result.sweep_dir} --resume")
@@ -87,3 +75,4 @@ def _print(result: SweepResult, console: Console) -> None:
         print_result(result, console)
         for line in lines:
             console.print(line, soft_wrap=True, highlight=False)
+    return result.exit_code

@@ -18,7 +18,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation, make_simulation
 from muxrl.client.random_policy import RandomTransport
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.comparisons.findings.contestants import Roles, is_fixed, server_of_role
+from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
 from muxrl.orchestrator.config import ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
@@ -36,6 +36,7 @@ from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.server import PolicyServer
 
 RANDOM = "random"
@@ -94,7 +95,7 @@ def player_of(
         CannotCompare: there is no such checkpoint, or a team has members outside the role.
     """
     server_id, server = server_of_role(run, agents)
-    if is_fixed(server):
+    if find_fixed(server.algorithm) is not None:
         if server.algorithm.upper() == "RANDOM":
             return random_player(role, agents)
         fixed = dataclasses.replace(on_free_port(server), agents=list(agents))

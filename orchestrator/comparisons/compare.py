@@ -37,7 +37,7 @@ from muxrl.orchestrator.comparisons.findings.scores import (
 )
 from muxrl.orchestrator.comparisons.matches import find_scripts, play_baselines, play_head_to_head
 from muxrl.orchestrator.comparisons.output.files import write_files
-from muxrl.orchestrator.comparisons.output.tables import TableName, table_frame
+from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
 from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.sweeps.directory import TRIALS_FILE
@@ -62,7 +62,13 @@ class Comparison(Findings):
         Raises:
             ValueError: there is no such table.
         """
-        return table_frame(self, table)
+        import pandas
+
+        if table not in TABLE_NAMES:
+            raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLE_NAMES)}")
+        # Paths are text here, which every way to write a frame can write.
+        columns, rows = file_table(self, table)
+        return pandas.DataFrame(rows, columns=list(columns))
 
     def write(self, folder: str | Path) -> Path:
         """Writes the report and its data into a folder, made if absent.

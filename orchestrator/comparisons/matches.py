@@ -243,9 +243,7 @@ def _rest(players: Mapping[str, Player], role: str) -> list[Player]:
 
 
 def find_scripts(
-    contestants: Sequence[Contestant],
-    roles: Roles,
-    of_sweep: Mapping[str, Sequence[ServerConfig]],
+    contestants: Sequence[Contestant], roles: Roles, of_sweep: Mapping[str, Sequence[ServerConfig]]
 ) -> dict[str, dict[str, Player]]:
     """Returns the scripted policies of runs and sweeps: label to role to player."""
     found = [
@@ -263,11 +261,7 @@ def find_scripts(
 
 
 def play_baselines(
-    arena: Arena,
-    subjects: Sequence[Subject],
-    roles: Roles,
-    scripts: Scripts,
-    seeds: Sequence[int],
+    arena: Arena, subjects: Sequence[Subject], roles: Roles, scripts: Scripts, seeds: Sequence[int]
 ) -> tuple[Baseline, ...]:
     """Plays random policies in all roles, then each scripted one among random ones.
 

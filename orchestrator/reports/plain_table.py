@@ -10,6 +10,9 @@ from rich.text import Text
 
 from muxrl.orchestrator.reports.statistics import Estimate
 
+MISSING = "–"
+"""Stands for an unknown number."""
+
 
 def plain_table(title: str, caption: str = "") -> Table:
     """Returns an empty table; brackets in its title and caption are not markup."""
@@ -22,10 +25,6 @@ def plain_table(title: str, caption: str = "") -> Table:
         caption=Text(caption) if caption else None,
         caption_justify="left",
     )
-
-
-MISSING = "–"
-"""Stands for an unknown number."""
 
 
 def number(value: float | None) -> str:

@@ -33,6 +33,17 @@ HEADINGS = (
     "verdict",
 )
 
+_MAX_LISTED = 5
+_VERDICT_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.UNCLEAR: "yellow"}
+_TERMINAL_HEADINGS = (
+    "env\nsteps",
+    "train\nreturn",
+    "evaluated\nreturn",
+    "random in\nits place",
+    "advantage\n[95 %]\nverdict",
+)
+_MIN_NAME_WIDTH = 10
+
 
 def write_report(run_directory: RunDirectory) -> Report:
     """Writes ``summary.json``, ``summary.md`` and ``plots/learning.png`` of one run.
@@ -124,30 +135,20 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", "\\|").replace("_", "\\_").replace("*", "\\*")
 
 
-_MAX_LISTED = 5
-_VERDICT_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.UNCLEAR: "yellow"}
-_HEADINGS = (
-    "env\nsteps",
-    "train\nreturn",
-    "evaluated\nreturn",
-    "random in\nits place",
-    "advantage\n[95 %]\nverdict",
-)
-_MIN_NAME_WIDTH = 10
-
-
 def print_report(report: Report, console: Console | None = None) -> None:
     """Prints the table, its caption and its notes."""
     console = console or Console()
     rows = [_cells(row) for row in rows_of(report)]
-    columns = zip(_HEADINGS, *((*row[:-2], "\n".join(row[-2:])) for row in rows), strict=True)
+    columns = zip(
+        _TERMINAL_HEADINGS, *((*row[:-2], "\n".join(row[-2:])) for row in rows), strict=True
+    )
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     # What is left for names: two spaces stand between columns, one at either edge.
     width = max(_MIN_NAME_WIDTH, console.width - sum(widths) - 2 * len(widths) - 2)
     table = plain_table("")
     # Algorithm and agents stand under their server, and the verdict under what it is about.
     table.add_column("server\nalgorithm\nagents", overflow="fold")
-    for heading in _HEADINGS:
+    for heading in _TERMINAL_HEADINGS:
         table.add_column(Text(heading), justify="right", no_wrap=True)
     for server, row in zip(report.servers, rows, strict=True):
         style = ""

@@ -49,10 +49,7 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 
 def mean_interval(
-    strata: Sequence[ArrayLike],
-    *,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    strata: Sequence[ArrayLike], *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> Estimate:
     """The mean of the strata's means, with its bootstrap interval.
 

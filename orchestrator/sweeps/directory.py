@@ -33,6 +33,12 @@ from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 
+TRIALS_FILE = "trials.jsonl"
+"""A folder with this file is a sweep's."""
+_CONFIG_FILE = "sweep.yaml"
+FINAL_RECORD_FILE = "trial.json"
+"""In a trial's run directory: its record, written by the trial itself once it is over."""
+
 
 @dataclass
 class TrialRecord:
@@ -84,13 +90,6 @@ class TrialRecord:
     def to_json(self) -> str:
         """Returns the record as one line."""
         return json.dumps(finite(asdict(self)), allow_nan=False)
-
-
-TRIALS_FILE = "trials.jsonl"
-"""A folder with this file is a sweep's."""
-_CONFIG_FILE = "sweep.yaml"
-FINAL_RECORD_FILE = "trial.json"
-"""In a trial's run directory: its record, written by the trial itself once it is over."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from muxrl.orchestrator.sweeps.schema import SweepConfig
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
+
 
 @dataclass(frozen=True)
 class SweepResult:
@@ -105,9 +107,6 @@ class SweepResult:
         """Returns how many trials stand how, for people."""
         counted = Counter(trial.status.replace("_", " ") for trial in self.trials)
         return ", ".join(f"{number} {status}" for status, number in counted.items())
-
-
-_STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 
 
 def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:

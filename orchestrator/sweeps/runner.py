@@ -29,10 +29,7 @@ from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
 
 
 def start_sweep(
-    config: SweepConfig,
-    sweep_dir: Path | None = None,
-    *,
-    console: Console | None = None,
+    config: SweepConfig, sweep_dir: Path | None = None, *, console: Console | None = None
 ) -> SweepResult:
     """Runs all trials of a sweep.
 
@@ -60,10 +57,7 @@ def start_sweep(
 
 
 def resume_sweep(
-    sweep_dir: Path,
-    overrides: Sequence[str] = (),
-    *,
-    console: Console | None = None,
+    sweep_dir: Path, overrides: Sequence[str] = (), *, console: Console | None = None
 ) -> SweepResult:
     """Goes on with a sweep: finished trials are kept, all others begin again.
 
@@ -99,10 +93,7 @@ def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
 
 
 def _run(
-    plan: SweepPlan,
-    folder: SweepDirectory,
-    lock: Lock,
-    console: Console | None,
+    plan: SweepPlan, folder: SweepDirectory, lock: Lock, console: Console | None
 ) -> SweepResult:
     say = console.print if console is not None else _say_nothing
     num_kept = sum(trial.is_finished for trial in plan.trials)

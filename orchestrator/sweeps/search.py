@@ -22,6 +22,9 @@ from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
 from muxrl.protocol.assignment import file_name
 
+ROLES_KEY = "(assignment)"
+"""Beside parameters, what a searcher chooses: the number of the assignment."""
+
 
 class TableSearch(Searcher):
     """Hands out trials in their order; asks `more` when there are none left.
@@ -72,10 +75,6 @@ class TableSearch(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Does nothing, likewise."""
-
-
-ROLES_KEY = "(assignment)"
-"""Beside parameters, what a searcher chooses: the number of the assignment."""
 
 
 class Suggestions:
@@ -190,10 +189,7 @@ def domain(parameter: ParameterConfig) -> Any:
 
 
 def make_optuna(
-    space: Mapping[str, Any],
-    mode: str,
-    known: Sequence[tuple[dict[str, Any], float]],
-    seed: int,
+    space: Mapping[str, Any], mode: str, known: Sequence[tuple[dict[str, Any], float]], seed: int
 ) -> Searcher:
     """Returns Tune's optuna (its TPE sampler), which begins with the known points."""
     import optuna

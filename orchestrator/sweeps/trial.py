@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,19 +143,14 @@ class Trial(tune.Trainable):
                 return self._result(run)
 
     def _result(self, run: Run) -> dict[str, Any]:
-        result: dict[str, Any] = {
+        result = {
             "env_steps": run.tally.env_steps,
             "env_steps_per_s": run.tally.env_steps_per_s,
             "train_time_s": run.tally.time_s,
             "cpu_s": run.tally.cpu_s,
             IS_FINISHED: False,
         }
-        measured = measure(run, self._plan.config.metric)
-        if measured is not None:
-            result[METRIC] = measured.value
-            result[METRIC_ENV_STEPS] = measured.env_steps
-            result["metric_source"] = measured.source
-        return result
+        return result | measure(run, self._plan.config.metric)
 
     def cleanup(self) -> None:
         """Ends the run if it is not over: the scheduler ends the trial early."""
@@ -192,19 +187,8 @@ class Trial(tune.Trainable):
         return unsaved
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A metric's value."""
-
-    value: float
-    source: str
-    """"evaluation" or "training"."""
-    env_steps: int
-    """Of training before the measurement."""
-
-
-def measure(run: Run, config: MetricConfig) -> Measured | None:
-    """Returns the newest value, None if no episode has ended yet.
+def measure(run: Run, config: MetricConfig) -> dict[str, Any]:
+    """Returns the metric's newest value, its source and its env steps; {} if no episode has ended.
 
     Returns are raw: sums of an agent's rewards as the simulation gave them.
     """
@@ -221,7 +205,9 @@ def measure(run: Run, config: MetricConfig) -> Measured | None:
     if config.of != TOTAL:
         agents = [a for a in run.experiment.servers[config.of].agents if a in means]
     value = combine(means, agents, is_sum=config.of == TOTAL)
-    return None if value is None else Measured(value, source, env_steps)
+    if value is None:
+        return {}
+    return {METRIC: value, METRIC_ENV_STEPS: env_steps, "metric_source": source}
 
 
 def combine(means: Mapping[str, float], agents: Sequence[str], *, is_sum: bool) -> float | None:

@@ -39,6 +39,11 @@ from muxrl.orchestrator.sweeps.trial import (
     trial_of,
 )
 
+_WRITE_INTERVAL_S = 5.0
+"""Between two writes of what trials report on their way; ends are written at once."""
+CLEANUP_S = 180
+"""For a trial that is ended early to save its checkpoints; then Tune kills it."""
+
 
 def num_trials(plan: SweepPlan) -> int:
     """Returns how many trials the sweep runs in all."""
@@ -75,11 +80,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
         make = functools.partial(make_optuna, seed=derive_seed(config.seed, "searcher"))
         more = Suggestions(plan, trial_log.records, make, trial_log.add, trial_log.refuse)
     search = TableSearch(
-        unfinished,
-        trial_log.folder,
-        config.metric.mode,
-        more,
-        columns=tuple(config.parameters),
+        unfinished, trial_log.folder, config.metric.mode, more, columns=tuple(config.parameters)
     )
     trainable = tune.with_resources(
         tune.with_parameters(Trial, plan=plan),
@@ -139,9 +140,7 @@ def _scheduler(config: SweepConfig) -> Any:
             stop_last_trials=False,
         )
     return tune.schedulers.MedianStoppingRule(
-        time_attr=METRIC_ENV_STEPS,
-        grace_period=grace,
-        min_samples_required=scheduler.min_samples,
+        time_attr=METRIC_ENV_STEPS, grace_period=grace, min_samples_required=scheduler.min_samples
     )
 
 
@@ -172,12 +171,6 @@ def _reporter(plan: SweepPlan) -> tune.CLIReporter:
         max_report_frequency=5 if sys.stdout.isatty() else 60,
         print_intermediate_tables=True,
     )
-
-
-_WRITE_INTERVAL_S = 5.0
-"""Between two writes of what trials report on their way; ends are written at once."""
-CLEANUP_S = 180
-"""For a trial that is ended early to save its checkpoints; then Tune kills it."""
 
 
 class TrialLog(tune.Callback):

@@ -29,6 +29,9 @@ from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
 
+TOLERANCE = 0.05
+"""Runs stop, and are evaluated, a few env steps apart; a twentieth of a budget is no advantage."""
+
 
 @dataclass(frozen=True, eq=False)  # one folder is one run: no two are alike
 class ComparedRun:
@@ -235,10 +238,6 @@ def _version_notes(runs: Sequence[ComparedRun]) -> list[str]:
                 f"the runs were made with different versions of {package}: {listed(sorted(found))}"
             )
     return notes
-
-
-TOLERANCE = 0.05
-"""Runs stop, and are evaluated, a few env steps apart; a twentieth of a budget is no advantage."""
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,19 @@ from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.evaluations.evaluated import unnumbered
-from muxrl.orchestrator.records.agent_returns import (
-    AgentReturns,
-    Floats,
-    returns_by_episode,
-)
+from muxrl.orchestrator.records.agent_returns import AgentReturns, Floats, returns_by_episode
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.fixed_policies import find_fixed
 
 Kind = Literal["role", "team", "agent", "total"]
 Roles = Mapping[str, tuple[str, ...]]
 """Role to its agents, in the simulation's order."""
+
+# None of these changes how a server plays and learns for the role's agents.
+_NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")
+_OF_THE_RUN = ("num_processes", "num_envs_per_process")
+_MAX_SHOWN = 40  # characters of a setting's value
+# Names and values; whole values, since runs are grouped by them.
+_Settings = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -160,15 +162,6 @@ def _named(
     return named
 
 
-# None of these changes how a server plays and learns for the role's agents.
-_NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")
-_OF_THE_RUN = ("num_processes", "num_envs_per_process")
-_MAX_SHOWN = 40  # characters of a setting's value
-_Settings = tuple[
-    tuple[str, str], ...
-]  # name and value; whole values, since runs are grouped by them
-
-
 @dataclass(frozen=True)
 class Contestant:
     """One assignment with its settings, trained once for each seed.
@@ -206,7 +199,7 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
         CannotCompare: two runs of one contestant have the same seed and so are not independent.
     """
     labels = _labels(runs, roles)
-    settings = [_run_settings(run) for run in runs]
+    settings = [{k: getattr(run.config.simulation, k) for k in _OF_THE_RUN} for run in runs]
     differing = [key for key in _OF_THE_RUN if len({str(s[key]) for s in settings}) > 1]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index in range(len(runs)):
@@ -317,12 +310,3 @@ def _flattened(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
         else:
             leaves.append((path, value))
     return leaves
-
-
-def _run_settings(run: ComparedRun) -> dict[str, Any]:
-    return {key: getattr(run.config.simulation, key) for key in _OF_THE_RUN}
-
-
-def is_fixed(server: ServerConfig) -> bool:
-    """Whether a server's policies were never trained in its run."""
-    return find_fixed(server.algorithm) is not None

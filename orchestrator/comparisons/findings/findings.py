@@ -15,6 +15,12 @@ from muxrl.orchestrator.comparisons.findings.scores import Standing
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.reports.statistics import Estimate
 
+_FEW_SEEDS = 5
+"""With fewer, a percentile interval of an interquartile mean covers clearly less than 95 %."""
+_COVERAGE = {2: 50, 3: 75, 4: 87}
+"""By number of runs, how much it covers, in per cent; the tests of comparisons measure it."""
+_FEW_EPISODES = 20
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -91,13 +97,6 @@ class Findings:
         raise KeyError((contestant, subject))
 
 
-_FEW_SEEDS = 5
-"""With fewer, a percentile interval of an interquartile mean covers clearly less than 95 %."""
-_COVERAGE = {2: 50, 3: 75, 4: 87}
-"""By number of runs, how much it covers, in per cent; the tests of comparisons measure it."""
-_FEW_EPISODES = 20
-
-
 def budget_notes(runs: Sequence[ComparedRun], budget: Budget) -> list[str]:
     """Says what training is left out, and whether the compared policies are untrained."""
     notes = []
@@ -149,9 +148,7 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
 
 
 def _role_notes(
-    contestants: Sequence[Contestant],
-    compared: Sequence[RoleResult],
-    subjects: Sequence[Subject],
+    contestants: Sequence[Contestant], compared: Sequence[RoleResult], subjects: Sequence[Subject]
 ) -> list[str]:
     notes = []
     several = [subject for subject in subjects if subject.kind == "role"]

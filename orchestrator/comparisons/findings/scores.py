@@ -30,6 +30,9 @@ Axis = Literal["env_steps", "time_s"]
 _NUM_PLACES = 60  # of a drawn curve; few enough for a small file, more than there are evaluations
 _NUM_RESAMPLES = 1_000  # a band's edge drawn a pixel off is no loss
 
+HALFWAY = 0.5
+"""Where a threshold lies by default, between random and the best; early enough to be reached."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -107,10 +110,6 @@ def band(curves: Sequence[Curve], axis: Axis) -> CurveBand | None:
         interquartile_mean_interval([column], num_resamples=_NUM_RESAMPLES) for column in table.T
     )
     return CurveBand(places, estimates)
-
-
-HALFWAY = 0.5
-"""Where a threshold lies by default, between random and the best; early enough to be reached."""
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,7 @@ def final_returns(found: Findings, subject: Subject, styles: Mapping[str, Style]
         axes.plot([estimate.mean], [place], "|", ms=13, mew=2, color=colour, zorder=3)
     names = [textwrap.shorten(s.contestant, 60, placeholder=" …") for s in reversed(rows)]
     axes.set_yticks(
-        range(len(rows)),
-        [textwrap.fill(name.replace(" | ", "\n"), _LABEL_WIDTH) for name in names],
+        range(len(rows)), [textwrap.fill(name.replace(" | ", "\n"), _LABEL_WIDTH) for name in names]
     )
     axes.set_ylim(-0.6, len(rows) - 0.4)
     _draw_random(axes, found, subject, is_vertical=True)

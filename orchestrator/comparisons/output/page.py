@@ -171,13 +171,7 @@ def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
             "what": ", by what they were trained with" * is_full,
             "role": table.role,
             "is_folded": is_full,
-            "grid": tables.cross_play(table).spread(
-                ["player", "merit"],
-                "others",
-                {others: f"vs {others}" for others in table.others},
-                "score",
-                headings={"player": f"{table.role} played by"},
-            ),
+            "grid": tables.cross_play(table, f"{table.role} played by"),
         }
         for is_full, group in ((False, played.by_label), (True, played.by_contestant))
         for place, table in enumerate(group)
@@ -230,9 +224,7 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     _add_rows(table, baselines.rows, style="dim")
     console.print(table)
     for cross in found.head_to_head.by_label if found.head_to_head else ():
-        grid = tables.cross_play(cross).spread(
-            ["player", "merit"], "others", {each: f"vs {each}" for each in cross.others}, "score"
-        )
+        grid = tables.cross_play(cross)
         player, merit, *others = grid.headings
         table = plain_table(f"Head to head, return of {cross.role}: interquartile mean [95 %]")
         table.add_column(player.text, overflow="fold")

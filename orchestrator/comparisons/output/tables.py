@@ -6,18 +6,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from muxrl.orchestrator.comparisons.findings.findings import Baseline, Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, CrossPlayScore, Match
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
-from muxrl.orchestrator.comparisons.output.table import Column, Table
+from muxrl.orchestrator.comparisons.output.table import Column, Grid, Table
 from muxrl.orchestrator.reports.plain_table import MISSING, number, signed_interval
 from muxrl.orchestrator.reports.statistics import Estimate
-
-if TYPE_CHECKING:
-    import pandas
 
 TableName = Literal["runs", "curves", "standings", "roles", "pairings", "matches"]
 _MAX_TOLD = 6  # runs in a tooltip
@@ -35,20 +32,6 @@ def file_table(
     for row in rows:
         row |= {key: path_text(value) for key, value in row.items() if isinstance(value, Path)}
     return columns, rows
-
-
-def table_frame(found: Findings, name: TableName) -> pandas.DataFrame:
-    """Returns a table for pandas; paths are text, which every way to write a frame can write.
-
-    Raises:
-        ValueError: there is no such table.
-    """
-    import pandas
-
-    if name not in TABLE_NAMES:
-        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLE_NAMES)}")
-    columns, rows = file_table(found, name)
-    return pandas.DataFrame(rows, columns=list(columns))
 
 
 def runs(found: Findings) -> Table[RunScore]:
@@ -264,8 +247,8 @@ class _Meeting:
     cell: CrossPlayScore
 
 
-def cross_play(table: CrossPlay) -> Table[_Meeting]:
-    """One row for each player and others that met; for the page and the terminal only."""
+def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
+    """A row for each player, a column for each of the others; not in files."""
     means = [c.score.mean for c in table.cells.values() if math.isfinite(c.score.mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
     middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
@@ -275,9 +258,9 @@ def cross_play(table: CrossPlay) -> Table[_Meeting]:
         partners = f", {cell.num_partners} of them trained together" if cell.num_partners else ""
         return f"{cell.num_pairs} pairs of seeds, {cell.num_matches} matches{partners}"
 
-    return Table(
+    meetings = Table(
         (
-            Column("player", "played by", css="text"),
+            Column("player", played_by, css="text"),
             Column(
                 "merit",
                 text=lambda m: _signed(m.merit),
@@ -302,6 +285,8 @@ def cross_play(table: CrossPlay) -> Table[_Meeting]:
             if (cell := table.cells.get((player, others))) is not None
         ),
     )
+    others = {name: f"vs {name}" for name in table.others}
+    return meetings.spread(["player", "merit"], "others", others, "score")
 
 
 _FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {

@@ -11,7 +11,7 @@ from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.trial import Measured, combine, measure, trial_of, tune_config
+from muxrl.orchestrator.sweeps.trial import combine, measure, trial_of, tune_config
 from muxrl.orchestrator.sweeps.tuner import placement
 
 
@@ -96,17 +96,21 @@ def run(returns=None, training=None):
     )
 
 
+def measured(value, source, env_steps):
+    return {"return": value, "metric_env_steps": env_steps, "metric_source": source}
+
+
 def test_the_metric_is_a_role_s_mean_or_the_sum_of_all():
     one = run(returns={"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})
-    assert measure(one, MetricConfig("prey")) == Measured(3.0, "evaluation", 300)
-    assert measure(one, MetricConfig("total")) == Measured(8.0, "evaluation", 300)
+    assert measure(one, MetricConfig("prey")) == measured(3.0, "evaluation", 300)
+    assert measure(one, MetricConfig("total")) == measured(8.0, "evaluation", 300)
 
 
 def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for():
-    assert measure(run(training={"p": 2.0}), MetricConfig("prey")) == Measured(2.0, "training", 500)
+    assert measure(run(training={"p": 2.0}), MetricConfig("prey")) == measured(2.0, "training", 500)
     both = run(returns={"p": [9.0]}, training={"p": 2.0})
-    assert measure(both, MetricConfig("prey", source="training")).value == 2.0
-    assert measure(run(), MetricConfig("prey")) is None
+    assert measure(both, MetricConfig("prey", source="training"))["return"] == 2.0
+    assert measure(run(), MetricConfig("prey")) == {}
 
 
 def test_what_is_no_number_is_no_metric():
