@@ -16,7 +16,7 @@ from ray.tune.search import Searcher
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
-from muxrl.orchestrator.sweeps.parameters import active, kind_of, values_of
+from muxrl.orchestrator.sweeps.parameters import active, given
 from muxrl.orchestrator.sweeps.plan import SweepPlan, name_trial
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
@@ -177,15 +177,17 @@ class Suggestions:
 
     def _point(self, records: Sequence[TrialRecord]) -> dict[str, Any]:
         # Searchers want all keys, also those that an assignment does not use.
-        values = {key: values_of(p)[0] for key, p in self._plan.config.parameters.items()}
+        values = {
+            key: next(iter(given(p).values()))[0] for key, p in self._plan.config.parameters.items()
+        }
         number = self._plan.role_assignments.index(records[0].roles)
         return {**values, **records[0].parameters, ROLES_KEY: number}
 
 
 def domain(parameter: ParameterConfig) -> Any:
     """Returns Tune's form of a distribution."""
-    kind, values = kind_of(parameter), values_of(parameter)
-    return tune.choice(values) if kind == "choice" else getattr(tune, str(kind))(*values)
+    ((kind, values),) = given(parameter).items()
+    return tune.choice(values) if kind == "choice" else getattr(tune, kind)(*values)
 
 
 def make_optuna(
