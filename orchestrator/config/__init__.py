@@ -7,9 +7,14 @@ Both raise `ConfigError` with one sentence for each problem. Importing this pack
 neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
-from muxrl.orchestrator.config.dump import from_yaml, to_yaml
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
-from muxrl.orchestrator.config.load import find_config, load_config, packaged_configs
+from muxrl.orchestrator.config.load import (
+    find_config,
+    from_yaml,
+    load_config,
+    packaged_configs,
+    to_yaml,
+)
 from muxrl.orchestrator.config.resolve import Experiment, prepare, resolve
 from muxrl.orchestrator.config.schema import (
     CheckpointConfig,

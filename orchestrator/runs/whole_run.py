@@ -19,7 +19,7 @@ from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.reports.results import Report

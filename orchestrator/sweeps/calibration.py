@@ -16,7 +16,7 @@ from pathlib import Path
 
 from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import uninterrupted
 from muxrl.orchestrator.runs.stop_conditions import StopConditions
