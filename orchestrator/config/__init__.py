@@ -23,6 +23,7 @@ from muxrl.orchestrator.config.schema import (
     ExternalAgentConfig,
     SimulationConfig,
     StopConfig,
+    TimeoutsConfig,
 )
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
@@ -37,6 +38,7 @@ __all__ = [
     "SimulationConfig",
     "SimulationFacts",
     "StopConfig",
+    "TimeoutsConfig",
     "derive_seed",
     "find_config",
     "from_yaml",
