@@ -136,6 +136,13 @@ class ServerPlan:
     """Whether a state that a team's members observe, if the simulation sends none, is its state."""
     samples_actions: bool = False
     """Whether it learns policies that actions can be drawn from (PPO), not only values (QMIX)."""
+    resume_from: str = ""
+    """Folder of a checkpoint with which it goes on: weights, optimizers, counts, replay, random
+    numbers; "": it begins anew."""
+    initialize_from: str = ""
+    """Folder of a checkpoint whose weights its policies begin with; all else is fresh. "": none."""
+    keep_replay_mib: int | None = 1024
+    """Largest replay that its checkpoints hold; None: any."""
 
     @property
     def reads_state(self) -> bool:

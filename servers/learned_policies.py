@@ -16,7 +16,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
-from muxrl.servers.policies import Record, ServerProblem
+from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem
 from muxrl.servers.seats import Seat
 from muxrl.servers.trainer import Trainer
 
@@ -91,8 +91,8 @@ class LearnedPolicies:
     def drain_records(self) -> list[Record]:
         return self.trainer.drain_records()
 
-    def save(self, path: Path) -> Path | None:
-        return self.trainer.save(path)
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
+        return self.trainer.save(path, timeout_s)
 
     def save_soon(self, path: Path) -> None:
         self.trainer.save_soon(path)

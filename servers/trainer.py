@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.feed import Feed, FeedClosed
-from muxrl.servers.policies import Record, StillLearning
+from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, StillLearning
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,9 @@ _MAX_NOT_FINITE = 3
 One such batch may be skipped or clipped (`torch_skip_nan_gradients`, `grad_clip`), and the next is
 well again. Weights that are NaN never are.
 """
+
+_THREAD_CHECK_S = 0.2
+"""How often a checkpoint that waits for the learning thread sees whether that has ended."""
 
 
 class Trainer:
@@ -66,9 +72,9 @@ class Trainer:
         self._plan = plan
         self._on_failure = on_failure
         self._records: deque[Record] = deque()
+        self._is_writing = threading.Lock()
         self._num_not_finite: dict[str, int] = {}
         self._weights_seq_no: int | None = None
-        self._save_to: Path | None = None
         self._started_at = time.monotonic()
         # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=False)
@@ -96,26 +102,58 @@ class Trainer:
         """Returns the records of the iterations since the last call."""
         return [self._records.popleft() for _ in range(len(self._records))]
 
-    def save(self, path: Path) -> Path:
-        """Writes a checkpoint of a trainer that is stopped or finished.
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path:
+        """Writes a checkpoint where the thread would take its next batch; see `Policies.save`.
 
         Raises:
-            StillLearning: it is neither, and might write half of an update.
+            StillLearning: it has not come there within `timeout_s`.
             OSError: it cannot be written.
         """
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            raise StillLearning(f"an update of server {self._plan.server_id!r} is still going on")
+        saving: Future[Path] = Future()
+        self._feed.ask(functools.partial(self._save, path, saving))
+        deadline = time.monotonic() + timeout_s
+        while not saving.done():
+            if not self._thread.is_alive():  # before it has begun, or since it has ended
+                self._feed.run_errands()
+            left_s = deadline - time.monotonic()
+            concurrent.futures.wait([saving], max(0.0, min(left_s, _THREAD_CHECK_S)))
+            # What is being written cannot be canceled, and is waited for.
+            if left_s <= 0.0 and saving.cancel():
+                raise StillLearning(
+                    f"server {self._plan.server_id!r} is still in an update after {timeout_s:g} s; "
+                    "no checkpoint was written"
+                )
+        return saving.result()
+
+    def save_soon(self, path: Path) -> None:
+        """Has a checkpoint written before the next batch is taken."""
+
+        def tell(saving: Future[Path]) -> None:
+            if error := saving.exception():
+                logger.error("no checkpoint in %s: %s", path, error)
+
+        saving: Future[Path] = Future()
+        saving.add_done_callback(tell)
+        self._feed.ask(functools.partial(self._save, path, saving))
+
+    def _save(self, path: Path, saving: Future[Path]) -> None:
+        if not saving.set_running_or_notify_cancel():
+            return
+        try:
+            with self._is_writing:
+                self._write(path)
+            logger.info("checkpoint in %s", path)
+            saving.set_result(path)
+        except Exception as error:  # noqa: BLE001, raised again by `save`; learning goes on
+            saving.set_exception(error)
+
+    def _write(self, path: Path) -> None:
         counts = {
             "env_steps": self.env_runner.inference.num_env_steps_sampled,
             "iteration": self.iteration,
             "weights_seq_no": self.env_runner.inference.weights_seq_no,
         }
         save_checkpoint(self.algo, self._plan, path, counts)
-        return path
-
-    def save_soon(self, path: Path) -> None:
-        """Has a checkpoint written after the current iteration."""
-        self._save_to = path
 
     def _run(self) -> None:
         # Once more, since torch keeps the number for each thread.
@@ -130,9 +168,6 @@ class Trainer:
                     logger.error("%s", problem)
                     self._on_failure(problem)
                     return
-                if self._save_to is not None:
-                    path, self._save_to = self._save_to, None
-                    logger.info("checkpoint in %s", self.save(path))
             logger.info("training finished after %d iterations; acting goes on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
@@ -142,6 +177,7 @@ class Trainer:
         finally:
             self.is_finished = True
             self._feed.discard()
+            self._feed.run_errands()
 
     def _find_divergence(self, result: dict[str, Any]) -> str:
         """Counts losses that are not finite; a sentence once there are too many in a row."""
