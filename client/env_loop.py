@@ -20,7 +20,6 @@ from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient, Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
 
-
 _LOOK_S = 0.05
 """How often a loop that is held asks whether it is to stop."""
 

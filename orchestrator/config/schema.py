@@ -74,7 +74,7 @@ class EvaluationConfig:
 
 @dataclass
 class CheckpointConfig:
-    """When checkpoints of all servers are written, each of one moment; see [Reliability](reliability.md)."""
+    """When checkpoints of all servers are written; see [Reliability](reliability.md)."""
 
     at_end: bool = True
     """Whether one is written when the run ends, however it ends."""

@@ -9,7 +9,8 @@ Server record, one for each training iteration
     weights_seq_no, policy_lag_mean, policy_lag_max, loss, learner: {module_id: {name: float}}``
 Joint record, one for each second
     ``time_s, cpu_s, env_steps, episodes, env_steps_per_s, episode_return_mean: {agent_id: float}``;
-    `cpu_s` is the processor time of servers and simulations, without the evaluation process
+    `cpu_s` is the processor time of servers and simulations, without the evaluation process; the
+    first one after the run was resumed has ``resumed_from``, the env steps of the checkpoint
 Evaluation record, one for each condition at each evaluation point
     ``time_s, env_steps, replaced, should_explore, num_episodes, returns: {agent_id: [float]}``;
     `replaced` is the server whose agents acted at random, None where all acted as learned
@@ -124,6 +125,43 @@ class MetricsWriter:
         means = {agent_id: _mean(values) for agent_id, values in record["returns"].items()}
         self._add_scalars(f"evaluation/{condition}", means, record)
 
+    def length(self, name: str) -> int:
+        """Returns how many bytes are in a file of metrics, 0 if there is none yet."""
+        path = self._folder / f"{name}.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def sync(self) -> dict[str, int]:
+        """Has all that was written be on the disk; returns the length of each file in bytes.
+
+        Raises:
+            CannotRecord: a file cannot be written to.
+        """
+        for name, file in self._files.items():
+            try:
+                os.fsync(file.fileno())
+            except OSError as error:
+                path = self._folder / f"{name}.jsonl"
+                raise CannotRecord(path, error, self._recorded_env_steps) from error
+        return {path.name: path.stat().st_size for path in sorted(self._folder.glob("*.jsonl"))}
+
+    def cut_back(self, lengths: Mapping[str, int], env_steps: int) -> None:
+        """Drops all that came after `sync` returned these lengths; before anything is appended.
+
+        TensorBoard is told that what it has after `env_steps` will come once more.
+
+        Raises:
+            CannotRecord: a file cannot be cut.
+        """
+        for path in self._folder.glob("*.jsonl"):
+            try:
+                if path.stat().st_size > lengths.get(path.name, 0):
+                    os.truncate(path, lengths.get(path.name, 0))
+            except OSError as error:
+                raise CannotRecord(path, error, env_steps) from error
+        self._recorded_env_steps = env_steps
+        if self._scalars is not None:
+            self._scalars.purge(env_steps + 1)
+
     def close(self) -> None:
         """Flushes and closes all files; a second call does nothing."""
         self._is_closed = True
@@ -231,15 +269,23 @@ class TensorBoardFile:
 
     def add(self, tag: str, number: float, env_steps: int) -> None:
         """Adds a scalar; it is on disk after at most 10 s of further calls, or on `close`."""
+        from tensorboardX.summary import scalar
+
+        self._write(step=env_steps, summary=scalar(tag, number))
+
+    def purge(self, env_steps: int) -> None:
+        """Lets TensorBoard forget what earlier files say from that step on."""
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        self._write(step=env_steps, session_log=SessionLog(status=SessionLog.START))
+
+    def _write(self, **content: Any) -> None:
         if self._writer is None:
             return
         from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.summary import scalar
 
         try:
-            self._writer.write_event(
-                Event(wall_time=time.time(), step=env_steps, summary=scalar(tag, number))
-            )
+            self._writer.write_event(Event(wall_time=time.time(), **content))
             if time.monotonic() - self._flushed_at_s >= _FLUSH_S:
                 self._flushed_at_s = time.monotonic()
                 self._writer.flush()
