@@ -90,6 +90,9 @@ class ServerConfig:
     with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""
     max_policy_lag: int = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
+    initialize_from: str = ""
+    """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint, whose
+    weights the policies begin with; all else begins anew. "": no such weights."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     """Placement and threads."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)

@@ -100,6 +100,8 @@ def load_resumed_config(folder: RunDirectory, overrides: Sequence[str] = ()) -> 
             f"{folder.path} has ended as its stop condition said, at {status.env_steps:,} env "
             "steps; raise that to go on, with stop.env_steps=N for instance"
         )
+    for server in config.servers.values():
+        server.initialize_from = ""  # those weights are history, and may be gone
     return config
 
 
