@@ -107,9 +107,7 @@ class Served:
                 rewards = {a: float(actions[a] == (seen[a][0] > 0.5)) for a in "ab"}
             final = {agent: rng.random(2, np.float32) for agent in "ab"}
             store.accept(
-                EndEpisode(
-                    episode_id, t_max, True, rewards, {}, dict.fromkeys("ab", True), final
-                ),
+                EndEpisode(episode_id, t_max, True, rewards, {}, dict.fromkeys("ab", True), final),
                 0.0,
             )
             store.finish_frame()

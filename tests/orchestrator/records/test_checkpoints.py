@@ -67,7 +67,11 @@ def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
 
 @pytest.mark.parametrize(
     ("text", "story"),
-    [("", "cannot be read"), ('{"format": 9}', "format 9, this muxrl reads 1"), ("[]", "TypeError")],
+    [
+        ("", "cannot be read"),
+        ('{"format": 9}', "format 9, this muxrl reads 1"),
+        ("[]", "TypeError"),
+    ],
 )
 def test_a_broken_manifest_is_refused(folder: CheckpointFolder, text: str, story: str) -> None:
     place = write(folder, 120)
