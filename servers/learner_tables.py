@@ -36,7 +36,7 @@ def set_tables(learner: Any, tables: Mapping[str, Mapping[str, Any]]) -> None:
     for name, table in tables.items():
         entries = getattr(learner, name)
         for module_id, value in table.items():
-            if isinstance(value, int):
+            if isinstance(value, int | float):
                 entries[module_id] = value
                 continue
             entry = entries[module_id]

@@ -118,10 +118,12 @@ def restore(
         for change in changes:
             logger.info("server %r goes on with another setting: %s", plan.server_id, change)
         learner: Any = algo.learner_group._learner
-        _check_networks(learner, checkpoint.read_networks(), changes)
+        networks = checkpoint.read_networks()
+        _check_networks(learner, networks, changes)
         state = checkpoint.read_state()
         fresh = {name: _hyperparameters(o) for name, o in learner._named_optimizers.items()}
         algo.restore_from_path(checkpoint.path)
+        _load(learner, networks)
         set_tables(learner, state["learner"])
         if changes:
             _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
@@ -155,8 +157,7 @@ def initialize(algo: Algorithm, plan: ServerPlan) -> None:
         learner: Any = algo.learner_group._learner
         networks = checkpoint.read_networks()
         _check_networks(learner, networks, [])
-        for module_id, module in learner.module.items():
-            module.unwrapped().set_state(networks[module_id])
+        _load(learner, networks)
         algo.env_runner_group.sync_weights(
             from_worker_or_learner_group=algo.learner_group, inference_only=True
         )
@@ -185,14 +186,27 @@ def _check_networks(
             raise ValueError(
                 f"it has no policy {module_id!r}, only {', '.join(map(repr, sorted(networks)))}"
             )
-        ours = {k: tuple(v.shape) for k, v in module.unwrapped().get_state().items()}
-        theirs = {k: tuple(np.shape(v)) for k, v in networks[module_id].items()}
+        ours = {k: _shape(v) for k, v in module.unwrapped().get_state().items()}
+        theirs = {k: _shape(v) for k, v in networks[module_id].items()}
         for key in (*theirs, *ours):
             if ours.get(key) != theirs.get(key):
                 raise ValueError(
                     f"the network of policy {module_id!r} is another: {key!r} has the shape "
                     f"{theirs.get(key, 'none')} there and {ours.get(key, 'none')} here{hint}"
                 )
+
+
+def _load(learner: Any, networks: Mapping[str, Mapping[str, Any]]) -> None:
+    """As RLlib does, which makes 32-bit numbers of 64-bit ones without dimensions, such as MAPPO's
+    statistics."""
+    for module_id, module in learner.module.items():
+        for key, parameter in module.unwrapped().state_dict().items():
+            if isinstance(parameter, torch.Tensor):
+                parameter.copy_(torch.from_numpy(np.array(networks[module_id][key])))
+
+
+def _shape(parameter: Any) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "shape", ()))
 
 
 def _restore_replay(

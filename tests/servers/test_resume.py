@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 import time
@@ -21,7 +22,9 @@ from muxrl.servers.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
 
 T = 8
-"""Steps of an episode. Batches of 16 or 32 steps end with one."""
+"""Steps of an episode. Batches of 4 or 32 steps end with one."""
+T_IN_TEAMS = 40
+"""Likewise: five such episodes make a batch."""
 PATIENCE_S = 60.0
 
 _ON_POLICY = {"train_batch_size_per_learner": 32, "lr": 0.01}
@@ -92,9 +95,10 @@ class Served:
         self.policies = policies
         self.policies.start()
 
-    def play(self, first: int, last: int, *, t_max: int = T) -> None:
+    def play(self, first: int, last: int) -> None:
         """Plays whole episodes; what happens in each depends on its number and its actions."""
         store = self.policies.store
+        t_max = T_IN_TEAMS if store.plan.groups else T
         for number in range(first, last):
             rng = np.random.default_rng(number)
             episode_id, rewards = f"episode-{number}", {}
@@ -136,8 +140,8 @@ class Served:
         learner: Any = self.policies.algo.learner_group._learner
         state = learner.get_state(not_components=["metrics_logger"])
         return {
-            "modules": state["rl_module"],
-            "optimizers": state["optimizer"],
+            "modules": copy.deepcopy(state["rl_module"]),
+            "optimizers": copy.deepcopy(state["optimizer"]),
             "counts": dataclasses.asdict(self.policies.store.counts),
             "weights_seq_no": self.policies.acting.weights_seq_no,
             "env_steps": self.policies.acting.num_env_steps_sampled,

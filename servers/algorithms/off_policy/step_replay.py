@@ -104,10 +104,10 @@ class _DrawsEveryStep:
             "episodes": pack_episodes(self._singles()),
             "counts": {name: int(getattr(self, name)) for name in _COUNTS},
             "counts_by_module": {name: dict(getattr(self, name)) for name in _COUNTS_BY_MODULE},
-            "indices": _as_array(self._indices, 2),
+            "indices": _as_array(self._indices),
             "modules": {
                 # An episode has one agent, which need not be named.
-                module_id: _as_array([(i[0], *i[2:]) for i in indices], 3)
+                module_id: _as_array([(i[0], *i[2:]) for i in indices])
                 for module_id, indices in self._module_to_indices.items()
             },
             "rng": self.rng.bit_generator.state,
@@ -137,7 +137,7 @@ class _DrawsEveryStep:
             self.episode_id_to_index[episode.id_] = i
             for agent_id in episode.agent_episodes:
                 episode.module_for(agent_id)  # which RLlib looks up when it drops the episode
-        self._indices = [(number, t) for number, t in state["indices"].tolist()]
+        self._indices = [tuple(index) for index in state["indices"].tolist()]
         agent_ids = [single.agent_id for single in singles]
         for module_id, indices in state["modules"].items():
             self._module_to_indices[module_id] = [
@@ -189,13 +189,19 @@ class EveryStepPrioritizedEpisodeReplayBuffer(
                     "minima": np.array(self._module_to_min_segment[module_id].value),
                     "free_nodes": np.array(self._module_to_free_nodes[module_id]),
                     "samples": _as_array(
-                        list(self._module_to_tree_idx_to_sample_idx[module_id].items()), 2
+                        list(self._module_to_tree_idx_to_sample_idx[module_id].items())
                     ),
                     "last_sampled": list(self._module_to_last_sampled_indices[module_id]),
                     "highest": float(self._module_to_max_priority[module_id]),
                     "last_node": int(self._module_to_max_idx[module_id]),
                 }
                 for module_id in self._module_to_indices
+            },
+            # RLlib keeps a tree of env steps, too, which nothing is drawn from.
+            "env_steps": {
+                "free_nodes": np.array(self._free_nodes),
+                "samples": _as_array(list(self._tree_idx_to_sample_idx.items())),
+                "last_node": int(self._max_idx),
             },
         }
 
@@ -205,29 +211,41 @@ class EveryStepPrioritizedEpisodeReplayBuffer(
         spaces_of: Mapping[str, Spaces],
         policy_for: Callable[..., str],
     ) -> None:
-        """See `_DrawsEveryStep`."""
-        for module_id, priorities in state["priorities"].items():
-            num_nodes = self._module_to_sum_segment[module_id].capacity
-            if len(priorities["sums"]) != 2 * num_nodes:
+        """See `_DrawsEveryStep`.
+
+        Raises:
+            ValueError: its trees are of another size.
+        """
+        num_nodes = len(self._sum_segment.value)
+        for priorities in state["priorities"].values():
+            if len(priorities["sums"]) != num_nodes:
                 raise ValueError(
-                    f"priorities of {len(priorities['sums']) // 2} steps were kept, and the replay "
-                    f"now has {num_nodes} (replay_buffer_config, capacity)"
+                    f"priorities of {len(priorities['sums']) // 4} steps were kept, and the replay "
+                    f"now has {num_nodes // 4} (replay_buffer_config, capacity)"
                 )
         super().restore(state, spaces_of, policy_for)
         for module_id, priorities in state["priorities"].items():
             self._module_to_sum_segment[module_id].value = priorities["sums"].tolist()
             self._module_to_min_segment[module_id].value = priorities["minima"].tolist()
-            free_nodes = self._module_to_free_nodes[module_id]
-            free_nodes.clear()
-            free_nodes.extend(priorities["free_nodes"].tolist())
+            _refill(self._module_to_free_nodes[module_id], priorities["free_nodes"])
             self._module_to_tree_idx_to_sample_idx[module_id] = dict(priorities["samples"].tolist())
             self._module_to_last_sampled_indices[module_id] = priorities["last_sampled"]
             self._module_to_max_priority[module_id] = priorities["highest"]
             self._module_to_max_idx[module_id] = priorities["last_node"]
+        _refill(self._free_nodes, state["env_steps"]["free_nodes"])
+        samples = dict(state["env_steps"]["samples"].tolist())
+        self._tree_idx_to_sample_idx = samples
+        self._sample_idx_to_tree_idx = {sample: node for node, sample in samples.items()}
+        self._max_idx = state["env_steps"]["last_node"]
 
 
-def _as_array(rows: list[tuple[int, ...]], width: int) -> np.ndarray:
-    return np.array(rows, np.int64) if rows else np.zeros((0, width), np.int64)
+def _refill(nodes: deque[int], numbers: np.ndarray) -> None:
+    nodes.clear()
+    nodes.extend(numbers.tolist())
+
+
+def _as_array(rows: list[tuple[int, ...]]) -> np.ndarray:
+    return np.array(rows, np.int64)
 
 
 def transition(
