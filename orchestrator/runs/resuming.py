@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import fnmatch
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,6 +17,7 @@ from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest, find_damage
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.servers.checkpoint import ABOUT_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +151,19 @@ def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experim
         for server_id, plan in experiment.servers.items()
     }
     return replace(experiment, servers=servers)
+
+
+def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
+    """Yields a sentence for each server whose replay is not in the checkpoint."""
+    for server_id, server in manifest.servers.items():
+        if not server.files:
+            continue
+        about = json.loads((place / server_id / ABOUT_FILE).read_text(encoding="utf-8"))
+        if left_out := (about.get("replay") or {}).get("left_out"):
+            yield (
+                f"the replay of server {server_id!r} is not in the checkpoint ({left_out}); it "
+                "learns again once it has enough"
+            )
 
 
 def _tree(config: ExperimentConfig) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from muxrl.orchestrator.reports.terminal import print_report
 from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
-from muxrl.orchestrator.runs.resuming import find_checkpoint, going_on, locked
+from muxrl.orchestrator.runs.resuming import find_checkpoint, find_missing_replays, going_on, locked
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 
@@ -107,13 +107,12 @@ def run_experiment(
     folder = RunDirectory.open(run_dir)
     with locked(folder):
         place, manifest, damage = find_checkpoint(folder)
-        for sentence in damage:
-            say(f"a newer checkpoint cannot be used: {sentence}", soft_wrap=True, highlight=False)
-        say(
+        for sentence in (
+            *(f"a newer checkpoint cannot be used: {problem}" for problem in damage),
             f"resuming at {manifest.env_steps:,} env steps from {place}",
-            soft_wrap=True,
-            highlight=False,
-        )
+            *find_missing_replays(place, manifest),
+        ):
+            say(sentence, soft_wrap=True, highlight=False)
         folder.write_config(to_yaml(experiment.config))
         experiment = going_on(experiment, place, manifest)
         return _run(experiment, folder, manifest, show_progress, console, say)
