@@ -7,6 +7,8 @@ episode of `n` steps costs `n` round trips; `k` simulations cost no more than on
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -17,6 +19,9 @@ from muxrl.client.errors import ClientError
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient, Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
+
+_LOOK_S = 0.05
+"""How often a loop that is held asks whether it is to stop."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class _Slot:
 
     simulation: Simulation
     episode: JointEpisode | None = None
+    is_due: bool = False
+    """Whether its next episode begins once the loop is not held any more."""
     observations: dict[str, Any] = field(default_factory=dict)
     returns: dict[str, float] = field(default_factory=dict)
     num_steps: int = 0
@@ -81,6 +88,12 @@ class EnvLoop:
         self._should_explore = should_explore
         self._seeds = repeat(None) if seeds is None else seeds
         self._slots = [_Slot(simulation) for simulation in simulations]
+        # Shared with the threads that hold the loop; `_is_holding` is read without the lock.
+        self._changed = threading.Condition()
+        self._is_holding = False
+        self._hold_in_mid_episode_at = 0.0
+        self._is_playing = False
+        self._is_held = False
 
     def run(
         self,
@@ -100,26 +113,72 @@ class EnvLoop:
             ClientError: see `MultiplexingClient.get_action`.
         """
         outbox = Outbox()
+        self._is_playing = True
         try:
+            if self._is_holding:
+                self._rest_if_due(should_stop)
             for slot in self._slots:
                 self._begin(slot, outbox)
-            while outbox.items:
+            while outbox.items or any(slot.is_due for slot in self._slots):
                 for failure in self._client.exchange(outbox).values():
                     raise failure
+                if self._is_holding:
+                    self._rest_if_due(should_stop)
                 if should_stop():
                     return
                 outbox = Outbox()
                 for slot in self._slots:
                     if slot.episode is not None:
                         self._advance(slot, slot.episode, outbox, on_episode)
+                    elif slot.is_due and not self._is_holding:
+                        self._begin(slot, outbox)
         except SimulationFailed:
             self._tell_ends(outbox)
             raise
         finally:
             self._close_open_episodes()
+            with self._changed:
+                self._is_playing = False
+                self._changed.notify_all()
+
+    # --- held by another thread ---------------------------------------------------------
+
+    def hold(self, grace_s: float) -> None:
+        """Asks the loop to pause, which it does where episodes end: none begins any more.
+
+        Args:
+            grace_s: for so long; then it pauses between two steps, whatever is being played.
+        """
+        with self._changed:
+            self._hold_in_mid_episode_at = time.monotonic() + grace_s
+            self._is_holding = True
+
+    def wait_held(self, timeout_s: float) -> bool:
+        """Waits until the loop has paused or ended; returns whether that was in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_held or not self._is_playing, timeout_s)
+
+    def release(self) -> None:
+        """Lets the loop go on: open episodes where they stand, and those that are due begin."""
+        with self._changed:
+            self._is_holding = False
+            self._changed.notify_all()
+
+    def _rest_if_due(self, should_stop: Callable[[], bool]) -> None:
+        is_between = all(slot.episode is None for slot in self._slots)
+        if not is_between and time.monotonic() < self._hold_in_mid_episode_at:
+            return
+        with self._changed:
+            self._is_held = True
+            self._changed.notify_all()
+            while self._is_holding and not should_stop():
+                self._changed.wait(_LOOK_S)
+            self._is_held = False
+
+    # --- one simulation -----------------------------------------------------------------
 
     def _begin(self, slot: _Slot, outbox: Outbox) -> None:
-        slot.episode = None
+        slot.episode, slot.is_due = None, False
         try:
             slot.seed = next(self._seeds)
         except StopIteration:
@@ -153,7 +212,10 @@ class EnvLoop:
         outbox.add(episode, episode.end({}, is_truncated=is_truncated, state=state))
         self.num_episodes += 1
         on_episode(EpisodeResult(slot.returns, slot.num_steps, slot.seed))
-        self._begin(slot, outbox)
+        if self._is_holding:
+            slot.episode, slot.is_due = None, True
+        else:
+            self._begin(slot, outbox)
 
     def _note(self, slot: _Slot, episode: JointEpisode, result: StepResult) -> None:
         slot.num_steps += 1

@@ -7,12 +7,14 @@
     │   ├── ConfigError         2  the config or the command line is wrong
     │   ├── NotARunDirectory    2  no run wrote this folder, or a file of it is missing or broken
     │   ├── NotASweepDirectory  2  the same for a sweep
+    │   ├── CannotResume        2  the run cannot go on in this way
     │   ├── CannotEvaluate      2  the run cannot be evaluated in this way
     │   ├── CannotCompare       2  the runs cannot be compared in this way
     │   └── DifferentRuns       2  the runs are not seeds of one experiment
     ├── RunFailed               1  a process of the run died or gave up: read its log
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
+    ├── RunIsRunning            1  another process watches over this run: wait, or stop it
     ├── SweepIsRunning          1  another process runs this sweep: wait, or stop it
     └── MalformedMetrics        1  a metrics file is broken: something else wrote to it
 
@@ -104,6 +106,10 @@ class NotASweepDirectory(Refused):
         self.path = path
 
 
+class CannotResume(Refused):
+    """The run cannot go on in this way; the sentence says what stands in the way."""
+
+
 class CannotEvaluate(Refused):
     """The run cannot be evaluated in this way; the sentence says what is missing."""
 
@@ -150,6 +156,10 @@ class CannotRecord(RunFailed):
         )
         self.path = path
         self.env_steps = env_steps
+
+
+class RunIsRunning(OrchestratorError):
+    """Another process watches over this run."""
 
 
 class SweepIsRunning(OrchestratorError):

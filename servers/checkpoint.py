@@ -3,9 +3,10 @@
 RLlib stores modules with their classes, spaces, settings and weights, so that they can be built
 again without the algorithm and its config. The note, ``muxrl.json``, says how a server used them.
 It is written last, so that a checkpoint that has it is complete. A checkpoint of plain RLlib, which
-has none, can be read, too.
+has none, can be read, too. Beside it is what a server needs to go on and RLlib leaves out.
 
-RLlib's files are pickles, and loading a pickle runs the code in it: load only what you trust.
+RLlib's files are pickles, and loading a pickle runs the code in it: load only what you trust. Ours
+are none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,40 +26,106 @@ import msgspec
 
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.state_file import read_state, write_state
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
     from ray.rllib.core.rl_module.rl_module import RLModule
 
 ABOUT_FILE = "muxrl.json"
-_FORMAT = 1
+STATE_FILE = "muxrl_state.npz"
+REPLAY_FILE = "muxrl_replay.npz"
+_FORMAT = 2
+_OLD_FORMAT = 1
+"""Of 0.1: weights and optimizers only."""
 _MODULES = Path("learner_group") / "learner" / "rl_module"
 """Where RLlib puts the modules that learn, critics and target networks included."""
 _MOST_LISTED = 8
+_LONGEST_SHOWN = 200
+_MUST_BE_SAME = (
+    "algorithm",
+    "agents",
+    "groups",
+    "state_size",
+    "team_reward",
+    "use_global_state",
+    "model",
+    "rl_module",
+)
+"""Parts of the note without which a server cannot go on from a checkpoint."""
 
 
 def save_checkpoint(
-    algo: Algorithm, plan: ServerPlan, path: Path, counts: Mapping[str, Any]
+    algo: Algorithm,
+    plan: ServerPlan,
+    path: Path,
+    counts: Mapping[str, Any],
+    state: Mapping[str, Any],
+    replay: Mapping[str, Any] | None,
 ) -> None:
-    """Writes a checkpoint; no training may go on meanwhile.
+    """Writes a checkpoint: the whole of it, or nothing. No training may go on meanwhile.
 
     Args:
         algo: of the server.
         plan: the server's; its token is not written.
-        path: a folder; made if absent.
+        path: a folder, replaced if it is there.
         counts: how far training has come, such as ``env_steps``.
+        state: what RLlib leaves out, as plain values and arrays; see `resume`.
+        replay: likewise; None if there is none, or it is not to be saved.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; what was there is still there.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    about = path / ABOUT_FILE
-    about.unlink(missing_ok=True)  # a checkpoint may be replaced
-    algo.save_to_path(path.absolute())
-    text = json.dumps({"format": _FORMAT, **_about(plan), **counts}, indent=2) + "\n"
-    half = about.with_suffix(".half")
-    half.write_text(text, encoding="utf-8")
-    os.replace(half, about)
+    path = path.absolute()
+    half = path.with_name(f".{path.name}.half")
+    shutil.rmtree(half, ignore_errors=True)  # of a process that was killed
+    half.mkdir(parents=True)
+    try:
+        algo.save_to_path(half)
+        write_state(half / STATE_FILE, state)
+        if replay is not None:
+            write_state(half / REPLAY_FILE, replay)
+        note = {"format": _FORMAT, **_about(plan), **counts, "written_at": time.time()}
+        (half / ABOUT_FILE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+        _sync(half)
+        put_in_place(half, path)
+    except BaseException:
+        shutil.rmtree(half, ignore_errors=True)
+        raise
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Renames a folder, in place of one that may be there, which is deleted then.
+
+    Folders cannot be exchanged in one step everywhere: if power fails between the two renames,
+    the old one is left as ``.NAME.old``, where `Checkpoint.open` finds it.
+    """
+    old = _old(path)
+    shutil.rmtree(old, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(old)
+    new.rename(path)
+    _sync_one(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _old(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _sync(folder: Path) -> None:
+    """Has all of a folder written to the disk, so that a power failure leaves no empty files."""
+    for file in folder.rglob("*"):
+        _sync_one(file)
+    _sync_one(folder)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _about(plan: ServerPlan) -> dict[str, Any]:
@@ -74,6 +143,8 @@ def _about(plan: ServerPlan) -> dict[str, Any]:
         },
         "groups": {group: list(members) for group, members in plan.groups.items()},
         "state_size": plan.state_size,
+        "team_reward": plan.team_reward,
+        "use_global_state": plan.use_global_state,
         "settings": plan.settings,
         "model": plan.model,
         "rl_module": plan.rl_module,
@@ -101,6 +172,8 @@ class Checkpoint:
             AlgorithmProblem: there is none, or another version of muxrl wrote it.
         """
         path = path.expanduser().absolute()
+        if not path.exists() and _old(path).is_dir():
+            path = _old(path)
         if not path.is_dir():
             raise AlgorithmProblem(f"there is no checkpoint at {str(path)!r}: no such folder")
         if not (path / _MODULES).is_dir():
@@ -119,11 +192,11 @@ class Checkpoint:
                     f"the {ABOUT_FILE} of checkpoint {str(path)!r} is not JSON ({error}); was it "
                     "edited?"
                 ) from error
-        if about and about.get("format") != _FORMAT:
+        if about and about.get("format") not in (_OLD_FORMAT, _FORMAT):
             raise AlgorithmProblem(
                 f"the {ABOUT_FILE} of checkpoint {str(path)!r} has the format "
-                f"{about.get('format')!r}, this muxrl reads {_FORMAT}; was it written by another "
-                "version?"
+                f"{about.get('format')!r}, this muxrl reads {_OLD_FORMAT} and {_FORMAT}; was it "
+                "written by another version?"
             )
         return cls(path, about)
 
@@ -149,6 +222,110 @@ class Checkpoint:
                 f"{str(path)!r} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
 
+    # --- going on -----------------------------------------------------------------------
+
+    def check_resumable(self, plan: ServerPlan) -> None:
+        """Checks that a server can go on from it.
+
+        Raises:
+            AlgorithmProblem: it is no whole checkpoint of this version, or of another server.
+        """
+        if self.about.get("format") != _FORMAT:
+            raise AlgorithmProblem(
+                "it was written by "
+                + ("muxrl 0.1" if self.about else "RLlib without muxrl")
+                + ", without counts, replay and random numbers; take its policies only, with "
+                "initialize_from"
+            )
+        ours = json.loads(json.dumps(_about(plan)))
+        differences = [
+            difference
+            for part in _MUST_BE_SAME
+            for difference in _differences(part, self.about.get(part), ours[part])
+        ]
+        if differences:
+            shown = "; ".join(differences[:_MOST_LISTED])
+            raise AlgorithmProblem(
+                f"it is of another server: {shown}; go on with the config that it was trained "
+                "with, or take its policies only, with initialize_from"
+            )
+
+    def check_same_policies(self, plan: ServerPlan) -> None:
+        """Checks that a server's policies may begin with its weights.
+
+        A checkpoint of plain RLlib does not say what its policies observed: their networks are
+        compared when they are loaded.
+
+        Raises:
+            AlgorithmProblem: another algorithm trained it, or a policy has other agents.
+        """
+        if not self.about:
+            return
+        if str(self.algorithm).lower() != plan.algorithm.lower():
+            raise AlgorithmProblem(f"it is of {self.algorithm}, and the server is {plan.algorithm}")
+        theirs = _spaces_by_policy(self.about["agents"])
+        for policy_id, ours in _spaces_by_policy(
+            json.loads(json.dumps(_about(plan)["agents"]))
+        ).items():
+            if policy_id not in theirs:
+                raise AlgorithmProblem(
+                    f"it has no policy {policy_id!r}, only {', '.join(map(repr, sorted(theirs)))}"
+                )
+            if unknown := [spaces for spaces in ours if spaces not in theirs[policy_id]]:
+                raise AlgorithmProblem(
+                    f"its policy {policy_id!r} has other spaces: {_shown(theirs[policy_id][0])} "
+                    f"there, {_shown(unknown[0])} here"
+                )
+
+    def find_changed_settings(self, plan: ServerPlan) -> list[str]:
+        """Returns how a server's training settings differ, as "lr: 0.1, was 0.2"."""
+        then = self.about.get("settings", {})
+        now = json.loads(json.dumps(plan.settings))
+        return [
+            f"{name}: {_shown(now.get(name, 'the default'))}, "
+            f"was {_shown(then.get(name, 'the default'))}"
+            for name in sorted(then.keys() | now.keys())
+            if then.get(name) != now.get(name)
+        ]
+
+    def read_state(self) -> dict[str, Any]:
+        """Returns what RLlib leaves out.
+
+        Raises:
+            ValueError: the file is broken.
+            OSError: it cannot be read.
+        """
+        state: dict[str, Any] = read_state(self.path / STATE_FILE)
+        return state
+
+    def read_replay(self) -> dict[str, Any] | None:
+        """Returns the replay; None: it was not written.
+
+        Raises:
+            ValueError: the file is broken.
+            OSError: it cannot be read.
+        """
+        if not (self.path / REPLAY_FILE).exists():
+            return None
+        replay: dict[str, Any] = read_state(self.path / REPLAY_FILE)
+        return replay
+
+    def read_networks(self) -> dict[str, dict[str, Any]]:
+        """Returns the parameters of each policy's module, critics and target networks included.
+
+        Raises:
+            AlgorithmProblem: a file is broken.
+        """
+        networks = {}
+        for path in (self.path / _MODULES).glob("*/module_state.pkl"):
+            try:
+                networks[path.parent.name] = pickle.loads(path.read_bytes())
+            except Exception as error:  # of a broken pickle, anything
+                raise AlgorithmProblem(
+                    f"{str(path)!r} cannot be loaded: {type(error).__name__}: {error}"
+                ) from error
+        return networks
+
     def load_modules(self) -> dict[str, RLModule]:
         """Builds the modules for acting: without critics, mixers and targets.
 
@@ -172,6 +349,35 @@ class Checkpoint:
                 f"checkpoint {str(self.path)!r} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         return modules
+
+
+def _differences(what: str, theirs: Any, ours: Any) -> list[str]:
+    """Returns what differs, by its path, as "agents a, policy: 'x' there, 'y' here"."""
+    if theirs == ours:
+        return []
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        return [
+            difference
+            for key in dict.fromkeys((*theirs, *ours))
+            for difference in _differences(
+                f"{what}.{key}", theirs.get(key, "absent"), ours.get(key, "absent")
+            )
+        ]
+    return [f"{what} is {_shown(theirs)} there and {_shown(ours)} here"]
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
+
+
+def _spaces_by_policy(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
+    spaces: dict[str, list[Any]] = {}
+    for agent in agents.values():
+        seen = [agent["observation_space"], agent["action_space"]]
+        if seen not in spaces.setdefault(agent["policy"], []):
+            spaces[agent["policy"]].append(seen)
+    return spaces
 
 
 def _checkpoints_below(path: Path) -> list[Path]:

@@ -90,6 +90,9 @@ class ServerConfig:
     with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""
     max_policy_lag: int = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
+    initialize_from: str = ""
+    """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint, whose
+    weights the policies begin with; all else begins anew. "": no such weights."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     """Placement and threads."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -136,6 +139,13 @@ class ServerPlan:
     """Whether a state that a team's members observe, if the simulation sends none, is its state."""
     samples_actions: bool = False
     """Whether it learns policies that actions can be drawn from (PPO), not only values (QMIX)."""
+    resume_from: str = ""
+    """Folder of a checkpoint with which it goes on: weights, optimizers, counts, replay, random
+    numbers; "": it begins anew."""
+    initialize_from: str = ""
+    """Folder of a checkpoint whose weights its policies begin with; all else is fresh. "": none."""
+    keep_replay_mib: int | None = 1024
+    """Largest replay that its checkpoints hold; None: any."""
 
     @property
     def reads_state(self) -> bool:

@@ -14,9 +14,16 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+
+T = TypeVar("T")
+
+_LOOP_CHECK_S = 0.2
+"""How often a thread that waits for the serving thread sees whether that has ended."""
 
 
 class FeedClosed(Exception):
@@ -48,6 +55,7 @@ class Feed:
         self._is_learning = False
         self._is_closed = False
         self._is_discarding = False
+        self._errands: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,21 +91,32 @@ class Feed:
     # --- the learning thread ------------------------------------------------------------
 
     def take(self) -> list[Chunk]:
-        """Blocks until a batch is complete and returns it.
+        """Blocks until a batch is complete and returns it; meanwhile it runs errands.
 
         Raises:
             FeedClosed: the server is stopping.
         """
         self.finish_learning()
-        with self._changed:
-            while not self._batches:
+        while True:
+            self.run_errands()
+            with self._changed:
+                if self._errands:
+                    continue
                 if self._is_closed:
                     raise FeedClosed("the policy server is stopping")
+                if self._batches:
+                    self._is_learning = True
+                    return self._batches.popleft()
                 self._changed.wait()
-            if self._is_closed:
-                raise FeedClosed("the policy server is stopping")
-            self._is_learning = True
-            return self._batches.popleft()
+
+    def run_errands(self) -> None:
+        """Runs what `ask` was given."""
+        while True:
+            with self._changed:
+                if not self._errands:
+                    return
+                errand = self._errands.popleft()
+            errand()
 
     def finish_learning(self) -> None:
         """Notes that the last batch has been learned and the new weights are in use."""
@@ -106,11 +125,10 @@ class Feed:
         self._notify_gate()
 
     def discard(self) -> None:
-        """Drops all data from now on: training has finished, and the server goes on acting."""
+        """Takes no more data: training has finished, and the server goes on acting."""
         with self._changed:
             self._is_discarding = True
             self._is_learning = False
-            self._batches.clear()
         self._notify_gate()
 
     def close(self) -> None:
@@ -119,6 +137,43 @@ class Feed:
             self._is_closed = True
             self._changed.notify_all()
         self._notify_gate()
+
+    # --- any thread ---------------------------------------------------------------------
+
+    def ask(self, errand: Callable[[], None]) -> None:
+        """Has the learning thread run this, which raises nothing, before it takes a batch."""
+        with self._changed:
+            self._errands.append(errand)
+            self._changed.notify_all()
+
+    def on_serving_thread(self, read: Callable[[], T]) -> T:
+        """Returns what `read` returns between two frames, when nothing is being recorded."""
+        result: Future[T] = Future()
+
+        def answer() -> None:
+            try:
+                result.set_result(read())
+            except Exception as error:  # noqa: BLE001, raised again where it is waited for
+                result.set_exception(error)
+
+        try:
+            if self._loop is None:
+                return read()
+            self._loop.call_soon_threadsafe(answer)
+        except RuntimeError:  # the loop is closed
+            return read()
+        while True:
+            try:
+                return result.result(_LOOP_CHECK_S)
+            except TimeoutError:
+                if self._loop.is_closed() and not result.done():
+                    return read()
+
+    @property
+    def batches(self) -> list[list[Chunk]]:
+        """Complete batches that nobody has learned, those that `discard` has left over, too."""
+        with self._changed:
+            return [list(batch) for batch in self._batches]
 
     # --- both ---------------------------------------------------------------------------
 

@@ -88,6 +88,20 @@ class Inference:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
 
+    def get_random_state(self) -> dict[str, Any]:
+        """Returns where its random generators are; for the thread that acts."""
+        return {
+            "training": self._rng.bit_generator.state,
+            "evaluation": self._evaluation_rng.bit_generator.state,
+            "evaluation_torch": self._evaluation_torch_state.numpy(),
+        }
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Puts its random generators where those of `get_random_state` were."""
+        self._rng.bit_generator.state = state["training"]
+        self._evaluation_rng.bit_generator.state = state["evaluation"]
+        self._evaluation_torch_state = torch.from_numpy(state["evaluation_torch"])
+
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
         """Computes the actions of many steps.
 

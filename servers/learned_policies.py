@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +13,19 @@ from typing import Any
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.policy.policy import PolicySpec
 
+from muxrl.servers import resume
 from muxrl.servers.algorithms.action_masks import has_action_mask
 from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.checkpoint import save_checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
-from muxrl.servers.policies import Record, ServerProblem
+from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem, StillLearning
 from muxrl.servers.seats import Seat
 from muxrl.servers.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 class LearnedPolicies:
@@ -31,7 +38,7 @@ class LearnedPolicies:
         on_failure: likewise.
 
     Raises:
-        ServerProblem: the algorithm cannot be built.
+        ServerProblem: the algorithm cannot be built, or cannot go on from `plan.resume_from`.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class LearnedPolicies:
         max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
+        self._plan = plan
         seats = entry.seating.make_seats(plan)
         self.algo = build_algorithm(plan, entry, seats)
         runner = self.algo.env_runner
@@ -74,6 +82,12 @@ class LearnedPolicies:
             max_iterations=max_iterations,
             on_failure=on_failure,
         )
+        if plan.resume_from:
+            self.trainer.set_state(
+                resume.restore(self.algo, plan, self.store, self.feed, self.acting)
+            )
+        elif plan.initialize_from:
+            resume.initialize(self.algo, plan)
 
     @property
     def iteration(self) -> int:
@@ -91,11 +105,49 @@ class LearnedPolicies:
     def drain_records(self) -> list[Record]:
         return self.trainer.drain_records()
 
-    def save(self, path: Path) -> Path | None:
-        return self.trainer.save(path)
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
+        self.trainer.between_updates(functools.partial(self._write, path), timeout_s)
+        return path
 
     def save_soon(self, path: Path) -> None:
-        self.trainer.save_soon(path)
+        threading.Thread(target=self._save_soon, args=[path], name="save", daemon=False).start()
+
+    def _save_soon(self, path: Path) -> None:
+        try:
+            self.save(path)
+        except (OSError, StillLearning) as error:
+            logger.error("no checkpoint in %s: %s", path, error)
+
+    def _write(self, path: Path) -> None:
+        trainer = self.trainer.get_state()
+        state = resume.get_state(self.algo, self.store, self.feed, self.acting)
+        replay, about_replay = self._get_replay()
+        save_checkpoint(
+            self.algo,
+            self._plan,
+            path,
+            {
+                "env_steps": trainer["env_steps"],
+                "iteration": trainer["iteration"],
+                "weights_seq_no": self.acting.weights_seq_no,
+                "replay": about_replay,
+            },
+            {**state, "trainer": trainer},
+            replay,
+        )
+        logger.info("checkpoint in %s", path)
+
+    def _get_replay(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Returns the replay, if it is to be saved, and a note of it."""
+        replay = resume.replay_of(self.algo)
+        if replay is None:
+            return None, None
+        limit, mib = self._plan.keep_replay_mib, replay.count_replay_bytes() / 2**20
+        if limit is not None and mib > limit:
+            left_out = f"{mib:.0f} MiB, more than checkpoint.replay_max_mib ({limit})"
+            logger.warning("server %r saves no replay: %s", self._plan.server_id, left_out)
+            return None, {"mib": round(mib, 1), "left_out": left_out}
+        return replay.get_replay_state(), {"mib": round(mib, 1)}
 
 
 def is_lean(algo: Algorithm) -> bool:

@@ -19,6 +19,10 @@ Record = dict[str, Any]
 """Metrics of one training iteration; see `muxrl.orchestrator.records.metrics`."""
 
 
+SAVE_TIMEOUT_S = 30.0
+"""For how long a checkpoint waits for the end of an update; most take less than a second."""
+
+
 class ServerProblem(RuntimeError):
     """The server cannot start; the message says why."""
 
@@ -69,11 +73,15 @@ class Policies(Protocol):
     def drain_records(self) -> list[Record]:
         """Returns the training records since the last call."""
 
-    def save(self, path: Path) -> Path | None:
-        """Writes a checkpoint of policies that have finished learning; None: nothing to save.
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
+        """Writes a checkpoint, between two updates; None: nothing to save.
+
+        Args:
+            path: its folder, which is replaced if it is there.
+            timeout_s: for how long to wait for the end of an update. Writing is not counted.
 
         Raises:
-            StillLearning: they have not finished.
+            StillLearning: an update takes longer than that.
             OSError: it cannot be written.
         """
 

@@ -1,21 +1,22 @@
-"""The learning thread: calls `algo.train()`, records each iteration, saves checkpoints."""
+"""The learning thread: calls `algo.train()`, records each iteration, lets others in between."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
 import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 
-from muxrl.servers.checkpoint import save_checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.store import EpisodeCounts
@@ -32,6 +33,9 @@ _MAX_NOT_FINITE = 3
 One such batch may be skipped or clipped (`torch_skip_nan_gradients`, `grad_clip`), and the next is
 well again. Weights that are NaN never are.
 """
+
+_THREAD_CHECK_S = 0.2
+"""How often a checkpoint that waits for the learning thread sees whether that has ended."""
 
 
 class Trainer:
@@ -66,10 +70,11 @@ class Trainer:
         self._plan = plan
         self._on_failure = on_failure
         self._records: deque[Record] = deque()
+        self._is_working = threading.Lock()
         self._num_not_finite: dict[str, int] = {}
         self._weights_seq_no: int | None = None
-        self._save_to: Path | None = None
-        self._started_at = time.monotonic()
+        self._started_at: float | None = None
+        self._time_before_s = 0.0
         # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=False)
 
@@ -79,6 +84,12 @@ class Trainer:
         runner = self.algo.env_runner
         assert isinstance(runner, ExternalEnvRunner)
         return runner
+
+    @property
+    def _time_s(self) -> float:
+        """Seconds of learning, of the runs before this one, too."""
+        now = time.monotonic()
+        return self._time_before_s + now - (now if self._started_at is None else self._started_at)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -96,26 +107,55 @@ class Trainer:
         """Returns the records of the iterations since the last call."""
         return [self._records.popleft() for _ in range(len(self._records))]
 
-    def save(self, path: Path) -> Path:
-        """Writes a checkpoint of a trainer that is stopped or finished.
+    def between_updates(self, work: Callable[[], None], timeout_s: float) -> None:
+        """Runs `work` where the thread would take its next batch, or when it has ended.
+
+        Args:
+            work: what it raises is raised here, and learning goes on.
+            timeout_s: for how long to wait for the end of an update; `work` is not counted.
 
         Raises:
-            StillLearning: it is neither, and might write half of an update.
-            OSError: it cannot be written.
+            StillLearning: the update takes longer.
         """
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            raise StillLearning(f"an update of server {self._plan.server_id!r} is still going on")
-        counts = {
-            "env_steps": self.env_runner.inference.num_env_steps_sampled,
-            "iteration": self.iteration,
-            "weights_seq_no": self.env_runner.inference.weights_seq_no,
-        }
-        save_checkpoint(self.algo, self._plan, path, counts)
-        return path
+        working: Future[None] = Future()
+        self._feed.ask(functools.partial(self._work, work, working))
+        deadline = time.monotonic() + timeout_s
+        while not working.done():
+            if not self._thread.is_alive():  # before it has begun, or since it has ended
+                self._feed.run_errands()
+            left_s = deadline - time.monotonic()
+            concurrent.futures.wait([working], max(0.0, min(left_s, _THREAD_CHECK_S)))
+            # What has begun cannot be canceled, and is waited for.
+            if left_s <= 0.0 and working.cancel():
+                raise StillLearning(
+                    f"server {self._plan.server_id!r} is still in an update after {timeout_s:g} s"
+                )
+        working.result()
 
-    def save_soon(self, path: Path) -> None:
-        """Has a checkpoint written after the current iteration."""
-        self._save_to = path
+    def _work(self, work: Callable[[], None], working: Future[None]) -> None:
+        with self._is_working:
+            if not working.set_running_or_notify_cancel():
+                return
+            try:
+                work()
+                working.set_result(None)
+            except Exception as error:  # noqa: BLE001, raised again where it is waited for
+                working.set_exception(error)
+
+    # --- state --------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns how far it is."""
+        return {
+            "iteration": self.iteration,
+            "env_steps": self.env_runner.inference.num_env_steps_sampled,
+            "time_s": self._time_s,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there, before it is started: iterations and seconds are of all runs."""
+        self.iteration = state["iteration"]
+        self._time_before_s = state["time_s"]
 
     def _run(self) -> None:
         # Once more, since torch keeps the number for each thread.
@@ -130,9 +170,6 @@ class Trainer:
                     logger.error("%s", problem)
                     self._on_failure(problem)
                     return
-                if self._save_to is not None:
-                    path, self._save_to = self._save_to, None
-                    logger.info("checkpoint in %s", self.save(path))
             logger.info("training finished after %d iterations; acting goes on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
@@ -142,6 +179,7 @@ class Trainer:
         finally:
             self.is_finished = True
             self._feed.discard()
+            self._feed.run_errands()
 
     def _find_divergence(self, result: dict[str, Any]) -> str:
         """Counts losses that are not finite; a sentence once there are too many in a row."""
@@ -168,7 +206,7 @@ class Trainer:
         return ""
 
     def _record(self, result: dict[str, Any]) -> Record:
-        time_s = time.monotonic() - self._started_at
+        time_s = self._time_s
         learners = {
             module_id: _scalars(values)
             for module_id, values in result.get(LEARNER_RESULTS, {}).items()

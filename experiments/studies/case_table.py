@@ -26,7 +26,7 @@ from muxrl.orchestrator.config import ExperimentConfig, load_config
 from muxrl.orchestrator.records.json_files import write_json
 from muxrl.orchestrator.records.versions import software_versions
 from muxrl.orchestrator.runs.in_process import Served, serve
-from muxrl.orchestrator.runs.processes import first_seeds
+from muxrl.orchestrator.runs.processes import EpisodeSeeds
 
 OUTCOMES_FILE = "outcomes.json"
 
@@ -92,7 +92,7 @@ def train(
         loop = EnvLoop(
             [served.simulation() for _ in range(num_envs)],
             client,
-            seeds=first_seeds(1000 * config.seed, num_envs),
+            seeds=EpisodeSeeds(1000 * config.seed),
         )
         clock = _Clock()
 

@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         greedy="take their likeliest action; default: as the run's own evaluations",
     )
     parser.add_argument(
-        "--checkpoint", default="last", metavar="NAME", help="of every server; default: last"
+        "--checkpoint", default="last", metavar="NAME", help="by env steps, or best; default: last"
     )
     parser.add_argument(
         "--replace",

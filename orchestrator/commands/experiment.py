@@ -18,24 +18,30 @@ if TYPE_CHECKING:
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the three commands and their arguments."""
+    config_help = "a YAML file, or the name of a packaged config (tag)"
+    overrides_help = (
+        "replaces a value of the config, such as seed=3 or servers.qmix.settings.lr=0.001"
+    )
     experiment = argparse.ArgumentParser(add_help=False)
-    experiment.add_argument(
-        "config", metavar="CONFIG", help="a YAML file, or the name of a packaged config (tag)"
-    )
-    experiment.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="replaces a value of the config, such as seed=3 or servers.qmix.settings.lr=0.001",
-    )
+    experiment.add_argument("config", metavar="CONFIG", help=config_help)
+    experiment.add_argument("overrides", nargs="*", metavar="key=value", help=overrides_help)
     launch = commands.add_parser(
         "launch",
-        parents=[experiment],
         help="start the servers and simulations of an experiment",
         description="Starts the servers and simulations of an experiment and watches over them.",
+        usage="muxrl launch CONFIG [key=value ...] [options]\n"
+        "       muxrl launch --resume RUN_DIR [key=value ...] [options]",
     )
+    launch.add_argument("config", nargs="?", metavar="CONFIG", help=config_help)
+    launch.add_argument("overrides", nargs="*", metavar="key=value", help=overrides_help)
     launch.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
+    )
+    launch.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN_DIR",
+        help="go on with a run that has ended, from its newest checkpoint",
     )
     launch.add_argument("--address", help='Ray cluster to join, such as "auto"')
     launch.add_argument("--no-progress", action="store_true", help="show no live display")
@@ -60,17 +66,24 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="DIR",
         help="where its checkpoint goes when it ends; default: none is written",
     )
+    serve.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint in the run's DIR"
+    )
     serve.set_defaults(execute=_serve)
 
 
 def _launch(args: argparse.Namespace) -> int:
-    experiment = _prepare(_load(args), needs_stop=True)
+    experiment = _prepare(_load_for_launch(args), needs_stop=True)
     from rich.console import Console
 
     from muxrl.orchestrator.runs.whole_run import run_experiment
 
     result = run_experiment(
-        experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
+        experiment,
+        args.resume or args.run_dir,
+        show_progress=not args.no_progress,
+        console=Console(),
+        should_resume=args.resume is not None,
     )
     if result.problem:
         sys.stderr.write(f"muxrl: {result.problem}\n")
@@ -105,13 +118,29 @@ def _check(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
+def _load_for_launch(args: argparse.Namespace) -> ExperimentConfig:
+    if args.resume is None:
+        if args.config is None:
+            raise ConfigError(["needs a CONFIG, or --resume RUN_DIR"])
+        config = _load(args)
+    else:
+        overrides = [*([args.config] if args.config else []), *args.overrides]
+        args.config = str(args.resume)  # that is what a message is about
+        if args.run_dir is not None:
+            raise ConfigError(["--run-dir is for a new run; --resume names the run's directory"])
+        from muxrl.orchestrator.records.run_directory import RunDirectory
+        from muxrl.orchestrator.runs.resuming import load_resumed_config
+
+        config = load_resumed_config(RunDirectory.open(args.resume), overrides)
+    if args.address:
+        config.address = args.address
+    return config
+
+
 def _load(args: argparse.Namespace) -> ExperimentConfig:
     from muxrl.orchestrator.config import load_config
 
-    config = load_config(args.config, args.overrides)
-    if getattr(args, "address", None):
-        config.address = args.address
-    return config
+    return load_config(args.config, args.overrides)
 
 
 def _prepare(config: ExperimentConfig, *, needs_stop: bool) -> Experiment:

@@ -25,6 +25,7 @@ from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
 from muxrl.orchestrator.evaluations.evaluate import freeze, on_free_port
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.runs.episodes import (
     MAX_ENVS,
     ServerAddress,
@@ -89,7 +90,7 @@ def player_of(
         agents: of the role.
         label: for tables.
         should_explore: whether stochastic policies are sampled.
-        checkpoint: the folder's name under ``checkpoints/SERVER``.
+        checkpoint: the folder's name under ``checkpoints``.
 
     Raises:
         CannotCompare: there is no such checkpoint, or a team has members outside the role.
@@ -100,7 +101,10 @@ def player_of(
             return random_player(role, agents)
         fixed = dataclasses.replace(on_free_port(server), agents=list(agents))
         return Player(label, role, fixed)
-    path = run.path / "checkpoints" / server_id / checkpoint
+    checkpoints = CheckpointFolder(run.path / "checkpoints")
+    path = checkpoints.of_server(server_id, checkpoint) or (
+        checkpoints.path / checkpoint / server_id  # which the refusal names
+    )
     try:
         about = Checkpoint.open(path).about
         frozen = freeze(server, path, server.algorithm, should_explore=should_explore)

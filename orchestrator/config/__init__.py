@@ -7,9 +7,14 @@ Both raise `ConfigError` with one sentence for each problem. Importing this pack
 neither ray nor torch; `resolve` does, for the algorithms' settings.
 """
 
-from muxrl.orchestrator.config.dump import from_yaml, to_yaml
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
-from muxrl.orchestrator.config.load import find_config, load_config, packaged_configs
+from muxrl.orchestrator.config.load import (
+    find_config,
+    from_yaml,
+    load_config,
+    packaged_configs,
+    to_yaml,
+)
 from muxrl.orchestrator.config.resolve import Experiment, prepare, resolve
 from muxrl.orchestrator.config.schema import (
     CheckpointConfig,
@@ -18,6 +23,7 @@ from muxrl.orchestrator.config.schema import (
     ExternalAgentConfig,
     SimulationConfig,
     StopConfig,
+    TimeoutsConfig,
 )
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
@@ -32,6 +38,7 @@ __all__ = [
     "SimulationConfig",
     "SimulationFacts",
     "StopConfig",
+    "TimeoutsConfig",
     "derive_seed",
     "find_config",
     "from_yaml",

@@ -6,6 +6,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import combinations
 
 from muxrl.orchestrator.config.problems import listed
@@ -57,12 +58,17 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
     if needs_stop:
         problems += _stop_problems(config)
     problems += _evaluation_problems(config)
+    if config.checkpoint.keep_best and config.evaluation.interval_env_steps is None:
+        problems.append(
+            "checkpoint.keep_best: needs evaluations to choose by; set "
+            "evaluation.interval_env_steps, or leave it out"
+        )
     return problems
 
 
 def _number_problems(config: ExperimentConfig) -> Iterator[str]:
     simulation, stop = config.simulation, config.stop
-    evaluation, checkpoint = config.evaluation, config.checkpoint
+    evaluation, checkpoint, timeouts = config.evaluation, config.checkpoint, config.timeouts
     above_zero: dict[str, float | None] = {
         "simulation.num_processes": simulation.num_processes,
         "simulation.num_envs_per_process": simulation.num_envs_per_process,
@@ -73,6 +79,9 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
         "evaluation.interval_env_steps": evaluation.interval_env_steps,
         "evaluation.num_episodes": evaluation.num_episodes,
         "checkpoint.interval_s": checkpoint.interval_s,
+        "checkpoint.interval_env_steps": checkpoint.interval_env_steps,
+        "checkpoint.keep_last": checkpoint.keep_last,
+        **{f"timeouts.{key}": value for key, value in asdict(timeouts).items()},
         "metrics_interval_s": config.metrics_interval_s,
     }
     not_negative: dict[str, float | None] = {
@@ -80,6 +89,8 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
         "simulation.num_cpus": simulation.num_cpus,
         "evaluation.final_num_episodes": evaluation.final_num_episodes,
         "evaluation.seed": evaluation.seed,
+        "checkpoint.replay_max_mib": checkpoint.replay_max_mib,
+        "checkpoint.hold_s": checkpoint.hold_s,
     }
     for server_id, server in config.servers.items():
         at = f"servers.{server_id}"

@@ -1,9 +1,10 @@
-"""YAML and ``key=value`` overrides to dataclasses, with every mistake named by its key."""
+"""YAML and ``key=value`` overrides to dataclasses, every mistake named by its key; and back."""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,17 +13,18 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.merge import MISFIT, merge
-from muxrl.orchestrator.config.problems import listed
-from muxrl.orchestrator.config.schema import ExperimentConfig
-from muxrl.orchestrator.config.yaml_file import (
+from muxrl.orchestrator.config.merge import (
+    MISFIT,
     KeyPath,
     Tree,
     dotted,
     first_line,
     grammar_problem,
+    merge,
     read_yaml,
 )
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean
 
@@ -191,3 +193,47 @@ def _leaves(node: Any, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
             yield from _leaves(value, (*prefix, key))
     else:
         yield prefix, node
+
+
+def to_yaml(config: ExperimentConfig) -> str:
+    """Returns every setting, defaults included, as `load_config` reads it.
+
+    Tokens are masked, since the text is kept. The mask is OmegaConf's "to be filled in", so that
+    a launch from this text says so instead of listening with a token that everybody knows.
+    """
+    from omegaconf import OmegaConf
+
+    hidden = {
+        server_id: replace(server, token="???") if server.token else server
+        for server_id, server in config.servers.items()
+    }
+    return OmegaConf.to_yaml(OmegaConf.structured(replace(config, servers=hidden)))
+
+
+def from_yaml(text: str, source: str = "") -> ExperimentConfig:
+    """Returns the config that `to_yaml` wrote; a masked token comes back as none.
+
+    Args:
+        text: all of it.
+        source: where it came from, for the message.
+
+    Raises:
+        ConfigError: it is not YAML, or of another version of muxrl.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), OmegaConf.create(text))
+        for server in tree.servers.values():
+            if OmegaConf.is_missing(server, "token"):
+                server.token = ""
+        config = OmegaConf.to_object(tree)
+    except (OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
+        first = str(error).partition("\n")[0]
+        raise ConfigError(
+            [f"its config.yaml cannot be read: {first}; was it written by another version?"], source
+        ) from error
+    assert isinstance(config, ExperimentConfig)
+    return config

@@ -30,6 +30,7 @@ SECTIONS: dict[type, str] = {
     schema.StopConfig: "stop",
     schema.EvaluationConfig: "evaluation",
     schema.CheckpointConfig: "checkpoint",
+    schema.TimeoutsConfig: "timeouts",
     sweep_schema.SweepConfig: "(sweep)",
     sweep_schema.AlgorithmTemplate: "(sweep).algorithms.NAME",
     sweep_schema.AssignmentsConfig: "(sweep).assignments",

@@ -95,7 +95,12 @@ def resolve(
         ).plan(config.seed)
         for server_id, server in config.servers.items()
     }
-    experiment = Experiment(config, facts, {s: p for s, p in plans.items() if p is not None})
+    keep_mib = config.checkpoint.replay_max_mib
+    experiment = Experiment(
+        config,
+        facts,
+        {s: replace(p, keep_replay_mib=keep_mib) for s, p in plans.items() if p is not None},
+    )
     if config.stop.iterations is not None and len(experiment.fixed_servers) == len(config.servers):
         problems.append(
             "stop.iterations: is given, but no server learns, so that there are no iterations; "

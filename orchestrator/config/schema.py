@@ -74,12 +74,42 @@ class EvaluationConfig:
 
 @dataclass
 class CheckpointConfig:
-    """When the servers' checkpoints are written."""
+    """When checkpoints of all servers are written; see [Reliability](reliability.md)."""
 
     at_end: bool = True
-    """Whether one is written when the run ends."""
-    interval_s: float | None = None
-    """Seconds between checkpoints during the run; null: none."""
+    """Whether one is written when the run ends, however it ends."""
+    interval_s: float | None = 600.0
+    """Seconds between checkpoints during the run; null: not used."""
+    interval_env_steps: int | None = None
+    """Env steps between checkpoints during the run; null: not used."""
+    keep_last: int = 2
+    """How many of them are kept; older ones are deleted."""
+    keep_best: bool = False
+    """Whether the best one is kept, too, as checkpoints/best: one is then written before each
+    evaluation, and best is the one with the highest mean return over all agents, all as learned."""
+    replay_max_mib: int | None = 1024
+    """Largest replay that a server's checkpoint holds; a larger one is left out, and a resumed run
+    fills it again. null: any."""
+    hold_s: float = 10.0
+    """For how long simulations may play their episodes to the end before all servers save; those
+    that are not over by then pause between two steps, and go on afterwards."""
+
+
+@dataclass
+class TimeoutsConfig:
+    """How long the run waits for its own processes before it ends."""
+
+    start_s: float = 120.0
+    """For the servers to listen, from when their processes were asked for."""
+    report_s: float = 60.0
+    """For the report that every process gives about once a second."""
+    update_s: float = 120.0
+    """For an update of a learner: simulations that wait for it, its last one when learning ends,
+    and the one before a checkpoint."""
+    save_s: float = 300.0
+    """For a server's checkpoint to be written, once its update is over."""
+    stop_s: float = 45.0
+    """For the servers to end."""
 
 
 @dataclass
@@ -102,6 +132,8 @@ class ExperimentConfig:
     """How the servers are measured."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     """When checkpoints are written."""
+    timeouts: TimeoutsConfig = field(default_factory=TimeoutsConfig)
+    """How long processes are waited for."""
     metrics_interval_s: float = 1.0
     """Seconds between two rows of metrics."""
     tensorboard: bool = True

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from muxrl.orchestrator.config.checks import is_file_name
 from muxrl.orchestrator.config.facts import SimulationFacts
+from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.orchestrator.config.patterns import match, similar_pattern
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.seeds import derive_seed
@@ -72,7 +73,12 @@ class ServerResolver:
             if policy_id is not None:  # else that has been refused already
                 agents[agent_id] = replace(agent, policy_id=policy_id)
         sees_state = algorithm.learns and algorithm.seating.is_joint
-        plan = replace(draft, agents=agents, state_size=draft.state_size if sees_state else None)
+        plan = replace(
+            draft,
+            agents=agents,
+            state_size=draft.state_size if sees_state else None,
+            initialize_from=self._initial_weights(algorithm, agents),
+        )
         if algorithm.learns or len(agents) == len(self._agents):
             for problem in algorithm.find_problems(plan):
                 self._refuse(problem)
@@ -80,6 +86,20 @@ class ServerResolver:
             for problem in algorithm.seating.find_problems(draft):
                 self._refuse(problem)
         return plan
+
+    def _initial_weights(
+        self, algorithm: AlgorithmEntry | FixedAlgorithm, agents: Mapping[str, AgentPlan]
+    ) -> str:
+        given = self._config.initialize_from
+        if not given:
+            return ""
+        if not algorithm.learns:
+            self._refuse(f"has initialize_from, but {algorithm.name} learns no weights")
+            return ""
+        path, problems = find_initial_weights(given, self._server_id, agents)
+        for problem in problems:
+            self._refuse(f"initialize_from: {problem}")
+        return path
 
     def _draft(
         self,

@@ -28,6 +28,7 @@ from muxrl.orchestrator.evaluations.evaluated import (
     returns_of,
     roles_of,
 )
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.json_files import write_json
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.versions import software_versions
@@ -65,7 +66,7 @@ def evaluate_run(
         should_explore: whether stochastic policies are sampled as in training, or take their
             likeliest action; None: as in the run's own evaluations. Value-based ones are greedy
             in any case.
-        checkpoint: name of the folder under each server's ``checkpoints/SERVER``.
+        checkpoint: name of the folder under the run's ``checkpoints``.
         replace: server to what plays its agents instead: "random", or the folder of another
             checkpoint that fits them.
         should_write: whether the result is written to the run's ``evaluations``.
@@ -151,9 +152,10 @@ def _frozen(
 
 
 def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
-    path = folder.checkpoints / server_id / name
-    if not path.is_dir():
-        saved = sorted(p.name for p in (folder.checkpoints / server_id).glob("*") if p.is_dir())
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    path = checkpoints.of_server(server_id, name)
+    if path is None:
+        saved = checkpoints.names(server_id)
         raise CannotEvaluate(
             f"run {folder.name!r} has no checkpoint {name!r} of it; "
             + (f"it has {listed(saved)}" if saved else "none was saved")

@@ -9,7 +9,8 @@ Server record, one for each training iteration
     weights_seq_no, policy_lag_mean, policy_lag_max, loss, learner: {module_id: {name: float}}``
 Joint record, one for each second
     ``time_s, cpu_s, env_steps, episodes, env_steps_per_s, episode_return_mean: {agent_id: float}``;
-    `cpu_s` is the processor time of servers and simulations, without the evaluation process
+    `cpu_s` is the processor time of servers and simulations, without the evaluation process; the
+    first one after the run was resumed has ``resumed_from``, the env steps of the checkpoint
 Evaluation record, one for each condition at each evaluation point
     ``time_s, env_steps, replaced, should_explore, num_episodes, returns: {agent_id: [float]}``;
     `replaced` is the server whose agents acted at random, None where all acted as learned
@@ -19,8 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,10 +32,13 @@ from typing import IO, Any
 from muxrl.orchestrator.errors import CannotRecord, MalformedMetrics
 from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.tensorboard import TensorBoardFile
+
+logger = logging.getLogger(__name__)
 
 RESERVED_NAMES = frozenset({"joint", "evaluation"})
 """Names that a server cannot have: its metrics would mix with the run's own."""
+
+_FLUSH_S = 10.0  # costs nothing, and is often enough to watch
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -119,6 +125,43 @@ class MetricsWriter:
         means = {agent_id: _mean(values) for agent_id, values in record["returns"].items()}
         self._add_scalars(f"evaluation/{condition}", means, record)
 
+    def length(self, name: str) -> int:
+        """Returns how many bytes are in a file of metrics, 0 if there is none yet."""
+        path = self._folder / f"{name}.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def sync(self) -> dict[str, int]:
+        """Has all that was written be on the disk; returns the length of each file in bytes.
+
+        Raises:
+            CannotRecord: a file cannot be written to.
+        """
+        for name, file in self._files.items():
+            try:
+                os.fsync(file.fileno())
+            except OSError as error:
+                path = self._folder / f"{name}.jsonl"
+                raise CannotRecord(path, error, self._recorded_env_steps) from error
+        return {path.name: path.stat().st_size for path in sorted(self._folder.glob("*.jsonl"))}
+
+    def cut_back(self, lengths: Mapping[str, int], env_steps: int) -> None:
+        """Drops all that came after `sync` returned these lengths; before anything is appended.
+
+        TensorBoard is told that what it has after `env_steps` will come once more.
+
+        Raises:
+            CannotRecord: a file cannot be cut.
+        """
+        for path in self._folder.glob("*.jsonl"):
+            try:
+                if path.stat().st_size > lengths.get(path.name, 0):
+                    os.truncate(path, lengths.get(path.name, 0))
+            except OSError as error:
+                raise CannotRecord(path, error, env_steps) from error
+        self._recorded_env_steps = env_steps
+        if self._scalars is not None:
+            self._scalars.purge(env_steps + 1)
+
     def close(self) -> None:
         """Flushes and closes all files; a second call does nothing."""
         self._is_closed = True
@@ -199,3 +242,73 @@ def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
     return sum(known) / len(known) if known else None
+
+
+class TensorBoardFile:
+    """Scalars for TensorBoard.
+
+    They are a copy of what the metrics hold, so they never end a run: once the file cannot be
+    written to, one warning is logged and the rest is left out. They are written by the caller's own
+    thread: `tensorboardX.SummaryWriter` has one behind a queue, which dies on a full disk, and then
+    whoever adds to the queue waits for ever.
+
+    Args:
+        folder: where a new event file is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX.event_file_writer import EventsWriter  # 0.5 s; not every run needs it
+
+        self._folder = folder
+        self._writer: Any = None
+        self._flushed_at_s = time.monotonic()
+        try:
+            self._writer = EventsWriter(str(folder / "events"))
+        except OSError as error:
+            self._give_up(error)
+
+    def add(self, tag: str, number: float, env_steps: int) -> None:
+        """Adds a scalar; it is on disk after at most 10 s of further calls, or on `close`."""
+        from tensorboardX.summary import scalar
+
+        self._write(step=env_steps, summary=scalar(tag, number))
+
+    def purge(self, env_steps: int) -> None:
+        """Lets TensorBoard forget what earlier files say from that step on."""
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        self._write(step=env_steps, session_log=SessionLog(status=SessionLog.START))
+
+    def _write(self, **content: Any) -> None:
+        if self._writer is None:
+            return
+        from tensorboardX.proto.event_pb2 import Event
+
+        try:
+            self._writer.write_event(Event(wall_time=time.time(), **content))
+            if time.monotonic() - self._flushed_at_s >= _FLUSH_S:
+                self._flushed_at_s = time.monotonic()
+                self._writer.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Writes what is left and closes the file; a second call does nothing."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+        except OSError as error:
+            self._give_up(error)
+        self._writer = None
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning(
+            "nothing more is written for TensorBoard in %s: %s; the metrics go on",
+            self._folder,
+            error,
+        )
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(OSError):  # it tries once more to write what is left
+                writer.close()

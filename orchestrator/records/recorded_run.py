@@ -76,6 +76,8 @@ class RecordedRun:
     """By server, those that its last training iteration had seen."""
     status: RunStatus | None = None
     """How the run ended; None where nobody wrote that down."""
+    resumed_at: tuple[int, ...] = ()
+    """Env steps of the checkpoints from which it was resumed."""
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
@@ -125,6 +127,7 @@ class RecordedRun:
                 for server_id, records in iterations.items()
             },
             status=read_status(directory),
+            resumed_at=tuple(r["resumed_from"] for r in joint if "resumed_from" in r),
         )
 
 

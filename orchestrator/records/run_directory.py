@@ -20,15 +20,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
-from muxrl.orchestrator.records.next_path import make_next_folder, next_path
 from muxrl.orchestrator.records.versions import software_versions
 
 
@@ -183,3 +184,66 @@ class RunDirectory:
         """Saves the report as ``summary.json``."""
         write_json(self.path / "summary.json", summary)
         return self.path / "summary.json"
+
+
+def next_path(folder: Path, stem: str, suffix: str = "") -> Path:
+    """Returns the first path ``stem``, ``stem-2``, ``stem-3``... that does not exist."""
+    return next(path for path in _candidates(folder, stem, suffix) if not path.exists())
+
+
+def make_next_folder(parent: Path, stem: str) -> Path:
+    """Makes the first folder of that kind; safe against another process doing the same.
+
+    Raises:
+        OSError: `parent` cannot be made or written to.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    for path in _candidates(parent, stem):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("there is always a next number")
+
+
+def _candidates(folder: Path, stem: str, suffix: str = "") -> Iterator[Path]:
+    yield folder / f"{stem}{suffix}"
+    for number in count(2):
+        yield folder / f"{stem}-{number}{suffix}"
+
+
+def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirectory:
+    """Makes a run's directory and writes these files.
+
+    Args:
+        experiment: resolved.
+        run_dir: which must not exist yet; None: a new one under the experiment's `runs_dir`.
+
+    Raises:
+        OSError: it exists, or cannot be made.
+    """
+    if run_dir is None:
+        root = Path(experiment.config.runs_dir)
+        folder = RunDirectory.create(root, experiment.config.name, datetime.now())
+    else:
+        folder = RunDirectory.create_at(run_dir)
+    folder.write_config(to_yaml(experiment.config))
+    folder.write_versions()
+    folder.write_plan(
+        {
+            "servers": {
+                server_id: {
+                    "algorithm": plan.algorithm,
+                    "agents": list(plan.agents),
+                    "groups": {g: list(m) for g, m in plan.groups.items()},
+                    "learns": server_id not in experiment.fixed_servers,
+                    "seed": plan.seed,
+                }
+                for server_id, plan in experiment.servers.items()
+            },
+            "assignment": experiment.assignment,
+            "seed": experiment.config.seed,
+        }
+    )
+    return folder

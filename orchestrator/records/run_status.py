@@ -8,6 +8,7 @@
     ended_at    the same; null while it goes on
     host, pid   the process that watches over the run
     env_steps   of training, at the last change of state
+    num_resumed how often it was resumed; `started_at` is of the first time
     muxrl       its version
 
 A run that was killed leaves the state that it was in, and a process id that no longer lives.
@@ -47,6 +48,7 @@ class RunStatus:
     pid: int
     env_steps: int
     muxrl: str | None
+    num_resumed: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -59,12 +61,21 @@ class StatusFile:
 
     Args:
         folder: the run's directory.
+        before: of a run that is resumed, its status until now.
     """
 
-    def __init__(self, folder: RunDirectory) -> None:
+    def __init__(self, folder: RunDirectory, before: RunStatus | None = None) -> None:
         self._path = folder.path / _FILE
         self._status = RunStatus(
-            "starting", "", _now(), None, platform.node(), os.getpid(), 0, installed_version()
+            "starting",
+            "",
+            before.started_at if before else _now(),
+            None,
+            platform.node(),
+            os.getpid(),
+            before.env_steps if before else 0,
+            installed_version(),
+            before.num_resumed + 1 if before else 0,
         )
         self._write()
 
@@ -93,7 +104,8 @@ def read_status(folder: RunDirectory) -> RunStatus | None:
     """
     try:
         status = json.loads((folder.path / _FILE).read_text(encoding="utf-8"))
-        return RunStatus(**{field.name: status[field.name] for field in fields(RunStatus)})
+        known = {f.name: status[f.name] for f in fields(RunStatus) if f.name in status}
+        return RunStatus(**known)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:

@@ -67,6 +67,7 @@ def _figure(report: Report) -> Any:
     for index, server in enumerate(drawn):
         axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
         _draw_server(axes, server, _style(report, server), limit)
+        _mark_resuming(axes, report)
         axes.set_title(_panel_title(server), fontsize=_TEXT, fontweight="bold", loc="left", pad=25)
         subtitle = axes.annotate(
             _panel_subtitle(server, len(report.seeds)),
@@ -82,6 +83,7 @@ def _figure(report: Report) -> Any:
             axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
     axes = figure.add_subplot(grid[0, 1] if is_beside else grid[num_rows, :])
     _draw_training(axes, report, limit)
+    _mark_resuming(axes, report)
     if not is_beside:
         axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
     heading = "\n".join(_wrapped_assignment(report.assignment))
@@ -249,6 +251,11 @@ def _draw_training(axes: Any, report: Report, limit: float) -> None:
             color=RANDOM_COLOUR,
         )
     _finish(axes, limit)
+
+
+def _mark_resuming(axes: Any, report: Report) -> None:
+    for env_steps in report.resumed_at:
+        axes.axvline(env_steps, color=RANDOM_COLOUR, linewidth=0.6, zorder=0)
 
 
 def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray]:

@@ -62,6 +62,8 @@ class Report:
     """What a reader must know before trusting the numbers."""
     statuses: tuple[RunStatus | None, ...] = ()
     """How each run ended; None where nobody wrote that down."""
+    resumed_at: tuple[int, ...] = ()
+    """Env steps at which runs were resumed."""
 
     @property
     def caption(self) -> str:
@@ -110,6 +112,7 @@ class Report:
             "seeds": self.seeds,
             "states": [status and status.state for status in self.statuses],
             "causes": [status and status.cause for status in self.statuses],
+            "resumed_at": self.resumed_at,
             "evaluated_actions": {None: None, True: "sampled", False: "greedy"}[
                 self.should_explore
             ],
@@ -151,6 +154,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
         servers=servers,
         notes=tuple(_notes(runs, servers)),
         statuses=tuple(run.status for run in runs),
+        resumed_at=tuple(sorted({n for run in runs for n in run.resumed_at})),
     )
 
 
@@ -238,6 +242,9 @@ def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
 
 def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterable[str]:
     for run in runs:
+        if run.resumed_at:
+            at = ", ".join(f"{n:,}" for n in run.resumed_at)
+            yield f"run {run.name} was resumed at {at} env steps (thin vertical line)"
         status = run.status
         if status is None or status.state == "done":
             continue

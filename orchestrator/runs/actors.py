@@ -29,7 +29,7 @@ def start_actor(process: type, *arguments: Any, scheduling: Any, **options: Any)
     return actor.remote(*arguments)
 
 
-def answer_of(ref: Any, timeout_s: float | None, who: str, log: Path) -> Any:
+def answer_of(ref: Any, timeout_s: float | None, who: str, log: Path, key: str = "") -> Any:
     """Returns an actor's answer.
 
     Args:
@@ -37,6 +37,7 @@ def answer_of(ref: Any, timeout_s: float | None, who: str, log: Path) -> Any:
         timeout_s: None waits for ever.
         who: the actor, for people.
         log: its file.
+        key: of the config that sets the time.
 
     Raises:
         RunFailed: it died, raised, or did not answer in time.
@@ -46,7 +47,8 @@ def answer_of(ref: Any, timeout_s: float | None, who: str, log: Path) -> Any:
     try:
         return ray.get(ref, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError:
-        raise RunFailed(f"{who} did not answer for {timeout_s:g} s; its log: {log}") from None
+        hint = f" ({key} sets how long it may take)" if key else ""
+        raise RunFailed(f"{who} did not answer for {timeout_s:g} s{hint}; its log: {log}") from None
     except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
         raise failure(who, error, log) from error
 

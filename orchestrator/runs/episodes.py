@@ -25,7 +25,11 @@ class ServerAddress:
 
 
 def connect(
-    servers: Mapping[str, ServerAddress], replaced: str | None = None, seed: int = 0
+    servers: Mapping[str, ServerAddress],
+    replaced: str | None = None,
+    seed: int = 0,
+    *,
+    timeout_s: float = 120.0,
 ) -> MultiplexingClient:
     """Returns a client of these servers.
 
@@ -33,6 +37,7 @@ def connect(
         servers: by server id.
         replaced: the server whose agents act uniformly at random instead.
         seed: of those actions.
+        timeout_s: longest wait for an answer, which a server may hold back while it learns.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
@@ -40,7 +45,7 @@ def connect(
 
     transports: dict[str, str | Transport] = {}
     for server_id, server in servers.items():
-        transport = WebSocketTransport(server.address, token=server.token)
+        transport = WebSocketTransport(server.address, token=server.token, timeout_s=timeout_s)
         if server_id == replaced:
             spec = transport.fetch_spec()
             transport.close()

@@ -30,6 +30,7 @@ class Evaluations:
         folder: the run's directory.
         metrics: where results go.
         scheduling: Ray's scheduling strategy of the process.
+        due_at: env steps of the next one, of a run that is resumed; None: after one interval.
     """
 
     def __init__(
@@ -39,9 +40,12 @@ class Evaluations:
         folder: RunDirectory,
         metrics: MetricsWriter,
         scheduling: Any,
+        due_at: int | None = None,
     ) -> None:
         self.latest: dict[str, Any] | None = None
         """The newest record with all agents as learned."""
+        self.bytes_before = 0
+        """Length of the file of evaluations before the one under way."""
         simulation, self._config = experiment.config.simulation, experiment.config.evaluation
         learning = {
             s: p for s, p in experiment.servers.items() if s not in experiment.fixed_servers
@@ -54,11 +58,12 @@ class Evaluations:
         self._log = folder.log(_LOG)
         self._metrics = metrics
         self._running: list[tuple[Any, dict[str, Any]]] = []
-        self._due_at = self._config.interval_env_steps
+        self._due_at = due_at if due_at is not None else self._config.interval_env_steps
         self._actor = start_actor(
             EvaluationProcess,
             simulation,
             servers,
+            experiment.config.timeouts.update_s,
             self._log,
             scheduling=scheduling,
             num_cpus=simulation.num_cpus,
@@ -69,13 +74,26 @@ class Evaluations:
         """Whether one is under way."""
         return bool(self._running)
 
-    def begin_if_due(self, env_steps: int, time_s: float) -> None:
-        """Begins one if its time has come and the last one is over."""
-        if self._due_at is None or self._running or env_steps < self._due_at:
-            return
+    def is_due(self, env_steps: int) -> bool:
+        """Whether its time has come and the last one is over."""
+        interval = self._config.interval_env_steps  # which a resumed run may have taken away
+        return (
+            interval is not None
+            and self._due_at is not None
+            and not self._running
+            and env_steps >= self._due_at
+        )
+
+    def begin_next(self, env_steps: int, time_s: float) -> None:
+        """Begins the one that is due, and schedules the next."""
         assert self._config.interval_env_steps is not None
         self._due_at = env_steps + self._config.interval_env_steps
         self.begin(env_steps, time_s)
+
+    @property
+    def due_at(self) -> int | None:
+        """When a run that is resumed from here is to evaluate: what is under way, once more."""
+        return self._running[0][1]["env_steps"] if self._running else self._due_at
 
     def begin(self, env_steps: int, time_s: float, *, is_final: bool = False) -> None:
         """Begins an evaluation in all conditions.
@@ -87,6 +105,7 @@ class Evaluations:
         """
         config = self._config
         num = config.final_num_episodes if is_final else config.num_episodes
+        self.bytes_before = self._metrics.length("evaluation")
         for replaced in self._conditions:
             ref = self._actor.evaluate.remote(replaced, config.seed, num, self._should_explore)
             record = {

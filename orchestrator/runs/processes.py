@@ -6,24 +6,29 @@ orchestrator's own process stays light.
 
 from __future__ import annotations
 
-import itertools
+import faulthandler
+import gc
+import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.records.checkpoints import SavedServer, hash_files
 from muxrl.orchestrator.runs.episodes import (
     ServerAddress,
     connect,
     play_episodes,
     returns_by_agent,
 )
-from muxrl.orchestrator.runs.worker_process import set_up, settle
+from muxrl.orchestrator.user_modules import find_user_modules
 from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerPlan
 
@@ -55,6 +60,7 @@ class ServerProcess:
 
         self._server = PolicyServer(plan)
         self._cpu_before_s = 0.0
+        self._records: list[dict[str, Any]] = []  # of iterations after the last checkpoint
 
     def start(self) -> tuple[str, int]:
         """Serves and learns from now on; returns "host:port" and the process id."""
@@ -70,7 +76,8 @@ class ServerProcess:
     def report(self) -> ServerReport:
         """Returns the server's status, and its training records since the last call."""
         cpu_s = time.process_time() - self._cpu_before_s
-        return ServerReport(self._server.status(), self._server.drain_records(), cpu_s)
+        records, self._records = self._records, []
+        return ServerReport(self._server.status(), records + self._server.drain_records(), cpu_s)
 
     def finish_training(self, timeout_s: float) -> ServerReport:
         """Ends learning; the server goes on acting with its last weights.
@@ -81,18 +88,30 @@ class ServerProcess:
         self._server.finish_training(timeout_s)
         return self.report()
 
-    def save_soon(self, path: Path) -> None:
-        """Asks for an RLlib checkpoint after the training iteration under way."""
-        self._server.policies.save_soon(path)
+    def save(self, path: Path, timeout_s: float) -> tuple[SavedServer, ServerReport]:
+        """Writes a checkpoint between two updates; nothing for fixed policies.
 
-    def save(self, path: Path) -> None:
-        """Writes a checkpoint of policies that have finished learning; nothing for fixed ones.
+        Args:
+            path: its folder.
+            timeout_s: for how long to wait for the end of an update.
+
+        Returns:
+            What was written, and a report as of that moment, without iterations after it.
 
         Raises:
-            StillLearning: they have not finished.
+            StillLearning: an update takes longer than that.
             OSError: it cannot be written.
         """
-        self._server.policies.save(path)
+        saved = SavedServer(self._server.plan.algorithm)
+        if self._server.policies.save(path, timeout_s) is not None:
+            from muxrl.servers.checkpoint import ABOUT_FILE
+
+            about = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
+            saved = SavedServer(saved.algorithm, about["iteration"], hash_files(path))
+        report = self.report()
+        before = [r for r in report.records if r["iteration"] <= saved.iteration]
+        self._records = report.records[len(before) :]
+        return saved, replace(report, records=before)
 
     def stop(self) -> bool:
         """Ends serving and learning; returns whether all threads ended in time."""
@@ -110,6 +129,8 @@ class SimulationReport:
     num_mismatches: int = 0
     cpu_s: float = 0.0
     """Processor seconds since its environments were made."""
+    num_episodes_begun: int = 0
+    """Of the whole run, those of earlier processes of this name included."""
 
 
 class SimulationProcess:
@@ -118,7 +139,8 @@ class SimulationProcess:
     Args:
         simulation: what to make, and how many of it.
         servers: where actions come from.
-        seed: of the environments' first resets.
+        seeds: of its episodes.
+        update_timeout_s: longest wait for an update of a server.
         log_path: the process's log file.
     """
 
@@ -126,7 +148,8 @@ class SimulationProcess:
         self,
         simulation: SimulationConfig,
         servers: Mapping[str, ServerAddress],
-        seed: int,
+        seeds: EpisodeSeeds,
+        update_timeout_s: float,
         log_path: Path,
     ) -> None:
         set_up(log_path)
@@ -137,13 +160,10 @@ class SimulationProcess:
             make_simulation(simulation.env, simulation.kwargs)
             for _ in range(simulation.num_envs_per_process)
         ]
-        self._client = connect(servers)
+        self._client = connect(servers, timeout_s=update_timeout_s)
         settle()
-        self._loop = EnvLoop(
-            self._simulations,
-            self._client,
-            seeds=first_seeds(seed, simulation.num_envs_per_process),
-        )
+        self._seeds = seeds
+        self._loop = EnvLoop(self._simulations, self._client, seeds=seeds)
         self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
         self._episodes: list[dict[str, float]] = []
@@ -172,16 +192,43 @@ class SimulationProcess:
         episodes, self._episodes = self._episodes, []
         cpu_s = time.process_time() - self._cpu_before_s
         num_mismatches = self._client.num_mismatches
-        return SimulationReport(self._loop.num_env_steps, episodes, num_mismatches, cpu_s)
+        return SimulationReport(
+            self._loop.num_env_steps, episodes, num_mismatches, cpu_s, self._seeds.num_drawn
+        )
+
+    def hold(self, grace_s: float, timeout_s: float) -> bool:
+        """Has the environments pause, where their episodes end or else after `grace_s`.
+
+        Returns:
+            Whether all of them paused within `timeout_s` after that.
+        """
+        self._loop.hold(grace_s)
+        return self._loop.wait_held(grace_s + timeout_s)
+
+    def release(self) -> None:
+        """Lets the environments go on."""
+        self._loop.release()
 
     def stop(self) -> None:
         """Lets `run` return after the current step."""
         self._should_stop.set()
 
 
-def first_seeds(seed: int, num_envs: int) -> Iterator[int | None]:
-    """Yields a seed for each environment's first reset, then None, which draws on from there."""
-    return itertools.chain((seed + i for i in range(num_envs)), itertools.repeat(None))
+class EpisodeSeeds(Iterator[int]):
+    """A seed for every episode of a simulation process; the n-th is the same however it got there.
+
+    Args:
+        seed: of the process.
+        num_drawn: how many are used up already, by a run that is resumed.
+    """
+
+    def __init__(self, seed: int, num_drawn: int = 0) -> None:
+        self._seed = seed
+        self.num_drawn = num_drawn
+
+    def __next__(self) -> int:
+        self.num_drawn += 1
+        return derive_seed(self._seed, "episode", str(self.num_drawn - 1))
 
 
 class EvaluationProcess:
@@ -190,11 +237,16 @@ class EvaluationProcess:
     Args:
         simulation: what to make; one environment is enough here.
         servers: where actions come from.
+        update_timeout_s: longest wait for a server.
         log_path: the process's log file.
     """
 
     def __init__(
-        self, simulation: SimulationConfig, servers: Mapping[str, ServerAddress], log_path: Path
+        self,
+        simulation: SimulationConfig,
+        servers: Mapping[str, ServerAddress],
+        update_timeout_s: float,
+        log_path: Path,
     ) -> None:
         set_up(log_path)
         from muxrl.client.adapters import make_simulation
@@ -202,6 +254,7 @@ class EvaluationProcess:
         # A few in lockstep share every message; with more, all wait longer for the slowest.
         self._simulations = [make_simulation(simulation.env, simulation.kwargs) for _ in range(4)]
         self._servers = dict(servers)
+        self._update_timeout_s = update_timeout_s
 
     def evaluate(
         self,
@@ -222,6 +275,43 @@ class EvaluationProcess:
             See `returns_by_agent`.
         """
         seeds = range(first_seed, first_seed + num_episodes)
-        with connect(self._servers, replaced, first_seed) as client:
+        with connect(
+            self._servers, replaced, first_seed, timeout_s=self._update_timeout_s
+        ) as client:
             episodes = play_episodes(client, self._simulations, seeds, should_explore)
         return returns_by_agent(episodes, self._simulations[0].possible_agents)
+
+
+def set_up(log_path: Path) -> None:
+    """Sends this process's stdout, stderr and logging to a file, and finds the user's modules.
+
+    Nothing goes to a pipe: one that nobody reads fills up and stops the process that writes to it.
+
+    Args:
+        log_path: appended to; its folder is made if it is missing (another machine of a cluster).
+    """
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    faulthandler.enable()
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+    find_user_modules()
+
+
+def settle() -> None:
+    """Tells the garbage collector that all objects made so far are here to stay.
+
+    Ray and torch bring a million of them; going through them again and again would be a tenth of
+    the cost of a step.
+    """
+    gc.collect()
+    gc.freeze()

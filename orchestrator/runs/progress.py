@@ -54,7 +54,7 @@ class Snapshot:
     env_steps_per_s: float = 0.0
     episodes: int = 0
     time_left_s: float | None = None
-    """See `muxrl.orchestrator.runs.time_left`; None: unknown."""
+    """See `StopConditions.time_left_s`; None: unknown."""
     stop_text: str = ""
     """What ends the run: "100,000 env steps or 2 h"."""
     servers: Sequence[ServerSnapshot] = ()

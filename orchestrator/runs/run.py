@@ -7,15 +7,17 @@ that a sweep can hold one in each of its trials. `whole_run` puts a Ray and a te
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.run_status import StatusFile
+from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.runs.checkpoints import Checkpoints
 from muxrl.orchestrator.runs.evaluation import Evaluations
 from muxrl.orchestrator.runs.placement import has_evaluations
 from muxrl.orchestrator.runs.processes import ServerReport
@@ -38,24 +40,45 @@ class Run:
         experiment: resolved.
         folder: the run's directory.
         metrics: writes there.
+        before: the checkpoint from which the run goes on, whose files the plans of the servers
+            name; None: it is new.
     """
 
     def __init__(
-        self, experiment: Experiment, folder: RunDirectory, metrics: MetricsWriter
+        self,
+        experiment: Experiment,
+        folder: RunDirectory,
+        metrics: MetricsWriter,
+        before: Manifest | None = None,
     ) -> None:
         self.experiment = experiment
         self.config = experiment.config
         self.tally = Tally()
-        self.status = StatusFile(folder)
+        if before is not None:
+            self.tally.restore(before.tally)
+        self.status = StatusFile(folder, read_status(folder) if before else None)
         self.has_started = False
         """Whether all processes have come up."""
         self._folder = folder
         self._metrics = metrics
+        self._before = before
         self._servers = ServerActors(experiment, folder, self._take_records)
-        self._simulations = SimulationActors(experiment.config, folder, self.tally.add)
+        self._simulations = SimulationActors(
+            experiment.config,
+            folder,
+            self.tally.add,
+            before.num_episodes_begun if before else None,
+        )
         self._evaluations: Evaluations | None = None
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
-        self._saved_at_s = 0.0
+        self._checkpoints = Checkpoints(
+            self.config.checkpoint,
+            CheckpointFolder(folder.checkpoints),
+            metrics,
+            self.tally,
+            before,
+        )
+        self._has_ended = False  # learning is over, and the last checkpoint written if it can be
 
     # --- start --------------------------------------------------------------------------
 
@@ -79,20 +102,25 @@ class Run:
                     self._folder,
                     self._metrics,
                     scheduling,
+                    self._before.evaluation_due_at if self._before else None,
                 )
         self.has_started = True
 
     def begin(self) -> None:
         """Evaluates the untrained policies, if evaluations are scheduled; then lets all play.
 
+        A run that is resumed drops the metrics that came after its checkpoint instead.
+
         Raises:
-            RunFailed: a process died.
+            RunFailed: a process died, or a metrics file cannot be cut.
         """
-        if self._evaluations is not None and self.config.evaluation.interval_env_steps:
+        if self._before is not None:
+            self._metrics.cut_back(self._before.metrics_bytes, self._before.env_steps)
+        elif self._evaluations is not None and self.config.evaluation.interval_env_steps:
             self.status.enter("evaluating", 0)
             self._evaluations.begin(0, 0.0)
             self._evaluations.wait()
-        self.status.enter("running", 0)
+        self.status.enter("running", self.tally.env_steps)
         self._simulations.play()
         self.tally.begin()
 
@@ -110,10 +138,10 @@ class Run:
         self._simulations.watch(self.config.metrics_interval_s, self._servers.find_death)
         self._collect_reports()
         if self._evaluations is not None:
-            self._evaluations.collect()
-            self._evaluations.begin_if_due(self.tally.env_steps, self.tally.time_s)
+            self._take_evaluations(self._evaluations)
         self._metrics.joint(self.tally.record())
-        self._save_if_due()
+        if self._checkpoints.is_due:
+            self._save()
         return self._stop_conditions.reached(self.tally, self.statuses)
 
     def _collect_reports(self) -> None:
@@ -131,11 +159,29 @@ class Run:
             self._metrics.server(server_id, record)
             self.tally.last_records[server_id] = record
 
-    def _save_if_due(self) -> None:
-        interval_s = self.config.checkpoint.interval_s
-        if interval_s is not None and self.tally.time_s - self._saved_at_s >= interval_s:
-            self._saved_at_s = self.tally.time_s
-            self._servers.save_soon(self.tally.env_steps)
+    def _take_evaluations(self, evaluations: Evaluations) -> None:
+        latest = evaluations.latest
+        evaluations.collect()
+        if evaluations.latest is not None and evaluations.latest is not latest:
+            self._checkpoints.judge(list(evaluations.latest["returns"].values()))
+        if evaluations.is_due(self.tally.env_steps):
+            if self.config.checkpoint.keep_best and self._save():
+                self._checkpoints.note_evaluation(self.tally.env_steps)
+            evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
+
+    def _save(self, *, is_last: bool = False, update_s: float | None = None) -> bool:
+        """Writes a checkpoint of all servers; returns whether it could be written.
+
+        Raises:
+            RunFailed: a process died.
+        """
+        return self._checkpoints.write(
+            self._servers,
+            self._simulations,
+            self._evaluations,
+            update_s=self.config.timeouts.update_s if update_s is None else update_s,
+            is_last=is_last,
+        )
 
     # --- what it says of itself ---------------------------------------------------------
 
@@ -166,6 +212,7 @@ class Run:
         """Returns how the run stands; of servers that have not reported, what is known before."""
         tally = self.tally
         is_evaluating = self._evaluations is not None and self._evaluations.is_running
+        notes = ["evaluating" if is_evaluating else "", self._checkpoints.problem]
         return Snapshot(
             tally.time_s,
             tally.env_steps,
@@ -174,7 +221,7 @@ class Run:
             self._stop_conditions.time_left_s(tally, self.statuses),
             self._stop_conditions.text,
             [self._server_snapshot(server_id) for server_id in self.experiment.servers],
-            "evaluating" if is_evaluating else "",
+            "; ".join(filter(None, notes)),
         )
 
     def _server_snapshot(self, server_id: str) -> ServerSnapshot:
@@ -200,21 +247,33 @@ class Run:
     # --- end ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Ends playing and learning, and evaluates what was learned.
+        """Ends playing and learning, saves what was learned, and evaluates it.
 
         Raises:
             RunFailed: a process died.
         """
+        self._end_learning(self.config.timeouts.update_s)
         self._simulations.stop()
-        self._servers.finish_training()
         if self._evaluations is not None and self.has_final_evaluation:
             self.status.enter("evaluating", self.tally.env_steps)
             self._evaluations.wait()
             self._evaluations.begin(self.tally.env_steps, self.tally.time_s, is_final=True)
             self._evaluations.wait()
 
+    def _end_learning(self, update_s: float) -> None:
+        """Ends learning, where episodes end if they do soon, with a last checkpoint; once."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self.config.checkpoint.at_end:
+            self._save(is_last=True, update_s=update_s)
+        else:
+            self._servers.finish_training(update_s)
+
     def stop(self) -> list[str]:
-        """Ends every process that is left; saves checkpoints; never raises.
+        """Ends every process that is left; saves a last checkpoint; never raises.
+
+        None is saved where a server has died or cannot learn any more: the last whole one counts.
 
         Returns:
             What could not be saved, and why, in a sentence each.
@@ -223,17 +282,25 @@ class Run:
 
         if not ray.is_initialized():
             return []
-        unsaved: list[str] = []
-        with contextlib.suppress(Exception):
-            self._simulations.stop()
+        problems: list[str] = []
         try:
-            if self.has_started:
-                unsaved = self._servers.stop(should_save=self.config.checkpoint.at_end)
-            else:  # nothing to save, and one that is still being made does not answer
+            if not self.has_started:  # nothing to save, and what is still made does not answer
                 self._servers.kill()
+            elif not any(status.problem for status in self.statuses.values()):
+                self._end_learning(self.config.timeouts.stop_s)
+        except RunFailed as error:
+            problems.append(f"no checkpoint at the end: {error}")
         except Exception as error:  # shutdown must run to completion
-            logger.exception("stopping the servers")
-            unsaved.append(f"stopping the servers: {type(error).__name__}: {error}")
+            logger.exception("saving at the end")
+            problems.append(f"no checkpoint at the end: {type(error).__name__}: {error}")
+        try:
+            self._simulations.stop()
+            self._servers.stop()
+        except Exception as error:  # likewise
+            logger.exception("stopping the processes")
+            problems.append(f"stopping the processes: {type(error).__name__}: {error}")
         if self._evaluations is not None:
             self._evaluations.stop()
-        return unsaved
+        if self.config.checkpoint.at_end and self._checkpoints.problem:
+            problems.insert(0, self._checkpoints.problem)
+        return problems

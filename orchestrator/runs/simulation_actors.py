@@ -13,11 +13,12 @@ from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import answer_of, failure, start_actor
 from muxrl.orchestrator.runs.episodes import ServerAddress
-from muxrl.orchestrator.runs.processes import SimulationProcess, SimulationReport
+from muxrl.orchestrator.runs.processes import EpisodeSeeds, SimulationProcess, SimulationReport
 
-_REPORT_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
 _LAST_REPORT_TIMEOUT_S = 5.0
+_HOLD_SLACK_S = 5.0
+"""For the way there and back, on a busy machine."""
 
 
 class SimulationActors:
@@ -27,6 +28,7 @@ class SimulationActors:
         config: of the run.
         folder: the run's directory.
         on_report: called with each simulation's name and report.
+        num_episodes_begun: by process, of a run that is resumed.
     """
 
     def __init__(
@@ -34,10 +36,13 @@ class SimulationActors:
         config: ExperimentConfig,
         folder: RunDirectory,
         on_report: Callable[[str, SimulationReport], None],
+        num_episodes_begun: Mapping[str, int] | None = None,
     ) -> None:
         self._config = config
         self._folder = folder
         self._on_report = on_report
+        self.num_episodes_begun = dict(num_episodes_begun or {})
+        """By process, as of its last report."""
         self._actors: dict[str, Any] = {}
         self._playing: dict[Any, str] = {}
 
@@ -50,11 +55,15 @@ class SimulationActors:
                 SimulationProcess,
                 simulation,
                 servers,
-                derive_seed(self._config.seed, "simulation", str(i)),
+                EpisodeSeeds(
+                    derive_seed(self._config.seed, "simulation", str(i)),
+                    self.num_episodes_begun.get(name, 0),
+                ),
+                self._config.timeouts.update_s,
                 self._folder.log(name),
                 scheduling=scheduling,
                 num_cpus=simulation.num_cpus,
-                max_concurrency=3,
+                max_concurrency=4,  # run, hold, report, stop
             )
 
     def play(self) -> None:
@@ -98,7 +107,39 @@ class SimulationActors:
             RunFailed: a process died or did not answer.
         """
         for name, ref in reports.items():
-            self._on_report(name, answer_of(ref, _REPORT_TIMEOUT_S, name, self._folder.log(name)))
+            timeout_s, log = self._config.timeouts.report_s, self._folder.log(name)
+            self._take(name, answer_of(ref, timeout_s, name, log, "timeouts.report_s"))
+
+    def hold(self, grace_s: float, update_s: float) -> list[str]:
+        """Has all environments pause; `release` lets them go on.
+
+        Args:
+            grace_s: for so long, they play their episodes to the end.
+            update_s: for how long to wait after that for a step, in which a server may learn.
+
+        Returns:
+            The processes whose environments have not paused in time; those that do not live are
+            not among them.
+        """
+        import ray
+
+        holds = {n: actor.hold.remote(grace_s, update_s) for n, actor in self._actors.items()}
+        late: list[str] = []
+        for name, ref in holds.items():
+            try:
+                is_held = ray.get(ref, timeout=grace_s + update_s + _HOLD_SLACK_S)
+            except ray.exceptions.GetTimeoutError:
+                is_held = False
+            except ray.exceptions.RayError:  # it has died, which `watch` finds
+                continue
+            if not is_held:
+                late.append(name)
+        return late
+
+    def release(self) -> None:
+        """Lets all environments go on."""
+        for actor in self._actors.values():
+            actor.release.remote()
 
     def stop(self) -> None:
         """Ends all processes after the step they are in; a second call does nothing."""
@@ -113,7 +154,9 @@ class SimulationActors:
                 ray.wait(list(playing), num_returns=len(playing), timeout=_STOP_TIMEOUT_S)
         for name, actor in actors.items():
             with contextlib.suppress(ray.exceptions.RayError):
-                self._on_report(
-                    name, ray.get(actor.report.remote(), timeout=_LAST_REPORT_TIMEOUT_S)
-                )
+                self._take(name, ray.get(actor.report.remote(), timeout=_LAST_REPORT_TIMEOUT_S))
             ray.kill(actor)
+
+    def _take(self, name: str, report: SimulationReport) -> None:
+        self.num_episodes_begun[name] = report.num_episodes_begun
+        self._on_report(name, report)

@@ -1,13 +1,44 @@
-"""When a run ends: at the first of the conditions that its config names."""
+"""When a run ends: at the first of the conditions that its config names; and how long till then."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from muxrl.orchestrator.config.schema import StopConfig
 from muxrl.orchestrator.runs.tally import Tally
-from muxrl.orchestrator.runs.time_left import StopCondition, time_left_s
 from muxrl.protocol.messages import Status
+
+
+@dataclass(frozen=True)
+class StopCondition:
+    """A quantity that grows until it ends the run.
+
+    Time itself is one: ``StopCondition(time_s, limit_s, per_s=1.0)``.
+    """
+
+    now: float
+    """Its value."""
+    limit: float
+    """The value that ends the run."""
+    per_s: float
+    """By how much it grows in a second, at the present rate."""
+
+
+def time_left_s(conditions: Iterable[StopCondition]) -> float | None:
+    """Returns the seconds until the first condition holds at the present rate, 0.0 if one does now.
+
+    None if no condition gets nearer.
+    """
+    times: list[float] = []
+    for condition in conditions:
+        missing = condition.limit - condition.now
+        if missing <= 0:
+            return 0.0
+        if condition.per_s > 0:
+            times.append(missing / condition.per_s)
+    return min(times, default=None)
+
 
 _MIN_EPISODES = 20
 """A mean return over fewer episodes does not end a run."""

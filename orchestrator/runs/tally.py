@@ -46,13 +46,38 @@ class Tally:
         self._steps: dict[str, int] = {}
         self._mismatches: dict[str, int] = {}
         self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
+        # Of the run's earlier processes, if it was resumed.
+        self._steps_before = 0
+        self._mismatches_before = 0
+        self._cpu_s_before = 0.0
+        self._resumed_from: int | None = None
         self._rate = StepRate()
         self._server_rates: dict[str, StepRate] = {}
 
     def begin(self) -> None:
         """Starts the clock."""
-        self._began_at = time.monotonic()
-        self._rate.add(0.0, 0)
+        self._began_at = time.monotonic() - self.time_s
+        self._rate.add(self.time_s, self.env_steps)
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `restore` needs to go on from here, as JSON can hold it."""
+        return {
+            "time_s": self.time_s,
+            "cpu_s": self.cpu_s,
+            "env_steps": self.env_steps,
+            "num_episodes": self.num_episodes,
+            "num_mismatches": self.num_mismatches,
+            "recent": list(self._recent),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state`; before `begin`."""
+        self.time_s = state["time_s"]
+        self.env_steps = self._steps_before = self._resumed_from = state["env_steps"]
+        self.num_episodes = state["num_episodes"]
+        self.num_mismatches = self._mismatches_before = state["num_mismatches"]
+        self._cpu_s_before = state["cpu_s"]
+        self._recent.extend(state["recent"])
 
     def add(self, name: str, report: SimulationReport) -> None:
         """Adds what a simulation process has played."""
@@ -61,8 +86,8 @@ class Tally:
         self.cpu_s_of[name] = report.cpu_s
         self.num_episodes += len(report.episodes)
         self._recent.extend(report.episodes)
-        self.env_steps = sum(self._steps.values())
-        self.num_mismatches = sum(self._mismatches.values())
+        self.env_steps = self._steps_before + sum(self._steps.values())
+        self.num_mismatches = self._mismatches_before + sum(self._mismatches.values())
 
     def set_external(self, statuses: Mapping[str, Status]) -> None:
         """Takes the servers' counts instead, for an external simulation."""
@@ -72,7 +97,7 @@ class Tally:
     @property
     def cpu_s(self) -> float:
         """Processor seconds of all servers and simulations together, without evaluations."""
-        return sum(self.cpu_s_of.values())
+        return self._cpu_s_before + sum(self.cpu_s_of.values())
 
     def tick(self) -> None:
         """Reads the clock."""
@@ -84,13 +109,18 @@ class Tally:
         return self._server_rates.setdefault(server_id, StepRate()).add(self.time_s, num_env_steps)
 
     def record(self) -> dict[str, Any]:
-        """Returns the joint record as of now; see `muxrl.orchestrator.records.metrics`."""
+        """Returns the joint record as of now; see `muxrl.orchestrator.records.metrics`.
+
+        The first one after `restore` says from where the run was resumed.
+        """
         agents = sorted({agent for returns in self._recent for agent in returns})
         means = {}
         for agent in agents:
             values = [returns[agent] for returns in self._recent if agent in returns]
             means[agent] = sum(values) / len(values)
+        resumed_from, self._resumed_from = self._resumed_from, None
         return {
+            **({} if resumed_from is None else {"resumed_from": resumed_from}),
             "time_s": self.time_s,
             "cpu_s": self.cpu_s,
             "env_steps": self.env_steps,

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.errors import ExitCode, RunFailed
+from muxrl.orchestrator.records.checkpoints import Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import print_report, write_report
 from muxrl.orchestrator.reports.results import Report
 from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
+from muxrl.orchestrator.runs.resuming import find_checkpoint, find_missing_replays, going_on, locked
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 
@@ -73,6 +75,7 @@ def run_experiment(
     *,
     show_progress: bool = False,
     console: Console | None = None,
+    should_resume: bool = False,
 ) -> RunResult:
     """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
 
@@ -84,12 +87,43 @@ def run_experiment(
             experiment's `runs_dir`.
         show_progress: whether to show the run's state while it goes on.
         console: where to write what is going on; None: nowhere.
+        should_resume: whether the run in `run_dir` goes on from its newest whole checkpoint; see
+            `load_resumed_config` for its config.
 
     Raises:
         OSError: the run directory is there already, or cannot be made.
+        NotARunDirectory: there is no run to resume.
+        CannotResume: it has no checkpoint.
+        RunIsRunning: another process watches over it.
     """
-    folder = make_folder(experiment, run_dir)
     say = console.print if console is not None else _say_nothing
+    if not should_resume:
+        folder = make_folder(experiment, run_dir)
+        with locked(folder):
+            return _run(experiment, folder, None, show_progress, console, say)
+    assert run_dir is not None
+    folder = RunDirectory.open(run_dir)
+    with locked(folder):
+        place, manifest, damage = find_checkpoint(folder)
+        for sentence in (
+            *(f"a newer checkpoint cannot be used: {problem}" for problem in damage),
+            f"resuming at {manifest.env_steps:,} env steps from {place}",
+            *find_missing_replays(place, manifest),
+        ):
+            say(sentence, soft_wrap=True, highlight=False)
+        folder.write_config(to_yaml(experiment.config))
+        experiment = going_on(experiment, place, manifest)
+        return _run(experiment, folder, manifest, show_progress, console, say)
+
+
+def _run(
+    experiment: Experiment,
+    folder: RunDirectory,
+    before: Manifest | None,
+    show_progress: bool,
+    console: Console | None,
+    say: Callable[..., None],
+) -> RunResult:
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     outcome: EndState = "done"
     problem = ""
@@ -99,7 +133,7 @@ def run_experiment(
             MetricsWriter(folder, experiment.config.tensorboard) as metrics,
             contextlib.ExitStack() as cleanup,
         ):
-            run = Run(experiment, folder, metrics)
+            run = Run(experiment, folder, metrics, before)
             try:
                 try:
                     scheduling = cleanup.enter_context(_ray(experiment, say))

@@ -27,7 +27,7 @@ from typing import Any, Literal, TextIO
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
 from muxrl.orchestrator.records.json_files import finite, write_text
-from muxrl.orchestrator.records.next_path import make_next_folder, next_path
+from muxrl.orchestrator.records.run_directory import make_next_folder, next_path
 from muxrl.orchestrator.runs.ray_session import RAY_FOLDER_PREFIX
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.new_run import make_folder
+from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.runs.placement import cpus_wanted
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import claim_signals, interruptible, uninterrupted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
 from muxrl.orchestrator.config.load import load_structured
-from muxrl.orchestrator.config.yaml_file import read_yaml
+from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 

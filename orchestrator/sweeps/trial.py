@@ -20,12 +20,11 @@ from ray import tune
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.new_run import make_folder
-from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
+from muxrl.orchestrator.runs.processes import set_up
 from muxrl.orchestrator.runs.run import Run
-from muxrl.orchestrator.runs.worker_process import set_up
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import TOTAL, MetricConfig

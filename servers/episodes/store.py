@@ -6,8 +6,9 @@ Time is an argument.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from muxrl.protocol.episode import check_episode_id
 from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
@@ -23,6 +24,7 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.columns import unpack_chunks
 from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import StepCheck
@@ -98,6 +100,21 @@ class EpisodeStore:
     @property
     def num_open(self) -> int:
         return len(self._open)
+
+    @property
+    def pending(self) -> list[Chunk]:
+        """Chunks of ended episodes that wait for their batch to be complete."""
+        return list(self._chunks)
+
+    def unpack(self, chunks: Mapping[str, Any]) -> list[Chunk]:
+        """Returns chunks that `pack_chunks` packed."""
+        return unpack_chunks(chunks, self._seats, self._policy_for)
+
+    def restore(self, counts: EpisodeCounts, pending: Mapping[str, Any]) -> None:
+        """Goes on with what a store had counted, and with its pending chunks, packed."""
+        vars(self.counts).update(vars(counts))  # others hold the object
+        self._chunks = self.unpack(pending)
+        self._num_uncut_steps = sum(chunk.num_env_steps for chunk in self._chunks)
 
     def accept(
         self, item: StartEpisode | Step | EndEpisode | AbortEpisode, now: float

@@ -153,7 +153,7 @@ class FrozenAlgorithm(FixedAlgorithm):
         if not isinstance(path, str) or not path:
             raise AlgorithmProblem(
                 f"{self.name} needs the setting 'checkpoint', the folder of one, such as "
-                "runs/NAME/checkpoints/SERVER/last"
+                "runs/NAME/checkpoints/last/SERVER"
             )
         checkpoint = Checkpoint.open(Path(path))
         # Absolute, since a server's process may run in another folder than the command did.

@@ -10,7 +10,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Chunk, Feed
-from muxrl.servers.policies import Acting, Record
+from muxrl.servers.policies import SAVE_TIMEOUT_S, Acting, Record
 from muxrl.servers.seats import Seat
 
 
@@ -79,7 +79,7 @@ class FixedPolicies:
     def drain_records(self) -> list[Record]:
         return []
 
-    def save(self, path: Path) -> Path | None:
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
         return None
 
     def save_soon(self, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -185,3 +186,83 @@ def test_a_state_that_cannot_be_had_is_named_with_its_switch(world: World) -> No
     loop = EnvLoop([Stateless()], world.client, seeds=iter([0]))
     with pytest.raises(SimulationFailed, match=r"state\(\).*'ship_0'.*use_global_state: false"):
         loop.run()
+
+
+class HeldRun:
+    """A loop in a thread of its own, which asks to be held after its first step."""
+
+    def __init__(self, world: World, lengths: list[int], seeds: Any, grace_s: float) -> None:
+        self.world = world
+        self.simulations = [CountingSimulation(num_steps=n) for n in lengths]
+        self.loop = EnvLoop(self.simulations, world.client, seeds=seeds)
+        self.has_to_stop = threading.Event()
+        self._grace_s = grace_s
+        self._steps = itertools.count()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.loop.run(self.world.results.append, self._look)
+
+    def _look(self) -> bool:
+        if next(self._steps) == 0:
+            self.loop.hold(self._grace_s)
+        return self.has_to_stop.is_set()
+
+    def end(self) -> None:
+        self.loop.release()
+        self.thread.join(10.0)
+        assert not self.thread.is_alive()
+
+
+def test_held_where_episodes_end(world: World) -> None:
+    run = HeldRun(world, [1, 3], iter(range(4)), grace_s=60.0)
+    assert run.loop.wait_held(10.0)
+    # Both have played to the end, none has begun, and all servers know it.
+    assert [(r.seed, r.num_steps) for r in world.results] == [(0, 1), (1, 3)]
+    assert [s.seeds for s in run.simulations] == [[0], [1]]
+    assert world.left.open == world.right.open == {}
+    num_frames = len(world.left.frames)
+    assert run.thread.is_alive()
+    run.end()
+    assert len(world.left.frames) > num_frames
+    assert sorted((r.seed, r.num_steps) for r in world.results) == [(0, 1), (1, 3), (2, 1), (3, 3)]
+    assert world.client.num_mismatches == 0
+
+
+def test_held_between_two_steps_where_an_episode_is_long(world: World) -> None:
+    run = HeldRun(world, [100], iter([7]), grace_s=0.0)
+    assert run.loop.wait_held(10.0)
+    assert len(world.left.open) == 1
+    assert 0 < run.loop.num_env_steps < 100
+    run.end()
+    assert [(r.seed, r.num_steps) for r in world.results] == [(7, 100)]  # it went on
+
+
+def test_a_hold_that_follows_a_release_at_once_ends_nothing(world: World) -> None:
+    run = HeldRun(world, [2], iter(range(3)), grace_s=60.0)
+    for _ in range(50):
+        assert run.loop.wait_held(10.0)
+        run.loop.release()
+        run.loop.hold(60.0)
+    run.end()
+    assert [r.seed for r in world.results] == [0, 1, 2]
+
+
+def test_held_it_still_stops_when_told(world: World) -> None:
+    run = HeldRun(world, [100], None, grace_s=0.0)
+    assert run.loop.wait_held(10.0)
+    run.has_to_stop.set()
+    run.thread.join(10.0)
+    assert not run.thread.is_alive()
+    assert world.left.open == {}
+
+
+def test_what_does_not_play_is_held(world: World) -> None:
+    loop = EnvLoop([CountingSimulation(num_steps=1)], world.client, seeds=iter([0]))
+    loop.hold(60.0)
+    assert loop.wait_held(0.0)
+    loop.release()
+    loop.run()
+    assert loop.wait_held(0.0)
+    assert loop.num_episodes == 1

@@ -22,7 +22,9 @@ import pytest
 import yaml
 from tests.faults.started import ENDS_S, PATIENCE_S, Started
 
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.resuming import find_checkpoint
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray]
 
@@ -202,8 +204,10 @@ def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch: Callable[..., Run]
     os.close(master)  # the system tells all processes of the terminal
     assert run.wait() == 130  # nothing can be shown: see its status.json
     assert_readable(run)
-    for name in ("ppo", "a2c"):
-        assert (run.folder / "checkpoints" / name / "last").is_dir()
+    place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert (place / "ppo").is_dir()
+    assert manifest.env_steps > 0
+    assert damage == []
     run.assert_nothing_is_left()
 
 
@@ -223,9 +227,11 @@ def test_a_run_goes_on_when_nobody_reads_its_output(launch: Callable[..., Run]) 
 
 
 def test_a_full_disk_ends_a_run_by_name(launch: Callable[..., Run]) -> None:
-    run = launch(config() | {"tensorboard": True, "checkpoint": {"at_end": True}})
+    run = launch(config() | {"tensorboard": True, "checkpoint": {"interval_s": 1}})
     run.wait_for_learning()
-    # For the process that writes metrics and the report; servers find room for their checkpoints.
+    checkpoints = CheckpointFolder(run.folder / "checkpoints")
+    run.wait_for("a checkpoint", lambda: bool(checkpoints.env_steps))
+    # For the process that writes metrics, manifests and the report.
     room = 1_000 + max(path.stat().st_size for path in (run.folder / "metrics").iterdir())
     resource.prlimit(run.popen.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     assert run.wait(PATIENCE_S) == 1, run.output

@@ -100,8 +100,8 @@ def test_nothing_is_saved_in_the_middle_of_an_update(tmp_path: Path) -> None:
     trainer.start()
     assert is_in_update.wait(5.0)
     assert not trainer.stop(0.01)
-    with pytest.raises(StillLearning):
-        trainer.save(tmp_path / "torn")
+    with pytest.raises(StillLearning, match=r"'scripted' is still in an update after 0\.1 s"):
+        trainer.save(tmp_path / "torn", timeout_s=0.1)
     assert not (tmp_path / "torn").exists()
     may_end.set()
     assert trainer.stop(5.0)

@@ -23,7 +23,7 @@ from muxrl.experiments.studies.beside_benchmarl.measure import (
 )
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import serve
-from muxrl.orchestrator.runs.processes import first_seeds
+from muxrl.orchestrator.runs.processes import EpisodeSeeds
 from muxrl.servers.config import ServerConfig
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ def train(setting: str, seed: int, env_steps: int, started: float) -> Run:
         loop = EnvLoop(
             [served.simulation() for _ in range(NUM_ENVS)],
             client,
-            seeds=first_seeds(1_000 * seed, NUM_ENVS),
+            seeds=EpisodeSeeds(1_000 * seed),
         )
         setup_s = time.monotonic() - started
         meter.measure(0, lambda: _episode(client))

@@ -6,8 +6,10 @@ SAC: Haarnoja et al. 2018 (arXiv 1801.01290).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn as rllib_dqn
@@ -21,13 +23,36 @@ from muxrl.servers.algorithms.off_policy.step_replay import (
 
 
 class _DrawsEveryStep:
-    """An algorithm whose replay is one of `step_replay`."""
+    """An algorithm whose replay is one of `step_replay`, seeded; see `SavesReplay`."""
 
     def _create_local_replay_buffer_if_necessary(self, config: AlgorithmConfig) -> Any:
         arguments = dict(config.replay_buffer_config)
-        if arguments.pop("type") == PRIORITIZED:
-            return EveryStepPrioritizedEpisodeReplayBuffer(**arguments)
-        return EveryStepEpisodeReplayBuffer(**arguments)
+        is_prioritized = arguments.pop("type") == PRIORITIZED
+        replay: Any = (
+            EveryStepPrioritizedEpisodeReplayBuffer(**arguments)
+            if is_prioritized
+            else EveryStepEpisodeReplayBuffer(**arguments)
+        )
+        replay.rng = np.random.default_rng(config.seed)
+        return replay
+
+    def count_replay_bytes(self: Any) -> int:
+        return int(self.local_replay_buffer.num_bytes)
+
+    def get_replay_state(self: Any) -> dict[str, Any]:
+        return dict(self.local_replay_buffer.get_state())
+
+    def set_replay_state(self: Any, state: Mapping[str, Any]) -> None:
+        self.local_replay_buffer.restore(
+            state, self.env_runner.get_spaces(), self.config.policy_mapping_fn
+        )
+
+    def refill_replay(self: Any, env_steps: int) -> None:
+        """RLlib compares the setting to all env steps ever, and would learn from four of them."""
+        config = self.config.copy(copy_frozen=False)
+        config.num_steps_sampled_before_learning_starts += env_steps
+        config.freeze()
+        self.config = config
 
 
 class DQNConfig(rllib_dqn.DQNConfig):

@@ -11,19 +11,43 @@ Episodes have one agent each (see `replay_episodes`), so a stored step is an age
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers import (
     MultiAgentEpisodeReplayBuffer,
     MultiAgentPrioritizedEpisodeReplayBuffer,
 )
 
+from muxrl.servers.episodes.columns import Spaces, num_bytes, pack_episodes, unpack_episodes
+from muxrl.servers.replay_episodes import alone
+
+_COUNTS = (
+    "_num_episodes_evicted",
+    "_num_timesteps",
+    "_num_timesteps_added",
+    "_num_agent_timesteps",
+    "_num_agent_timesteps_added",
+    "sampled_timesteps",
+)
+_COUNTS_BY_MODULE = (
+    "_num_module_timesteps",
+    "_num_module_timesteps_added",
+    "_num_module_episodes",
+    "_num_module_episodes_evicted",
+    "sampled_timesteps_per_module",
+)
+
 
 class _DrawsEveryStep:
-    """`_sample_independent`, which both buffers of RLlib spell out, without redrawing."""
+    """`_sample_independent`, which both buffers of RLlib spell out, without redrawing.
+
+    And a state of plain values and arrays, generator included. RLlib's own holds pickled episodes
+    and leaves out the generator.
+    """
 
     def _draw(
         self, module_id: str, num_items: int, beta: float | None
@@ -66,6 +90,62 @@ class _DrawsEveryStep:
         )
         return drawn
 
+    @property
+    def num_bytes(self: Any) -> int:
+        """Size of the stored episodes."""
+        return sum(num_bytes(single) for single in self._singles())
+
+    def _singles(self: Any) -> list[SingleAgentEpisode]:
+        return [single for whole in self.episodes for single in whole.agent_episodes.values()]
+
+    def get_state(self: Any) -> dict[str, Any]:
+        """Returns all that is stored, as plain values and arrays."""
+        return {
+            "episodes": pack_episodes(self._singles()),
+            "counts": {name: int(getattr(self, name)) for name in _COUNTS},
+            "counts_by_module": {name: dict(getattr(self, name)) for name in _COUNTS_BY_MODULE},
+            "indices": _as_array(self._indices),
+            "modules": {
+                # An episode has one agent, which need not be named.
+                module_id: _as_array([(i[0], *i[2:]) for i in indices])
+                for module_id, indices in self._module_to_indices.items()
+            },
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def restore(
+        self: Any,
+        state: Mapping[str, Any],
+        spaces_of: Mapping[str, Spaces],
+        policy_for: Callable[..., str],
+    ) -> None:
+        """Goes on as the buffer whose state it is.
+
+        Args:
+            state: from `get_state`.
+            spaces_of: of observations and actions, by module id.
+            policy_for: RLlib's agent-to-module mapping function.
+        """
+        singles = unpack_episodes(state["episodes"], lambda _, module_id: spaces_of[module_id])
+        self.episodes = deque(alone(single, policy_for) for single in singles)
+        for name, count in state["counts"].items():
+            setattr(self, name, count)
+        for name, counts in state["counts_by_module"].items():
+            getattr(self, name).update(counts)
+        self.episode_id_to_index = {}
+        for i, episode in enumerate(self.episodes, self._num_episodes_evicted):
+            self.episode_id_to_index[episode.id_] = i
+            for agent_id in episode.agent_episodes:
+                episode.module_for(agent_id)  # which RLlib looks up when it drops the episode
+        self._indices = [tuple(index) for index in state["indices"].tolist()]
+        agent_ids = [single.agent_id for single in singles]
+        for module_id, indices in state["modules"].items():
+            self._module_to_indices[module_id] = [
+                (number, agent_ids[number - self._num_episodes_evicted], *rest)
+                for number, *rest in indices.tolist()
+            ]
+        self.rng.bit_generator.state = state["rng"]
+
 
 class EveryStepEpisodeReplayBuffer(_DrawsEveryStep, MultiAgentEpisodeReplayBuffer):
     """Draws steps uniformly."""
@@ -98,6 +178,74 @@ class EveryStepPrioritizedEpisodeReplayBuffer(
             self._module_to_last_sampled_indices[module_id].append(node)
             index = self._module_to_tree_idx_to_sample_idx[module_id][node]
             yield self._module_to_indices[module_id][index], weight
+
+    def get_state(self) -> dict[str, Any]:
+        """See `_DrawsEveryStep`; priorities included."""
+        return {
+            **super().get_state(),
+            "priorities": {
+                module_id: {
+                    "sums": np.array(self._module_to_sum_segment[module_id].value),
+                    "minima": np.array(self._module_to_min_segment[module_id].value),
+                    "free_nodes": np.array(self._module_to_free_nodes[module_id]),
+                    "samples": _as_array(
+                        list(self._module_to_tree_idx_to_sample_idx[module_id].items())
+                    ),
+                    "last_sampled": list(self._module_to_last_sampled_indices[module_id]),
+                    "highest": float(self._module_to_max_priority[module_id]),
+                    "last_node": int(self._module_to_max_idx[module_id]),
+                }
+                for module_id in self._module_to_indices
+            },
+            # RLlib keeps a tree of env steps, too, which nothing is drawn from.
+            "env_steps": {
+                "free_nodes": np.array(self._free_nodes),
+                "samples": _as_array(list(self._tree_idx_to_sample_idx.items())),
+                "last_node": int(self._max_idx),
+            },
+        }
+
+    def restore(
+        self,
+        state: Mapping[str, Any],
+        spaces_of: Mapping[str, Spaces],
+        policy_for: Callable[..., str],
+    ) -> None:
+        """See `_DrawsEveryStep`.
+
+        Raises:
+            ValueError: its trees are of another size.
+        """
+        num_nodes = len(self._sum_segment.value)
+        for priorities in state["priorities"].values():
+            if len(priorities["sums"]) != num_nodes:
+                raise ValueError(
+                    f"priorities of {len(priorities['sums']) // 4} steps were kept, and the replay "
+                    f"now has {num_nodes // 4} (replay_buffer_config, capacity)"
+                )
+        super().restore(state, spaces_of, policy_for)
+        for module_id, priorities in state["priorities"].items():
+            self._module_to_sum_segment[module_id].value = priorities["sums"].tolist()
+            self._module_to_min_segment[module_id].value = priorities["minima"].tolist()
+            _refill(self._module_to_free_nodes[module_id], priorities["free_nodes"])
+            self._module_to_tree_idx_to_sample_idx[module_id] = dict(priorities["samples"].tolist())
+            self._module_to_last_sampled_indices[module_id] = priorities["last_sampled"]
+            self._module_to_max_priority[module_id] = priorities["highest"]
+            self._module_to_max_idx[module_id] = priorities["last_node"]
+        _refill(self._free_nodes, state["env_steps"]["free_nodes"])
+        samples = dict(state["env_steps"]["samples"].tolist())
+        self._tree_idx_to_sample_idx = samples
+        self._sample_idx_to_tree_idx = {sample: node for node, sample in samples.items()}
+        self._max_idx = state["env_steps"]["last_node"]
+
+
+def _refill(nodes: deque[int], numbers: np.ndarray) -> None:
+    nodes.clear()
+    nodes.extend(numbers.tolist())
+
+
+def _as_array(rows: list[tuple[int, ...]]) -> np.ndarray:
+    return np.array(rows, np.int64)
 
 
 def transition(

@@ -6,7 +6,7 @@ The loop acts, stores whole episodes, learns from stored ones and hands the weig
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self, get_args
 
@@ -264,9 +264,9 @@ class QMIX(Algorithm):
 
     Two teams that share a module also share its replay: an episode of each is an episode.
 
-    A checkpoint holds networks, targets, optimisers, the scale of rewards and counters (also the
-    one that epsilon follows), but not the replay: after a restore, learning goes on once
-    ``num_episodes_before_learning`` new episodes are there.
+    RLlib's checkpoint holds networks, targets, optimisers, the scale of rewards and counters (also
+    the one that epsilon follows), but not the replay: after a restore, learning goes on once
+    ``num_episodes_before_learning`` new episodes are there. A server saves the replay, too.
     """
 
     @classmethod
@@ -327,6 +327,28 @@ class QMIX(Algorithm):
             module_to_env=self.module_to_env_connector,
         )
 
+    # See `muxrl.servers.resume.SavesReplay`.
+
+    def count_replay_bytes(self) -> int:
+        return sum(replay.num_bytes for replay in self._replays.values())
+
+    def get_replay_state(self) -> dict[str, Any]:
+        return {module_id: replay.get_state() for module_id, replay in self._replays.items()}
+
+    def set_replay_state(self, state: Mapping[str, Any]) -> None:
+        for module_id, one in state.items():
+            self._replay(module_id).set_state(one)
+
+    def refill_replay(self, env_steps: int) -> None:
+        """An empty replay is filled before anything is learned from it, at any time."""
+
+    def _replay(self, module_id: str) -> EpisodeReplay:
+        replay = self._replays.get(module_id)
+        if replay is None:
+            replay = EpisodeReplay(self.config.buffer_capacity_episodes, self.config.seed)
+            self._replays[module_id] = replay
+        return replay
+
     def _num_env_steps(self) -> int:
         return int(
             self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
@@ -337,10 +359,7 @@ class QMIX(Algorithm):
         for module_id, episode in _by_module(episodes):
             if not self._is_trained(module_id):
                 continue
-            replay = self._replays.get(module_id)
-            if replay is None:
-                replay = EpisodeReplay(config.buffer_capacity_episodes, config.seed)
-                self._replays[module_id] = replay
+            replay = self._replay(module_id)
             if config.standardize_rewards:
                 self._reward_scales[module_id].add(episode.get_rewards())
             # Not before learning begins: all of these updates would come in one long burst.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -67,6 +69,54 @@ class EpisodeReplay:
     def __len__(self) -> int:
         """The number of episodes stored."""
         return self._num_stored
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of what is stored, without what is there for longer episodes."""
+        steps = int(self._lengths.sum())
+        per_row = [self._actions, self._rewards, *self._obs.values()]
+        return sum(
+            (steps + self._num_stored) * int(np.prod(rows.shape[2:])) * rows.itemsize
+            for rows in per_row
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all that is stored, as plain values and arrays ``[steps, ...]``."""
+        lengths = self._lengths[: self._num_stored]
+        return {
+            "lengths": lengths,
+            "terminated": self._terminated[: self._num_stored],
+            "next": self._next,
+            "obs": {key: _packed(rows, lengths + 1) for key, rows in self._obs.items()},
+            "actions": _packed(self._actions, lengths),
+            "rewards": _packed(self._rewards, lengths),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on, empty as it is, as the replay whose state it is.
+
+        Raises:
+            ValueError: it is smaller than that one.
+        """
+        lengths = state["lengths"]
+        if len(lengths) > self._capacity:
+            raise ValueError(
+                f"{len(lengths)} episodes were kept, and the replay now holds {self._capacity} "
+                "(buffer_capacity_episodes)"
+            )
+        self._rng.bit_generator.state = state["rng"]
+        self._num_stored, self._lengths[: len(lengths)] = len(lengths), lengths
+        # With a larger capacity the oldest is no longer the next to go.
+        self._next = int(state["next"]) if len(lengths) == self._capacity else len(lengths)
+        if not len(lengths):
+            return
+        self._grow(int(lengths.max()), state["obs"], state["actions"])
+        self._terminated[: len(lengths)] = state["terminated"]
+        for key, rows in state["obs"].items():
+            self._obs[key][: len(lengths)][_filled(self._obs[key], lengths + 1)] = rows
+        self._actions[: len(lengths)][_filled(self._actions, lengths)] = state["actions"]
+        self._rewards[: len(lengths)][_filled(self._rewards, lengths)] = state["rewards"]
 
     def add(self, episode: SingleAgentEpisode) -> bool:
         """Stores the episode or chunk of one RLlib agent, a team; False if it has no step."""
@@ -137,3 +187,12 @@ class EpisodeReplay:
         longer = np.zeros((self._capacity, length, *store.shape[2:]), store.dtype)
         longer[: self._num_stored, : store.shape[1]] = store[: self._num_stored]
         return longer
+
+
+def _filled(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns which of ``[capacity, T]`` there is data in, for the first episodes."""
+    return np.arange(rows.shape[1]) < lengths[:, None]
+
+
+def _packed(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    return rows[: len(lengths)][_filled(rows, lengths)]

@@ -262,4 +262,4 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotCompare) as refused:
         meet(arena, who)
     assert who[0].runs[0].name in str(refused.value)
-    assert "checkpoints/hunters/last" in str(refused.value)
+    assert "checkpoints/last/hunters" in str(refused.value)

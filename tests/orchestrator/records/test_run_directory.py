@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muxrl.orchestrator.errors import NotARunDirectory
-from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_directory import RunDirectory, make_next_folder, next_path
 
 NOW = datetime(2026, 11, 21, 9, 8, 7)
 
@@ -74,3 +74,15 @@ def test_versions_name_software_and_nobody(tmp_path: Path) -> None:
     words = " ".join(str(value) for value in versions.values()).replace("-", " ").split()
     assert getpass.getuser() not in words
     assert platform.node() not in words
+
+
+def test_numbers_begin_at_two_and_skip_what_is_there(tmp_path: Path) -> None:
+    assert next_path(tmp_path, "a", ".json") == tmp_path / "a.json"
+    (tmp_path / "a.json").touch()
+    (tmp_path / "a-2.json").touch()
+    assert next_path(tmp_path, "a", ".json") == tmp_path / "a-3.json"
+
+
+def test_a_dot_in_the_name_is_no_suffix(tmp_path: Path) -> None:
+    made = [make_next_folder(tmp_path / "runs", "lr-0.1") for _ in range(3)]
+    assert [path.name for path in made] == ["lr-0.1", "lr-0.1-2", "lr-0.1-3"]

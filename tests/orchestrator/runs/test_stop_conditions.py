@@ -4,7 +4,7 @@ import pytest
 
 from muxrl.orchestrator.config import StopConfig
 from muxrl.orchestrator.runs.processes import SimulationReport
-from muxrl.orchestrator.runs.stop_conditions import StopConditions
+from muxrl.orchestrator.runs.stop_conditions import StopCondition, StopConditions, time_left_s
 from muxrl.orchestrator.runs.tally import Tally
 from muxrl.protocol.messages import Status
 
@@ -71,3 +71,21 @@ def test_the_tally_sums_over_simulations_and_averages_recent_episodes() -> None:
     record = made.record()
     assert (made.env_steps, made.num_episodes, made.num_mismatches) == (17, 3, 0)
     assert record["episode_return_mean"] == {"a": 3.0, "b": 1.0}
+
+
+def test_the_first_condition_to_hold_counts() -> None:
+    steps = StopCondition(now=40_000, limit=100_000, per_s=200.0)  # 300 s
+    clock = StopCondition(now=200.0, limit=450.0, per_s=1.0)  # 250 s
+    assert time_left_s([steps, clock]) == pytest.approx(250.0)
+    assert time_left_s([steps]) == pytest.approx(300.0)
+
+
+def test_nothing_is_left_once_a_condition_holds() -> None:
+    assert time_left_s([StopCondition(5, 5, 0.0), StopCondition(0, 10, 1.0)]) == 0.0
+    assert time_left_s([StopCondition(6, 5, 1.0)]) == 0.0
+
+
+def test_nobody_can_tell_without_conditions_or_pace() -> None:
+    assert time_left_s([]) is None
+    assert time_left_s([StopCondition(0, 100_000, 0.0)]) is None
+    assert time_left_s([StopCondition(0, 100, 0.0), StopCondition(0.0, 60.0, 1.0)]) == 60.0

@@ -1,0 +1,66 @@
+"""What `servers.SERVER.initialize_from` leads to: a checkpoint whose policies fit the server's own.
+
+Only `muxrl.json` is read; the server that loads the weights compares them with its networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.records.checkpoints import LAST, CheckpointFolder
+from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.config import AgentPlan
+
+
+def find_initial_weights(
+    given: str, server_id: str, agents: Mapping[str, AgentPlan]
+) -> tuple[str, list[str]]:
+    """Returns the absolute path of the checkpoint, and a sentence for each thing that is wrong.
+
+    Args:
+        given: the directory of a run, or the folder of a server's checkpoint.
+        server_id: of the server that is to begin with its weights.
+        agents: of that server.
+    """
+    path = Path(given).expanduser()
+    run = CheckpointFolder(path / "checkpoints")
+    if run.path.is_dir():
+        found = run.of_server(server_id)
+        if found is None:
+            others = sorted(p.parent for p in run.path.glob(f"{LAST}/*/{ABOUT_FILE}"))
+            hint = f"; give the folder of another one, such as {others[0]}" if others else ""
+            return "", [f"run {given!r} has no checkpoint {LAST!r} of a server {server_id!r}{hint}"]
+        path = found
+    try:
+        about = Checkpoint.open(path).about
+    except AlgorithmProblem as problem:
+        return "", [str(problem)]
+    return str(path.absolute()), list(_misfits(given, about, agents)) if about else []
+
+
+def _misfits(
+    given: str, about: Mapping[str, Any], agents: Mapping[str, AgentPlan]
+) -> Iterator[str]:
+    """Yields a sentence for each policy that the checkpoint lacks or has for other spaces."""
+    saved = {agent["policy"]: agent for agent in about["agents"].values()}
+    policy_of = {plan.policy_id: (agent_id, plan) for agent_id, plan in agents.items()}
+    for policy_id, (agent_id, plan) in policy_of.items():
+        if policy_id not in saved:
+            yield (
+                f"{given!r} has no policy {policy_id!r}, it has {listed(saved)}; name the policies "
+                "alike"
+            )
+            continue
+        for kind in ("observation_space", "action_space"):
+            ours, theirs = msgspec.to_builtins(getattr(plan, kind)), saved[policy_id][kind]
+            if ours != theirs:
+                yield (
+                    f"policy {policy_id!r} has the {kind.replace('_', ' ')} {theirs} in {given!r}, "
+                    f"but {agent_id!r} has {ours}; is it the same task?"
+                )

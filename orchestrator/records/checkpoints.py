@@ -1,0 +1,260 @@
+"""A run's checkpoints: all of its servers at one moment, each checkpoint whole or absent.
+
+::
+
+    checkpoints/
+    ├── 120000/              env steps of training before it
+    │   ├── manifest.json    written last: a folder that has it is whole
+    │   ├── ppo/             a server's own: RLlib's files, muxrl.json and what RLlib leaves out
+    │   └── qmix/
+    ├── last -> 120000
+    └── best -> 80000        with `checkpoint.keep_best`
+
+A checkpoint grows in a hidden folder beside these and is moved to its place when all of it is on
+the disk. In muxrl 0.1 every server had its own: ``checkpoints/SERVER/last``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.errors import CannotResume
+from muxrl.orchestrator.records.json_files import write_json
+
+MANIFEST_FILE = "manifest.json"
+LAST = "last"
+BEST = "best"
+_FORMAT = 1
+_HIDDEN = "."
+
+
+@dataclass(frozen=True)
+class SavedServer:
+    """One server's part of a checkpoint."""
+
+    algorithm: str
+    iteration: int = 0
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path in its folder to SHA-256; none for a server that does not learn."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``manifest.json`` says: all that a run needs beside its servers' files to go on."""
+
+    env_steps: int
+    time_s: float
+    """Seconds of training."""
+    written_at: str
+    """ISO 8601, UTC."""
+    muxrl: str | None
+    """Its version."""
+    servers: Mapping[str, SavedServer]
+    num_episodes_begun: Mapping[str, int]
+    """By simulation process: as many seeds are used up."""
+    metrics_bytes: Mapping[str, int]
+    """How long each metrics file was."""
+    tally: Mapping[str, Any]
+    """See `muxrl.orchestrator.runs.tally.Tally.state`."""
+    evaluation_due_at: int | None = None
+    """Env steps; None: none is scheduled."""
+    best_return: float | None = None
+    """Mean return that the checkpoint ``best`` has, if there is one."""
+
+    def write(self, folder: Path) -> None:
+        """Writes it into the folder of a checkpoint.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_json(folder / MANIFEST_FILE, {"format": _FORMAT, **asdict(self)})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Reads it back.
+
+        Raises:
+            CannotResume: it is absent, broken, or of another version.
+        """
+        path = folder / MANIFEST_FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT:
+                raise CannotResume(
+                    f"{path} has the format {content['format']!r}, this muxrl reads {_FORMAT}; was "
+                    "it written by another version?"
+                )
+            known = {f.name: content[f.name] for f in fields(cls)}
+            servers = {s: SavedServer(**server) for s, server in content["servers"].items()}
+            return cls(**{**known, "servers": servers})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CannotResume(f"{path} cannot be read: {error!r}") from error
+
+
+class CheckpointFolder:
+    """The folder ``checkpoints`` of a run.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    # --- write --------------------------------------------------------------------------
+
+    def draft(self, env_steps: int) -> Path:
+        """Makes an empty folder for a checkpoint to grow in; leftovers of others are removed.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        for left in self.path.glob(f"{_HIDDEN}*"):
+            _remove(left)
+        draft = self.path / f"{_HIDDEN}{env_steps}"
+        draft.mkdir(parents=True)
+        return draft
+
+    def commit(self, draft: Path, manifest: Manifest) -> Path:
+        """Completes a draft, moves it to its place, and lets `last` lead there.
+
+        Raises:
+            OSError: the disk is full, or something else is in its place.
+        """
+        manifest.write(draft)
+        _sync(draft)
+        place = self.path / str(manifest.env_steps)
+        if place.exists():  # of the same moment: the run was resumed and ended at once
+            old = place.with_name(f"{_HIDDEN}old-{place.name}")
+            place.rename(old)
+            draft.rename(place)
+            _remove(old)
+        else:
+            draft.rename(place)
+        self.link(LAST, manifest.env_steps)
+        _sync(self.path)
+        return place
+
+    def link(self, name: str, env_steps: int) -> None:
+        """Lets a name lead to a checkpoint from now on.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        link = self.path / f"{_HIDDEN}{name}"
+        _remove(link)
+        link.symlink_to(str(env_steps))
+        link.replace(self.path / name)
+
+    def drop(self, draft: Path) -> None:
+        """Removes a draft that was not completed."""
+        _remove(draft)
+
+    def prune(self, keep_last: int, keep: Collection[int] = ()) -> None:
+        """Deletes all checkpoints but the newest ones and those that a name leads to.
+
+        Args:
+            keep_last: how many.
+            keep: env steps of others to keep.
+        """
+        named = {(self.path / name).resolve() for name in (LAST, BEST)}
+        for env_steps in self.env_steps[keep_last:]:
+            place = self.path / str(env_steps)
+            if env_steps not in keep and place.resolve() not in named:
+                # Without its manifest first, so that what is left of it is no checkpoint.
+                with contextlib.suppress(OSError):
+                    (place / MANIFEST_FILE).unlink()
+                _remove(place)
+
+    # --- read ---------------------------------------------------------------------------
+
+    @property
+    def env_steps(self) -> list[int]:
+        """Those of all checkpoints that are there, newest first."""
+        return sorted(
+            (int(p.parent.name) for p in self.path.glob(f"*/{MANIFEST_FILE}") if _is_place(p)),
+            reverse=True,
+        )
+
+    def find(self, name: str = LAST) -> Path | None:
+        """Returns a checkpoint's folder by name or env steps; None if it is not there."""
+        place = self.path / name
+        if (place / MANIFEST_FILE).is_file():
+            return place
+        if name == LAST and self.env_steps:  # copied without its links
+            return self.path / str(self.env_steps[0])
+        return None
+
+    def names(self, server_id: str) -> list[str]:
+        """Returns what the checkpoints of a server are called."""
+        named = [name for name in (LAST, BEST) if self.find(name)]
+        places = [str(n) for n in self.env_steps if (self.path / str(n) / server_id).is_dir()]
+        return [*places, *named] if places else sorted(self._of_0_1(server_id))
+
+    def of_server(self, server_id: str, name: str = LAST) -> Path | None:
+        """Returns the folder of a server's own checkpoint, in the layout of 0.1, too."""
+        place = self.find(name)
+        if place is not None and (place / server_id).is_dir():
+            return place / server_id
+        return self._of_0_1(server_id).get(name)
+
+    def _of_0_1(self, server_id: str) -> dict[str, Path]:
+        if server_id in (LAST, BEST) or (self.path / server_id / MANIFEST_FILE).exists():
+            return {}
+        return {p.name: p for p in (self.path / server_id).glob("*") if p.is_dir()}
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every file below a folder, by its path from there.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
+
+
+def find_damage(place: Path, manifest: Manifest) -> Iterator[str]:
+    """Yields a sentence for each file of a checkpoint that is missing or not what was written."""
+    for server_id, server in manifest.servers.items():
+        for name, expected in server.files.items():
+            path = place / server_id / name
+            try:
+                found = _sha256(path)
+            except OSError as error:
+                yield f"{path} cannot be read: {error.strerror or error}"
+                continue
+            if found != expected:
+                yield f"{path} is not what was written: its SHA-256 differs from the manifest's"
+
+
+def _is_place(manifest: Path) -> bool:
+    return manifest.parent.name.isdecimal() and not manifest.parent.is_symlink()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)

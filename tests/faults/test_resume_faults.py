@@ -1,0 +1,95 @@
+"""A run of which everything is killed goes on by one command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.faults.started import PATIENCE_S, Started
+from tests.faults.test_launch_faults import small_server
+
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def started() -> Iterator[list[Started]]:
+    commands: list[Started] = []
+    yield commands
+    for command in commands:
+        command.kill()
+
+
+def rows(run: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(row) for row in (run / "metrics" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_a_run_of_which_everything_is_killed_is_resumed(
+    tmp_path: Path, temporary: Path, started: list[Started]
+) -> None:
+    config = {
+        "name": "hurt",
+        "simulation": {
+            "env": "muxrl.experiments.simulations.zero_cost:ZeroCost",
+            "kwargs": {"num_agents": 2, "num_steps": 100},
+            "num_processes": 1,
+        },
+        "servers": {"ppo": small_server("PPO", "agent_0"), "a2c": small_server("A2C", "agent_1")},
+        "stop": {"time_s": 600},
+        "evaluation": {"final_num_episodes": 2},
+        "checkpoint": {"interval_env_steps": 500, "interval_s": None},
+        "metrics_interval_s": 0.2,
+    }
+    path, run = tmp_path / "hurt.yaml", tmp_path / "run"
+    path.write_text(yaml.safe_dump(config))
+
+    def command(*arguments: str) -> Started:
+        started.append(Started.of_command(arguments, f"{tmp_path.name}{len(started)}", temporary))
+        return started[-1]
+
+    first = command("launch", str(path), "--run-dir", str(run), "--no-progress")
+    checkpoints = run / "checkpoints"
+    first.wait_for("two checkpoints", lambda: len(list(checkpoints.glob("*/manifest.json"))) > 2)
+
+    os.kill(first.popen.pid, signal.SIGKILL)
+    first.kill()
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "running"
+    last_written = max(row["env_steps"] for row in rows(run, "joint"))
+    newest = CheckpointFolder(checkpoints).env_steps[0]
+    for left in temporary.glob("muxrl-*"):  # nobody was left to remove Ray's folder
+        shutil.rmtree(left)
+
+    resumed = command(
+        "launch", "--resume", str(run), f"stop.env_steps={last_written + 1_500}", "--no-progress"
+    )
+    assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
+    resumed.assert_nothing_is_left()
+    assert f"resuming at {newest:,} env steps from {checkpoints / str(newest)}" in resumed.output
+
+    joint = rows(run, "joint")
+    assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
+    assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
+    assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [newest]
+    for server_id in ("ppo", "a2c"):
+        records = rows(run, server_id)
+        assert [r["iteration"] for r in records] == list(range(1, len(records) + 1))
+        assert [r["env_steps"] for r in records] == sorted({r["env_steps"] for r in records})
+        assert records[-1]["env_steps"] > last_written
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["num_resumed"]) == ("done", 1)
+    assert f"resumed at {newest:,} env steps" in (run / "summary.md").read_text()
+
+    evaluate = command("evaluate", str(run), "--episodes", "2")
+    assert evaluate.wait(2 * PATIENCE_S) == 0, evaluate.output
+    (result,) = (run / "evaluations").iterdir()
+    servers = json.loads(result.read_text())["servers"]
+    assert servers["ppo"]["checkpoint"] == "checkpoints/last/ppo"

@@ -1,0 +1,125 @@
+"""Checkpoints on disk: whole or absent, found by name, and only so many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator.errors import CannotResume
+from muxrl.orchestrator.records.checkpoints import (
+    BEST,
+    MANIFEST_FILE,
+    CheckpointFolder,
+    Manifest,
+    SavedServer,
+    find_damage,
+    hash_files,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "checkpoints")
+
+
+def write(folder: CheckpointFolder, env_steps: int, content: str = "weights") -> Path:
+    draft = folder.draft(env_steps)
+    file = draft / "ppo" / "deep" / "state.pkl"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    saved = {
+        "ppo": SavedServer("PPO", 3, hash_files(draft / "ppo")),
+        "random": SavedServer("RANDOM"),
+    }
+    manifest = Manifest(
+        env_steps, 1.5, "2026-11-22T00:00:00+00:00", "0.1.0", saved, {"simulation-0": 4},
+        {"ppo.jsonl": 10}, {"env_steps": env_steps}, 2_000, None,
+    )  # fmt: skip
+    return folder.commit(draft, manifest)
+
+
+def test_it_is_read_back_and_undamaged(folder: CheckpointFolder) -> None:
+    place = write(folder, 120)
+    manifest = Manifest.read(place)
+    assert manifest.servers["ppo"].iteration == 3
+    assert set(manifest.servers["ppo"].files) == {"deep/state.pkl"}
+    assert manifest.num_episodes_begun == {"simulation-0": 4}
+    assert list(find_damage(place, manifest)) == []
+    assert folder.of_server("ppo") == folder.path / "last" / "ppo"
+    assert folder.of_server("ppo", "120") == place / "ppo"
+    assert folder.of_server("random") is None
+    assert (folder.path / "last").readlink() == Path("120")  # so that a run can be moved
+
+
+def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
+    place = write(folder, 120)
+    manifest = Manifest.read(place)
+    file = place / "ppo" / "deep" / "state.pkl"
+    file.write_text("weighty")
+    (damage,) = find_damage(place, manifest)
+    assert str(file) in damage
+    assert "SHA-256" in damage
+    file.unlink()
+    (damage,) = find_damage(place, manifest)
+    assert f"{file} cannot be read: No such file" in damage
+
+
+@pytest.mark.parametrize(
+    ("text", "story"),
+    [
+        ("", "cannot be read"),
+        ('{"format": 9}', "format 9, this muxrl reads 1"),
+        ("[]", "TypeError"),
+    ],
+)
+def test_a_broken_manifest_is_refused(folder: CheckpointFolder, text: str, story: str) -> None:
+    place = write(folder, 120)
+    (place / MANIFEST_FILE).write_text(text)
+    with pytest.raises(CannotResume, match=story):
+        Manifest.read(place)
+
+
+def test_a_draft_is_no_checkpoint_and_does_not_stay(folder: CheckpointFolder) -> None:
+    write(folder, 120)
+    draft = folder.draft(200)
+    (draft / "ppo").mkdir()
+    assert folder.env_steps == [120]
+    assert folder.draft(300) != draft
+    assert not draft.exists()
+
+
+def test_the_same_moment_again_takes_the_place(folder: CheckpointFolder) -> None:
+    write(folder, 120, "old")
+    place = write(folder, 120, "new")
+    assert (place / "ppo" / "deep" / "state.pkl").read_text() == "new"
+    assert sorted(p.name for p in folder.path.iterdir()) == ["120", "last"]
+
+
+def test_the_newest_and_the_best_are_kept(folder: CheckpointFolder) -> None:
+    for env_steps in (5, 40, 300, 2_000):
+        write(folder, env_steps)
+        if env_steps == 5:
+            folder.link(BEST, env_steps)
+    folder.prune(2, keep=[40])
+    assert folder.env_steps == [2_000, 300, 40, 5]
+    folder.prune(2)
+    assert folder.env_steps == [2_000, 300, 5]
+    assert folder.names("ppo") == ["2000", "300", "5", "last", "best"]
+    assert folder.of_server("ppo", "best") == folder.path / "best" / "ppo"
+
+
+def test_last_is_found_without_links(folder: CheckpointFolder) -> None:
+    write(folder, 5)
+    write(folder, 40)
+    (folder.path / "last").unlink()  # copied by something that knows none
+    assert folder.of_server("ppo") == folder.path / "40" / "ppo"
+
+
+def test_the_layout_of_0_1_is_found(folder: CheckpointFolder) -> None:
+    for name in ("last", "4000_env_steps"):
+        (folder.path / "ppo" / name).mkdir(parents=True)
+    assert folder.of_server("ppo") == folder.path / "ppo" / "last"
+    assert folder.of_server("ppo", "best") is None
+    assert folder.names("ppo") == ["4000_env_steps", "last"]
+    assert folder.env_steps == []
