@@ -267,7 +267,7 @@ class NetworkTransport(Transport, abc.ABC):
             status = decode_json(self._get("/v1/status", outage.clipped(_ATTEMPT_S)), Status)
         except (Broken, MalformedMessage) as error:
             raise Broken(
-                f"no answer, nor to GET /v1/status ({error}): it hangs or is gone"
+                f"nor does it answer GET /v1/status ({error}): it hangs or is gone"
             ) from None
         if not status.is_waiting_for_learner:
             return False

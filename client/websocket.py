@@ -57,10 +57,10 @@ class _Connection:
                 raise self._protocol.handshake_exc
         except BaseException as error:
             self._socket.close()
-            if isinstance(error, InvalidHandshake | TimeoutError) and not isinstance(
-                error, InvalidStatus
-            ):
-                raise Broken(f"no connection: {reason(error)}") from None
+            if isinstance(error, TimeoutError):
+                raise Broken("it takes connections and does not answer: it hangs") from None
+            if isinstance(error, InvalidHandshake) and not isinstance(error, InvalidStatus):
+                raise Broken(f"no connection: {error}") from None
             raise
         self._protocol.events_received()  # discards the response to the handshake
 
