@@ -191,15 +191,15 @@ class NetworkTransport(Transport, abc.ABC):
         if self._is_answer_due:  # a Ctrl-C, say; it is not to be taken for the next one
             self._drop()
         self._items = items
-        self._frame = self._encode(Batch(list(items)))
-        if self._spec is not None and 0 < self._spec.max_message_bytes < len(self._frame):
+        self._frame = frame = self._encode(Batch(list(items)))
+        if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
             # The server would close the connection, and its reason could be lost.
-            self._refusals = [_too_large(item, len(self._frame), self._spec) for item in items]
+            self._refusals = [_too_large(item, len(frame), self._spec) for item in items]
             return
         self._is_answer_due = True
         self._sent_at = time.monotonic()
         try:
-            self._post(self._frame, self._silence_s)
+            self._post(frame, self._silence_s)
         except Broken:
             self._drop()  # `receive` tries again, when all servers have their messages
 
@@ -208,11 +208,15 @@ class NetworkTransport(Transport, abc.ABC):
             refusals, self._refusals = self._refusals, []
             return refusals
         try:
-            replies = self._read(self._await(self._silence_s))
+            replies = decode_batch_reply(self._await(self._silence_s)).replies
         except (Broken, TimeoutError) as error:
             replies = self._recover(error, patience_s)
-        if any(type(reply) is Refused for reply in replies) and self._is_ending(replies):
-            replies = self._recover(Broken("it is stopping"), patience_s, replies)
+        except MalformedMessage as error:
+            raise self._unreadable(error) from None
+        for reply in replies:
+            if type(reply) is Refused and self._is_ending(replies):
+                replies = self._recover(Broken("it is stopping"), patience_s, replies)
+                break
         self._is_answer_due = False
         return replies
 
@@ -244,10 +248,12 @@ class NetworkTransport(Transport, abc.ABC):
                     self._pause(outage, trouble)
                     self._drop()
                     self._post(self._frame, outage.clipped(_ATTEMPT_S))
-                replies = self._read(self._await(outage.clipped(self._silence_s)))
+                replies = decode_batch_reply(self._await(outage.clipped(self._silence_s))).replies
             except (Broken, TimeoutError) as error:
                 trouble = error
                 continue
+            except MalformedMessage as error:
+                raise self._unreadable(error) from None
             # What the old process answered counts: a new one does not know the episodes.
             heard = replies if heard is None else _latest(heard, replies)
             if not self._is_ending(heard):
@@ -308,12 +314,6 @@ class NetworkTransport(Transport, abc.ABC):
 
     # --- reading ------------------------------------------------------------------------
 
-    def _read(self, answer: bytes | str) -> list[AnyReply]:
-        try:
-            return decode_batch_reply(answer).replies
-        except MalformedMessage as error:
-            raise self._unavailable(f"its answer cannot be read: {error}") from None
-
     def _is_ending(self, replies: Sequence[AnyReply]) -> bool:
         """Whether the server starts no episodes any more, but another process may soon."""
         return len(replies) == len(self._items) and any(
@@ -360,6 +360,9 @@ class NetworkTransport(Transport, abc.ABC):
         if self._spec is None:
             return f"server at {self._url}"
         return f"server {self._spec.server_id!r} ({self._url})"
+
+    def _unreadable(self, error: MalformedMessage) -> ServerUnavailable:
+        return self._unavailable(f"its answer cannot be read: {error}")
 
     def _unavailable(self, story: str) -> ServerUnavailable:
         return ServerUnavailable(f"{self._name}: {story}", server_id=self._server_id)

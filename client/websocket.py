@@ -67,7 +67,8 @@ class _Connection:
     def send(self, data: bytes, timeout_s: float) -> None:
         if self._protocol.state is not State.OPEN:
             raise Broken("it is closing")
-        self._set_timeout(timeout_s + len(data) // _SLOWEST_BYTES_PER_S)
+        if len(data) > _SLOWEST_BYTES_PER_S:
+            self._set_timeout(timeout_s + len(data) // _SLOWEST_BYTES_PER_S)
         self._protocol.send_binary(data)
         self._flush()
 
@@ -78,11 +79,14 @@ class _Connection:
             TimeoutError: nothing came for so long.
             Broken: the connection is gone.
         """
-        self._set_timeout(timeout_s)
+        if timeout_s != self._timeout_s:
+            self._set_timeout(timeout_s)
         while True:
             for event in self._protocol.events_received():
                 if not isinstance(event, Frame) or event.opcode not in _DATA:
                     continue
+                if event.opcode is Opcode.BINARY and event.fin:
+                    return bytes(event.data)
                 if event.opcode is not Opcode.CONT:
                     self._is_text = event.opcode is Opcode.TEXT
                 self._parts.append(bytes(event.data))
@@ -103,9 +107,8 @@ class _Connection:
         self._socket.close()
 
     def _set_timeout(self, timeout_s: float) -> None:
-        if timeout_s != self._timeout_s:  # a system call each time
-            self._socket.settimeout(timeout_s)
-            self._timeout_s = timeout_s
+        self._socket.settimeout(timeout_s)  # a system call
+        self._timeout_s = timeout_s
 
     def _read(self) -> None:
         try:

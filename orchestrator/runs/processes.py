@@ -177,6 +177,7 @@ class SimulationProcess:
     def stop(self) -> None:
         """Lets `run` return after the current step."""
         self._should_stop.set()
+        self._client.give_up()
 
 
 def first_seeds(seed: int, num_envs: int) -> Iterator[int | None]:
