@@ -212,6 +212,7 @@ class SimulationProcess:
     def stop(self) -> None:
         """Lets `run` return after the current step."""
         self._should_stop.set()
+        self._client.give_up()
 
 
 class EpisodeSeeds(Iterator[int]):
