@@ -18,7 +18,7 @@ from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import advantages_of
-from muxrl.servers.algorithms.on_policy.minibatches import Minibatches
+from muxrl.servers.algorithms.on_policy.learner import Minibatches
 from muxrl.servers.algorithms.ppo import PPOConfig
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
