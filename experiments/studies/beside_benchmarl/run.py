@@ -35,8 +35,7 @@ SETTINGS = {
     "default": ("muxrl", "benchmarl"),
     "matched": ("muxrl", "benchmarl", "benchmarl_two_layer"),
 }
-SIDES = SETTINGS["matched"]
-_SIDE_NAMES = {
+SIDES = {
     "muxrl": "muxrl",
     "benchmarl": "BenchMARL",
     "benchmarl_two_layer": "BenchMARL, two-layer hypernetworks",
@@ -138,7 +137,7 @@ def report(folder: Path, out: Path) -> str:
                 label,
                 {
                     name: [[(p[key], p["return_mean"]) for p in r["points"]] for r in sides[side]]
-                    for side, name in _SIDE_NAMES.items()
+                    for side, name in SIDES.items()
                     if side in sides
                 },
                 {"random": random_return},
@@ -158,11 +157,11 @@ def _table(runs: Runs) -> str:
         "|---|---|---|---:|---:|---:|---:|",
     ]
     for setting, sides in sorted(runs.items()):
-        for side in filter(sides.__contains__, _SIDE_NAMES):
+        for side in filter(sides.__contains__, SIDES):
             last = [run["points"][-1] for run in sides[side]]
             returns = [point["return_mean"] for point in last]
             rows.append(
-                f"| {setting} | {_SIDE_NAMES[side]} | {', '.join(f'{r:.2f}' for r in returns)} "
+                f"| {setting} | {SIDES[side]} | {', '.join(f'{r:.2f}' for r in returns)} "
                 f"| {fmean(returns):.2f} "
                 f"| {fmean(run['num_updates'] for run in sides[side]):,.0f} "
                 f"| {_seconds(last, 'wall_s')} | {_seconds(last, 'processor_s')} |"

@@ -27,7 +27,7 @@ from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, mask_logits
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, check_maskable, mask_logits
 from muxrl.servers.numpy_mlp import is_pi_of_encoder
 
 STATE = "state"
@@ -54,11 +54,8 @@ class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
                 "MAPPO has no recurrent networks, use_lstm must be false: its critic would need "
                 "the history of the state, which is not recorded; use QMIX (agent: gru) or PPO"
             )
-        if ACTION_MASK in sizes and not isinstance(self.action_space, spaces.Discrete):
-            raise ValueError(
-                f"an action mask says which of n actions are available, but the action space is "
-                f"{self.action_space}; it must be Discrete"
-            )
+        if ACTION_MASK in sizes:
+            check_maskable(self.action_space)
         self.actor_keys: tuple[str, ...] = (OBS,)
         if config["obs_agent_id"] and AGENT_ID in sizes:
             self.actor_keys += (AGENT_ID,)

@@ -9,7 +9,6 @@ project's own add up in `actor_critic_loss`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +38,13 @@ class Minibatch:
     policy_batches: dict[str, dict[str, Any]]
 
 
-class Minibatches:
+def minibatches(
+    batches: Mapping[str, Mapping[str, Any]],
+    *,
+    size: int | None,
+    num_epochs: int,
+    should_shuffle: bool,
+) -> Iterator[Minibatch]:
     """Goes over each module's columns `num_epochs` times, in minibatches of about the same size.
 
     An epoch of n transitions has ``ceil(n / size)`` minibatches whose sizes differ by one at most,
@@ -52,42 +57,22 @@ class Minibatches:
         num_epochs: passes over the module that has most transitions.
         should_shuffle: whether each pass draws its minibatches at random.
     """
+    lengths = {m: len(tree.flatten(batch)[0]) for m, batch in batches.items()}
+    num_parts = {m: 1 if size is None else -(-n // size) for m, n in lengths.items()}
 
-    def __init__(
-        self,
-        batches: Mapping[str, Mapping[str, Any]],
-        *,
-        size: int | None,
-        num_epochs: int,
-        should_shuffle: bool,
-    ) -> None:
-        self._batches = batches
-        self._size = size
-        self._should_shuffle = should_shuffle
-        self._lengths = {m: len(tree.flatten(batch)[0]) for m, batch in batches.items()}
-        self._num = num_epochs * max(map(self._num_parts, self._lengths.values()))
-
-    def _num_parts(self, length: int) -> int:
-        return 1 if self._size is None else -(-length // self._size)
-
-    def __len__(self) -> int:
-        return self._num
-
-    def __iter__(self) -> Iterator[Minibatch]:
-        parts = {module_id: self._cycle(module_id) for module_id in self._batches}
-        for _ in range(self._num):
-            yield Minibatch({module_id: next(mine) for module_id, mine in parts.items()})
-
-    def _cycle(self, module_id: str) -> Iterator[dict[str, Any]]:
-        batch, length = dict(self._batches[module_id]), self._lengths[module_id]
-        num_parts = self._num_parts(length)
+    def cycle(module_id: str) -> Iterator[dict[str, Any]]:
+        batch, length = dict(batches[module_id]), lengths[module_id]
         while True:
-            if num_parts == 1:
+            if num_parts[module_id] == 1:
                 yield batch
                 continue
-            order = torch.randperm(length) if self._should_shuffle else torch.arange(length)
-            for part in order.tensor_split(num_parts):
+            order = torch.randperm(length) if should_shuffle else torch.arange(length)
+            for part in order.tensor_split(num_parts[module_id]):
                 yield _at(batch, part)
+
+    parts = {module_id: cycle(module_id) for module_id in batches}
+    for _ in range(num_epochs * max(num_parts.values())):
+        yield Minibatch({module_id: next(mine) for module_id, mine in parts.items()})
 
 
 def _at(batch: dict[str, Any], rows: Tensor) -> dict[str, Any]:
@@ -165,7 +150,7 @@ class LeanUpdate(TorchLearner):
         for _ in range(num_epochs):
             super()._log_steps_trained_metrics(batch)
         super()._log_metrics(batch)
-        return Minibatches(
+        return minibatches(
             batch.policy_batches,
             size=minibatch_size,
             num_epochs=num_epochs,
@@ -193,7 +178,7 @@ class LeanUpdate(TorchLearner):
         """RLlib's, but checks all gradients for NaN at once; RLlib checks each of them twice."""
         gradients = [gradient for gradient in gradients_dict.values() if gradient is not None]
         is_usual = self._grad_scalers is None and self._lr_scheduler_classes is None
-        if not (is_usual and gradients and _is_finite(gradients)):
+        if not (is_usual and gradients and torch.nn.utils.get_total_norm(gradients).isfinite()):
             super().apply_gradients(gradients_dict)
             return
         for parameter_id, gradient in gradients_dict.items():
@@ -208,10 +193,6 @@ class _Unwatched:
 
     def observe(self, value: float) -> None:
         pass
-
-
-def _is_finite(gradients: list[Tensor]) -> bool:
-    return math.isfinite(float(torch.nn.utils.get_total_norm(gradients)))
 
 
 def advantages_of_own_actions(batch: dict[str, Any]) -> Tensor:
