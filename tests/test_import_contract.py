@@ -61,16 +61,22 @@ def test_a_layer_knows_only_those_below_it(layer: str) -> None:
 def test_a_server_names_no_algorithm() -> None:
     """What an algorithm needs of its server comes with its entry, found by the registry."""
     algorithms = ROOT / "servers" / "algorithms"
-    folders = [f"{name_of(path)}." for path in algorithms.glob("*/__init__.py")]
-    assert folders
+    shared = {"action_masks", "entry", "networks", "registry", "settings"}
+    their_own = [
+        f"{name_of(path)}."
+        for path in (*algorithms.glob("*/__init__.py"), *algorithms.glob("[!_]*.py"))
+        if path.stem not in shared
+    ]
+    assert "muxrl.servers.algorithms.a2c." in their_own
+    assert "muxrl.servers.algorithms.qmix." in their_own
     found = [
         f"{path.relative_to(ROOT)}:{line} imports {module}"
         for path in modules_of("servers")
         if algorithms not in path.parents
         for line, module, names in imports(path)
         for imported in (module, *(f"{module}.{name}" for name in names))
-        for folder in folders
-        if f"{imported}.".startswith(folder)
+        for algorithm in their_own
+        if f"{imported}.".startswith(algorithm)
     ]
     assert not found
 

@@ -49,6 +49,15 @@ def has_action_mask(observation_space: spaces.Space | None) -> bool:
     return isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
 
 
+def check_maskable(action_space: spaces.Space) -> None:
+    """Raises `ValueError` unless actions of this space can be masked."""
+    if not isinstance(action_space, spaces.Discrete):
+        raise ValueError(
+            f"an action mask says which of n actions are available, but the action space is "
+            f"{action_space}; it must be Discrete"
+        )
+
+
 class MaskablePPOCatalog(PPOCatalog):
     """RLlib's catalog, for the observation without its mask."""
 
@@ -76,11 +85,8 @@ class MaskablePPOTorchRLModule(DefaultPPOTorchRLModule):
 
     def setup(self) -> None:
         is_masked = has_action_mask(self.observation_space)
-        if is_masked and not isinstance(self.action_space, spaces.Discrete):
-            raise ValueError(
-                f"an action mask says which of n actions are available, but the action space is "
-                f"{self.action_space}; it must be Discrete"
-            )
+        if is_masked:
+            check_maskable(self.action_space)
         self.acting_keys: tuple[str, ...] | None = (OBS, ACTION_MASK) if is_masked else None
         super().setup()
 

@@ -1,6 +1,6 @@
 """The algorithms that a policy server can train, by name.
 
-A new algorithm is one more entry in `ALGORITHMS`, and the folder that it comes from.
+A new algorithm is one more entry in `ALGORITHMS`, and the file or folder that it comes from.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping
 import gymnasium
 
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.servers.algorithms.a2c.entry import A2C
+from muxrl.servers.algorithms.a2c import A2C_ENTRY
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.impala.entry import APPO, IMPALA
-from muxrl.servers.algorithms.mappo.entry import MAPPO
-from muxrl.servers.algorithms.off_policy.entry import DQN, SAC
-from muxrl.servers.algorithms.ppo.entry import PPO
-from muxrl.servers.algorithms.qmix.entry import IQL, QMIX, VDN
+from muxrl.servers.algorithms.impala import APPO_ENTRY, IMPALA_ENTRY
+from muxrl.servers.algorithms.mappo.mappo import MAPPO_ENTRY
+from muxrl.servers.algorithms.off_policy.dqn_and_sac import DQN_ENTRY, SAC_ENTRY
+from muxrl.servers.algorithms.ppo import PPO_ENTRY
+from muxrl.servers.algorithms.qmix.entry import IQL_ENTRY, QMIX_ENTRY, VDN_ENTRY
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.fixed_policies.names import FIXED_NAMES
 from muxrl.servers.seating import Seating
@@ -24,10 +24,10 @@ from muxrl.servers.seating import Seating
 __all__ = ["ALGORITHMS", "AlgorithmEntry", "AlgorithmProblem", "get_algorithm", "seating_of"]
 
 ALGORITHMS: tuple[AlgorithmEntry, ...] = (
-    *(PPO, A2C, MAPPO),
-    *(DQN, SAC),
-    *(IMPALA, APPO),
-    *(QMIX, VDN, IQL),
+    *(PPO_ENTRY, A2C_ENTRY, MAPPO_ENTRY),
+    *(DQN_ENTRY, SAC_ENTRY),
+    *(IMPALA_ENTRY, APPO_ENTRY),
+    *(QMIX_ENTRY, VDN_ENTRY, IQL_ENTRY),
 )
 
 # RLlib's that a server has no use for, with the reason.

@@ -130,6 +130,15 @@ class TrainingSettings:
         return f"{algorithm} has no setting {name!r}{suggestion(name, known)}"
 
 
+def set_given(config: AlgorithmConfig, arguments: Mapping[str, Any]) -> None:
+    """Sets those of `arguments`, which are the ``locals()`` of `training()`, that were given."""
+    from ray.rllib.algorithms.algorithm_config import NotProvided
+
+    for name, value in arguments.items():
+        if name not in ("self", "kwargs", "__class__") and value is not NotProvided:
+            setattr(config, name, value)
+
+
 def suggestion(name: str, known: Collection[str]) -> str:
     """Returns the end of a refusal: known names like `name`, or all of them if none is."""
     return did_you_mean(name, known, most=3) or f"; known: {', '.join(sorted(known))}"

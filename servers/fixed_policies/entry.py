@@ -17,6 +17,7 @@ from muxrl.servers.fixed_policies.names import FROZEN, RANDOM, SCRIPTED
 
 if TYPE_CHECKING:
     from muxrl.servers.fixed_policies.policies import FixedPolicies
+    from muxrl.servers.policies import Acting
     from muxrl.servers.seating import Seating
 
 
@@ -81,9 +82,15 @@ class FixedAlgorithm(ABC):
         """Yields a sentence for each reason why it cannot act for a plan's agents."""
         yield from ()
 
-    @abstractmethod
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        """Returns what acts on a server; only for a plan without problems."""
+        """Returns what serves a plan's agents; only for a plan without problems."""
+        from muxrl.servers.fixed_policies.policies import FixedPolicies
+
+        return FixedPolicies(plan, self.seating.make_seats(plan), self.make_acting(plan))
+
+    @abstractmethod
+    def make_acting(self, plan: ServerPlan) -> Acting:
+        """Returns what chooses the actions."""
 
 
 class RandomAlgorithm(FixedAlgorithm):
@@ -92,46 +99,40 @@ class RandomAlgorithm(FixedAlgorithm):
     name = RANDOM
     summary = "uniform over the available actions"
 
-    def make(self, plan: ServerPlan) -> FixedPolicies:
-        from muxrl.servers.fixed_policies.plain import PlainActing
-        from muxrl.servers.fixed_policies.policies import FixedPolicies
-        from muxrl.servers.fixed_policies.uniform import Uniform
+    def make_acting(self, plan: ServerPlan) -> Acting:
+        from muxrl.servers.fixed_policies.plain import PlainActing, uniform
 
-        acting = PlainActing(plan, Uniform(plan))
-        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
+        return PlainActing(plan, uniform(plan))
 
 
 class ScriptedAlgorithm(FixedAlgorithm):
-    """A function of the user's decides; see `muxrl.servers.fixed_policies.scripted`."""
+    """A function of the user's decides; see `muxrl.servers.fixed_policies.plain.scripted`."""
 
     name = SCRIPTED
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
     def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-        from muxrl.servers.fixed_policies.scripted import find_script
+        from muxrl.servers.fixed_policies.plain import find_script
 
         super().__init__(settings, model)
         find_script(self.settings["policy"])
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
-        from muxrl.servers.fixed_policies.scripted import Script
+        from muxrl.servers.fixed_policies.plain import scripted
 
-        script = Script(plan, self.settings)
+        make_policy = scripted(plan, self.settings)
         for agent_id in plan.agents:
             try:
-                script(agent_id, 0)
+                make_policy(agent_id, 0)
             except AlgorithmProblem as error:
                 yield str(error)
                 return  # the others' would be the same
 
-    def make(self, plan: ServerPlan) -> FixedPolicies:
-        from muxrl.servers.fixed_policies.plain import PlainActing
-        from muxrl.servers.fixed_policies.policies import FixedPolicies
-        from muxrl.servers.fixed_policies.scripted import Script
+    def make_acting(self, plan: ServerPlan) -> Acting:
+        from muxrl.servers.fixed_policies.plain import PlainActing, scripted
 
-        acting = PlainActing(plan, Script(plan, self.settings))
-        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
+        return PlainActing(plan, scripted(plan, self.settings))
 
 
 class FrozenAlgorithm(FixedAlgorithm):
@@ -167,12 +168,10 @@ class FrozenAlgorithm(FixedAlgorithm):
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         return self._modules.find_problems(plan)
 
-    def make(self, plan: ServerPlan) -> FixedPolicies:
+    def make_acting(self, plan: ServerPlan) -> Acting:
         from muxrl.servers.fixed_policies.frozen import FrozenActing
-        from muxrl.servers.fixed_policies.policies import FixedPolicies
 
-        acting = FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
-        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
+        return FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
 
 
 FIXED: tuple[type[FixedAlgorithm], ...] = (RandomAlgorithm, ScriptedAlgorithm, FrozenAlgorithm)

@@ -1,20 +1,24 @@
 """Policies that are plain functions, from the simulation's observations to its actions.
 
 Nothing is flattened, normalised or stacked between, as it is for networks. Each agent has a
-new policy in each episode, so that what a policy remembers ends with its episode.
+new policy in each episode, so that what a policy remembers ends with its episode. Either all
+available actions are equally likely (`uniform`), or a user's function decides (`scripted`).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from muxrl.protocol.spaces import Box, bounds
-from muxrl.protocol.values import available_actions, conform
+from muxrl.protocol.values import available_actions, conform, sample_action
+from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.spaces import to_gymnasium
@@ -23,6 +27,8 @@ Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""
 MakePolicy = Callable[[str, int], Policy]
 """From an agent's id and a seed to the agent's policy for one episode."""
+
+EXAMPLE = "my_package.my_module:make_policy"
 
 _BOUND_TOLERANCE = 1e-5
 """By how much an action may exceed a Box's bounds, which float32 cannot always represent."""
@@ -124,3 +130,79 @@ class PlainActing:
                 f"the policy of agent {agent_id!r} gave no action of its space at t={t}: {error}"
             ) from None
         return action
+
+
+def uniform(plan: ServerPlan) -> MakePolicy:
+    """Returns what makes the random policies of a server's agents."""
+
+    def make(agent_id: str, seed: int) -> Policy:
+        space, rng = plan.agents[agent_id].action_space, np.random.default_rng(seed)
+        return lambda observation: sample_action(space, observation, rng)
+
+    return make
+
+
+def scripted(plan: ServerPlan, settings: Mapping[str, Any]) -> MakePolicy:
+    """Returns what makes a user's own policies for a server's agents.
+
+    ``settings.policy`` names a callable that makes a policy for one agent in one episode,
+
+        make(agent_id, observation_space, action_space, seed, **kwargs) -> policy
+        policy(observation) -> action
+
+    with Gymnasium's spaces, a new seed for every episode, and ``settings.kwargs``. The policy is
+    called once for each step at which its agent acts, with the observation as the simulation sent
+    it (a Dict observation with its ``action_mask``), and returns an action of the action space. It
+    lives as long as the episode. Many episodes may be open at a time, each with its own policies.
+
+    Raises:
+        AlgorithmProblem: see `find_script`; or, for one agent, the callable raised, or what it
+            returned is not callable.
+    """
+    path, kwargs = settings["policy"], dict(settings["kwargs"])
+    script = find_script(path)
+    spaces = {
+        agent_id: (to_gymnasium(agent.observation_space), to_gymnasium(agent.action_space))
+        for agent_id, agent in plan.agents.items()
+    }
+
+    def make(agent_id: str, seed: int) -> Policy:
+        try:
+            policy = script(agent_id, *spaces[agent_id], seed, **kwargs)
+        except Exception as error:  # the user's code may raise anything
+            raise AlgorithmProblem(
+                f"policy {path!r} could not be made for agent {agent_id!r}: "
+                f"{type(error).__name__}: {error}; it is called with (agent_id, "
+                "observation_space, action_space, seed, **kwargs)"
+            ) from error
+        if not callable(policy):
+            raise AlgorithmProblem(
+                f"policy {path!r} made {_kind_of(policy)} for agent {agent_id!r}; expected "
+                "something to call with an observation, that returns an action"
+            )
+        return policy
+
+    return make
+
+
+def find_script(path: str) -> Callable[..., Any]:
+    """Returns the callable at "package.module:callable".
+
+    Raises:
+        AlgorithmProblem: it cannot be imported, or is not callable.
+    """
+    if not isinstance(path, str) or not path:
+        raise AlgorithmProblem(
+            f"SCRIPTED needs the setting 'policy', an import path such as {EXAMPLE!r}"
+        )
+    try:
+        found = import_by_name(path, EXAMPLE)
+    except CannotImport as error:
+        raise AlgorithmProblem(f"policy {error}") from error
+    if not callable(found) or inspect.ismodule(found):
+        raise AlgorithmProblem(f"policy {path!r} is {_kind_of(found)}, nothing that can be called")
+    return found
+
+
+def _kind_of(value: Any) -> str:
+    return "None" if value is None else f"an object of {type(value).__name__}"

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from muxrl.experiments.simulations.matrix_game import Game, oracle_return, payoffs_of
-from muxrl.experiments.studies.matrix_games.best_fits import additive_fit, monotonic_fits
-from muxrl.experiments.studies.matrix_games.cases import GAMES
+from muxrl.experiments.studies.matrix_games.cases import GAMES, additive_fit, monotonic_fits
 
 
 @pytest.mark.parametrize(("game", "k", "best_fit"), GAMES.values(), ids=GAMES)

@@ -14,7 +14,7 @@ import pytest
 
 from muxrl.experiments import studies
 from muxrl.experiments.simulations import cue_game
-from muxrl.experiments.studies.beside_benchmarl.report import report
+from muxrl.experiments.studies.beside_benchmarl.run import report
 from muxrl.experiments.studies.case_table import (
     Case,
     CaseTable,

@@ -18,9 +18,12 @@ import subprocess
 import sys
 import time
 import venv
+from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +35,19 @@ SETTINGS = {
     "default": ("muxrl", "benchmarl"),
     "matched": ("muxrl", "benchmarl", "benchmarl_two_layer"),
 }
-SIDES = SETTINGS["matched"]
+SIDES = {
+    "muxrl": "muxrl",
+    "benchmarl": "BenchMARL",
+    "benchmarl_two_layer": "BenchMARL, two-layer hypernetworks",
+}
+_AXES = {
+    "env_steps": "env steps",
+    "wall_s": "wall time of training, s",
+    "processor_s": "processor time of training, s",
+}
+
+Runs = dict[str, dict[str, list[dict[str, Any]]]]
+"""By setting, by side, ordered by seed."""
 # One command with torch's exact pin: left open, pip may choose a CUDA build.
 PACKAGES = (
     "torch==2.13.0",
@@ -99,6 +114,65 @@ def measure_random(out: Path) -> None:
     (out / "random.json").write_text(json.dumps({"return_mean": float(returns.mean())}) + "\n")
 
 
+def report(folder: Path, out: Path) -> str:
+    """Draws `learning.png` into `out` and returns a Markdown table.
+
+    Raises:
+        OSError: a folder cannot be read or written to.
+        ValueError: there is no run in it.
+    """
+    from muxrl.experiments.studies.pictures import Panel, draw_curves
+
+    runs: Runs = defaultdict(lambda: defaultdict(list))
+    for path in sorted(folder.glob("*_*_[0-9]*.json")):
+        run = json.loads(path.read_text())
+        runs[run["setting"]][run["side"]].append(run)
+    if not runs:
+        raise ValueError(f"{folder} holds no run; was `turns` given another folder?")
+    random_return = json.loads((folder / "random.json").read_text())["return_mean"]
+    rows = [
+        [
+            Panel(
+                f"{setting} settings",
+                label,
+                {
+                    name: [[(p[key], p["return_mean"]) for p in r["points"]] for r in sides[side]]
+                    for side, name in SIDES.items()
+                    if side in sides
+                },
+                {"random": random_return},
+                "return per agent",
+            )
+            for key, label in _AXES.items()
+        ]
+        for setting, sides in sorted(runs.items())
+    ]
+    draw_curves(rows, "Return of 50 greedy episodes", out / "learning.png")
+    return f"{_table(runs)}\n\nrandom {random_return:.2f}\n"
+
+
+def _table(runs: Runs) -> str:
+    rows = [
+        "| setting | side | last return, by seed | mean | updates | wall s | processor s |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    for setting, sides in sorted(runs.items()):
+        for side in filter(sides.__contains__, SIDES):
+            last = [run["points"][-1] for run in sides[side]]
+            returns = [point["return_mean"] for point in last]
+            rows.append(
+                f"| {setting} | {SIDES[side]} | {', '.join(f'{r:.2f}' for r in returns)} "
+                f"| {fmean(returns):.2f} "
+                f"| {fmean(run['num_updates'] for run in sides[side]):,.0f} "
+                f"| {_seconds(last, 'wall_s')} | {_seconds(last, 'processor_s')} |"
+            )
+    return "\n".join(rows)
+
+
+def _seconds(points: list[dict[str, float]], key: str) -> str:
+    return ", ".join(f"{point[key]:.0f}" for point in points)
+
+
 def _python(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
@@ -132,8 +206,6 @@ def main() -> None:
         measure_random(args.out)
         turns(args.beside, args.settings, args.seeds, args.env_steps, args.out)
     else:
-        from muxrl.experiments.studies.beside_benchmarl.report import report
-
         print(report(args.folder, args.out or args.folder))
 
 

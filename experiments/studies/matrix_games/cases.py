@@ -1,9 +1,76 @@
-"""Climbing and penalty: games whose optimum no mixer can fit. See README.md."""
+"""Climbing and penalty: games whose optimum no mixer can fit. See README.md.
+
+What a team can learn at best under uniform exploration are the greedy actions of the best
+least-squares fit to the payoff table, ``[agent_0's action, agent_1's action]`` with equally
+frequent cells, for each family of values:
+
+- independent learners fit the mean of their row or column,
+- VDN fits a sum, row effect plus column effect; its greedy actions are the same,
+- QMIX fits a table that rises along some order of the rows and some order of the columns (Rashid
+  et al. 2018, equation 5). For given orders that is isotonic regression, a projection onto a cone,
+  solved by its dual with non-negative least squares; all orders are tried.
+
+QMIX's family here is the whole monotonic one, of which a network reaches a part, and descent may
+end in the best fit of other orders than the best.
+"""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
 from muxrl.experiments.simulations.matrix_game import Game, oracle_return, random_return
 from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, main
+
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted table's greedy joint action, what that action really pays, and the squared error."""
+
+    actions: tuple[int, int]
+    payoff: float
+    squared_error: float
+
+
+def additive_fit(payoffs: Table) -> Fit:
+    """Returns VDN's fit, whose greedy actions independent learners choose, too."""
+    rows, columns = payoffs.mean(1, keepdims=True), payoffs.mean(0, keepdims=True)
+    fitted = rows + columns - payoffs.mean()
+    actions = int(rows.argmax()), int(columns.argmax())
+    return Fit(actions, float(payoffs[actions]), float(((fitted - payoffs) ** 2).sum()))
+
+
+def monotonic_fits(payoffs: Table) -> list[Fit]:
+    """Returns QMIX's fits, the best first: one for each joint action that can be the greatest."""
+    num_rows, num_columns = payoffs.shape
+    best: dict[tuple[int, int], Fit] = {}
+    for rows in itertools.permutations(range(num_rows)):
+        for columns in itertools.permutations(range(num_columns)):
+            error = _isotonic_error(payoffs[np.ix_(rows, columns)])
+            actions = rows[-1], columns[-1]
+            if actions not in best or error < best[actions].squared_error:
+                best[actions] = Fit(actions, float(payoffs[actions]), error)
+    return sorted(best.values(), key=lambda fit: fit.squared_error)
+
+
+def _isotonic_error(table: Table) -> float:
+    """Returns the squared distance of a table to the nearest one that rises along both axes."""
+    at = np.arange(table.size).reshape(table.shape)
+    lower = np.concatenate([at[:-1].ravel(), at[:, :-1].ravel()])
+    upper = np.concatenate([at[1:].ravel(), at[:, 1:].ravel()])
+    rise = np.zeros((len(lower), table.size))
+    rise[np.arange(len(lower)), lower] = -1.0
+    rise[np.arange(len(lower)), upper] = 1.0
+    # min |x - y|^2 with rise x >= 0: x = y + rise' m, where m >= 0 makes |y + rise' m| least.
+    multipliers, _ = nnls(rise.T, -table.ravel())
+    return float(((rise.T @ multipliers) ** 2).sum())
+
 
 ALGORITHMS = ("QMIX", "VDN", "IQL")
 GAMES: dict[str, tuple[Game, float, float]] = {
@@ -12,7 +79,7 @@ GAMES: dict[str, tuple[Game, float, float]] = {
     "penalty_25": ("penalty", -25.0, 2.0),
 }
 """Game, its k, and what the best least-squares fit of each algorithm's family earns, which
-`best_fits` works out."""
+`additive_fit` and `monotonic_fits` work out."""
 
 TABLE = CaseTable(
     {

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import gymnasium
 import msgspec
-import numpy as np
 
 from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
@@ -160,7 +159,7 @@ class StateView:
         return joined
 
 
-class CentralSeat:
+class CentralSeat(SoloSeat):
     """One agent with its view of the state; recorded as described in this module's docstring.
 
     Args:
@@ -175,35 +174,31 @@ class CentralSeat:
     ) -> None:
         agent = plan.agents[agent_id]
         space, state_space = split_state(agent.observation_space)
-        self._observes_state = state_space is not None
-        self._alone = SoloSeat(
+        super().__init__(
             agent_id,
             dataclasses.replace(agent, observation_space=space),
             follows_mask=follows_mask,
         )
+        self._observes_state = state_space is not None
         self._view = view
         self._is_in_group = agent.group is not None
         self._reward_rule = plan.team_reward
-        self.seat_id = agent_id
-        self.policy_id = agent.policy_id
         # A seat ends when all of its members do: in a group, when the team ends.
         self.members = view.members if self._is_in_group else (agent_id,)
-        self.action_space = self._alone.action_space
-        own = self._alone.observation_space
+        own = self.observation_space
         parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {OBS: own}
-        self._has_mask = ACTION_MASK in parts
         self._agent_id = np.eye(len(view.members), dtype=np.float32)[view.members.index(agent_id)]
         parts[STATE] = _box(-np.inf, np.inf, view.size)
         parts[AGENT_ID] = _box(0.0, 1.0, len(view.members))
         if self._is_in_group:
             parts[ALIVE] = _box(0.0, 1.0, 1)
-        self.observation_space: gymnasium.Space = gymnasium.spaces.Dict(parts)
+        self.observation_space = gymnasium.spaces.Dict(parts)
         self._nothing_seen = {
             OBS: np.zeros(parts[OBS].shape or (), np.float32),
             AGENT_ID: self._agent_id,
             ALIVE: np.zeros(1, np.float32),
         }
-        if self._has_mask:
+        if self._is_masked:
             # Has no effect, but the distribution needs an action to draw.
             self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape or (), np.float32)
         self._no_state = np.zeros(view.size, np.float32)
@@ -214,10 +209,10 @@ class CentralSeat:
         if value is not None:
             if self._observes_state:  # the actor must not see the state
                 value = without_state(value)
-            own = self._alone.observe(
+            own = super().observe(
                 msgspec.structs.replace(step_view, observations={self.seat_id: value}), record
             )
-            seen = dict(own) if self._has_mask else {OBS: own}
+            seen = dict(own) if self._is_masked else {OBS: own}
             seen[STATE] = self._view.read(step_view)
             seen[AGENT_ID] = self._agent_id
             if self._is_in_group:
@@ -232,18 +227,12 @@ class CentralSeat:
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         if not self._is_in_group:
-            return self._alone.reward(rewards)
+            return super().reward(rewards)
         mine = {m: rewards[m] for m in self.members if m in rewards}
         return team_reward(mine, self._reward_rule, len(self.members))
 
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        return self._alone.act(action, acting) if self.seat_id in acting else {}
-
-    def read_logged(self, logged: Mapping[str, Any]) -> Any:
-        return self._alone.read_logged(logged)
-
-    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
-        return self._alone.read_log_prob(log_probs)
+        return super().act(action, acting) if self.seat_id in acting else {}
 
 
 def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:

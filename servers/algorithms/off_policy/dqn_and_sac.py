@@ -10,16 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn as rllib_dqn
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
-from muxrl.servers.algorithms.off_policy.replay_buffer import PRIORITIZED
+from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
+from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.off_policy.replay_buffer import (
+    PRIORITIZED,
+    read_replay_buffer,
+    replay_buffer,
+)
 from muxrl.servers.algorithms.off_policy.step_replay import (
     EveryStepEpisodeReplayBuffer,
     EveryStepPrioritizedEpisodeReplayBuffer,
 )
+from muxrl.servers.algorithms.settings import TrainingSettings, read_count
 
 
 class _DrawsEveryStep:
@@ -83,3 +91,75 @@ class SAC(_DrawsEveryStep, rllib_sac.SAC):
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         return SACConfig()
+
+
+# Still among the arguments of `training()`, but of RLlib's old API; and what is for each
+# minibatch of a batch, of which a replay draws one.
+_UNUSED = frozenset(
+    {
+        "adam_epsilon",
+        "before_learn_on_batch",
+        "burn_in_len",
+        "categorical_distribution_temperature",
+        "clip_actions",
+        "hiddens",
+        "minibatch_size",
+        "noisy",
+        "num_epochs",
+        "optimization_config",
+        "policy_model_config",
+        "q_model_config",
+        "shuffle_batch_per_epoch",
+        "sigma0",
+        "store_buffer_in_checkpoints",
+    }
+)
+_READERS = {"replay_buffer_config": read_replay_buffer, "n_step": read_count}
+_NO_LSTM = {
+    "use_lstm": "RLlib's replay for several agents draws single steps, which a recurrent network "
+    "cannot learn from; use PPO, A2C or QMIX"
+}
+
+DQN_ENTRY = AlgorithmEntry(
+    name="DQN",
+    summary="deep Q-learning, with double Q, dueling, n-step, atoms (Mnih et al. 2015)",
+    learns_from="replay",
+    training=TrainingSettings(
+        DQNConfig,
+        # One update for every four steps, as in the paper; RLlib's is one for every step.
+        defaults={"rollout_fragment_length": 4, "replay_buffer_config": replay_buffer(50_000)},
+        unused=_UNUSED,
+        readers=_READERS,
+    ),
+    networks=Networks(defaults={"fcnet_activation": "relu"}, refused=_NO_LSTM),
+    space_check=AgentSpaces((spaces.Discrete,), instead="PPO, A2C or SAC"),
+    samples_actions=False,
+)
+SAC_ENTRY = AlgorithmEntry(
+    name="SAC",
+    summary="soft actor-critic, continuous or discrete (Haarnoja et al. 2018)",
+    learns_from="replay",
+    training=TrainingSettings(
+        SACConfig,
+        defaults={
+            "replay_buffer_config": replay_buffer(100_000),
+            "min_time_s_per_iteration": None,
+            "min_sample_timesteps_per_iteration": 1_000,
+        },
+        unused=_UNUSED | {"lr"},
+        readers=_READERS,
+    ),
+    networks=Networks(
+        # With RLlib's tanh the critic hardly learns how the worth of an action depends on the
+        # observation.
+        defaults={
+            "fcnet_activation": "relu",
+            "fusionnet_activation": "relu",
+            "fusionnet_hiddens": [64, 64],
+        },
+        refused=_NO_LSTM,
+    ),
+    space_check=AgentSpaces(
+        (spaces.Discrete, spaces.Box), instead="PPO or A2C", can_act_unbounded=False
+    ),
+)

@@ -2,22 +2,81 @@
 
 Simulations wait while an on-policy server learns, so every update pauses the whole experiment.
 With small networks most of that pause is not arithmetic: RLlib builds the batch column by column,
-slices minibatches, logs each of them and checks every gradient alone. This mixin replaces those
-parts and keeps the rest: losses, schedules and KL coefficient are RLlib's.
+slices minibatches, logs each of them and checks every gradient alone. `LeanUpdate` replaces those
+parts and keeps the rest: losses, schedules and KL coefficient are RLlib's. Losses of this
+project's own add up in `actor_critic_loss`.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import tree
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo.ppo import (
+    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
+)
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.torch_utils import explained_variance
+from torch import Tensor
 
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
-from muxrl.servers.algorithms.on_policy.minibatches import Minibatch, Minibatches
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """What an update reads of a ``MultiAgentBatch``: columns by module id."""
+
+    policy_batches: dict[str, dict[str, Any]]
+
+
+def minibatches(
+    batches: Mapping[str, Mapping[str, Any]],
+    *,
+    size: int | None,
+    num_epochs: int,
+    should_shuffle: bool,
+) -> Iterator[Minibatch]:
+    """Goes over each module's columns `num_epochs` times, in minibatches of about the same size.
+
+    An epoch of n transitions has ``ceil(n / size)`` minibatches whose sizes differ by one at most,
+    and each transition is in one of them. As in RLlib, a module with fewer transitions than
+    another gets further epochs until that one is done.
+
+    Args:
+        batches: columns by module id, tensors whose first dimension is the transition.
+        size: largest number of transitions of a module in one minibatch; None: all of them.
+        num_epochs: passes over the module that has most transitions.
+        should_shuffle: whether each pass draws its minibatches at random.
+    """
+    lengths = {m: len(tree.flatten(batch)[0]) for m, batch in batches.items()}
+    num_parts = {m: 1 if size is None else -(-n // size) for m, n in lengths.items()}
+
+    def cycle(module_id: str) -> Iterator[dict[str, Any]]:
+        batch, length = dict(batches[module_id]), lengths[module_id]
+        while True:
+            if num_parts[module_id] == 1:
+                yield batch
+                continue
+            order = torch.randperm(length) if should_shuffle else torch.arange(length)
+            for part in order.tensor_split(num_parts[module_id]):
+                yield _at(batch, part)
+
+    parts = {module_id: cycle(module_id) for module_id in batches}
+    for _ in range(num_epochs * max(num_parts.values())):
+        yield Minibatch({module_id: next(mine) for module_id, mine in parts.items()})
+
+
+def _at(batch: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+    return {key: _at(x, rows) if isinstance(x, dict) else x[rows] for key, x in batch.items()}
 
 
 class LeanUpdate(TorchLearner):
@@ -91,7 +150,7 @@ class LeanUpdate(TorchLearner):
         for _ in range(num_epochs):
             super()._log_steps_trained_metrics(batch)
         super()._log_metrics(batch)
-        return Minibatches(
+        return minibatches(
             batch.policy_batches,
             size=minibatch_size,
             num_epochs=num_epochs,
@@ -119,7 +178,7 @@ class LeanUpdate(TorchLearner):
         """RLlib's, but checks all gradients for NaN at once; RLlib checks each of them twice."""
         gradients = [gradient for gradient in gradients_dict.values() if gradient is not None]
         is_usual = self._grad_scalers is None and self._lr_scheduler_classes is None
-        if not (is_usual and gradients and _is_finite(gradients)):
+        if not (is_usual and gradients and torch.nn.utils.get_total_norm(gradients).isfinite()):
             super().apply_gradients(gradients_dict)
             return
         for parameter_id, gradient in gradients_dict.items():
@@ -136,5 +195,48 @@ class _Unwatched:
         pass
 
 
-def _is_finite(gradients: list[torch.Tensor]) -> bool:
-    return math.isfinite(float(torch.nn.utils.get_total_norm(gradients)))
+def advantages_of_own_actions(batch: dict[str, Any]) -> Tensor:
+    """Returns the advantages ``[B]``, 0 where the action was chosen elsewhere.
+
+    Such actions (see `Inference`) have an infinite ``ACTION_LOGP``. A policy gradient with them
+    would be off-policy: they have no weight in the policy's part of the loss.
+    """
+    advantages: Tensor = batch[Postprocessing.ADVANTAGES]
+    logp = batch.get(Columns.ACTION_LOGP)
+    return advantages if logp is None else advantages.masked_fill(logp.isinf(), 0.0)
+
+
+def actor_critic_loss(
+    learner: PPOTorchLearner,
+    module_id: str,
+    config: AlgorithmConfig,
+    *,
+    policy_loss: Tensor,
+    vf_loss: Tensor,
+    entropy: Tensor,
+    values: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    """Returns ``policy_loss + c_v vf_loss - c_e entropy``, where ``c_e`` may be a schedule.
+
+    The parts are logged under RLlib's names.
+
+    Args:
+        learner: logs the parts, and holds the schedules.
+        module_id: whose loss it is.
+        config: of that module; has ``vf_loss_coeff``.
+        policy_loss, vf_loss, entropy: scalars.
+        values, targets: ``[B]``, for the share of the targets' variance that the values explain.
+    """
+    entropy_coeff = learner.entropy_coeff_schedulers_per_module[module_id].get_current_value()
+    learner.metrics.log_dict(
+        {
+            POLICY_LOSS_KEY: policy_loss.detach(),
+            VF_LOSS_KEY: vf_loss.detach(),
+            ENTROPY_KEY: entropy.detach(),
+            VF_EXPLAINED_VAR: explained_variance(targets, values.detach()),
+        },
+        key=module_id,
+        window=1,
+    )
+    return policy_loss + config.vf_loss_coeff * vf_loss - entropy_coeff * entropy

@@ -7,8 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from muxrl.servers.algorithms.agent_spaces import SpaceProblem
-from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.seats import TeamSeating
@@ -64,6 +63,8 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
     )
 
 
-QMIX = _entry("QMIX", "monotonic value mixing for teams (Rashid et al. 2018)", {})
-VDN = _entry("VDN", "sum of values for teams (Sunehag et al. 2017)", {"mixer": "vdn"})
-IQL = _entry("IQL", "independent Q-learning on the team's reward (Tan 1993)", {"mixer": "none"})
+QMIX_ENTRY = _entry("QMIX", "monotonic value mixing for teams (Rashid et al. 2018)", {})
+VDN_ENTRY = _entry("VDN", "sum of values for teams (Sunehag et al. 2017)", {"mixer": "vdn"})
+IQL_ENTRY = _entry(
+    "IQL", "independent Q-learning on the team's reward (Tan 1993)", {"mixer": "none"}
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, Self, get_args
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -31,13 +31,12 @@ from ray.rllib.utils.metrics import (
 )
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from muxrl.servers.algorithms.given_settings import set_given
-from muxrl.servers.algorithms.qmix.agent_network import AGENTS, AgentName
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
-from muxrl.servers.algorithms.qmix.mixer import MIXERS, MixerName
+from muxrl.servers.algorithms.qmix.networks import AGENTS, MIXERS, AgentName, MixerName
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
-from muxrl.servers.algorithms.qmix.reward_scale import RewardScale
+from muxrl.servers.algorithms.qmix.returns import RewardScale
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
+from muxrl.servers.algorithms.settings import set_given
 
 EPSILON = "epsilon"
 NUM_EPISODES_STORED = "num_episodes_stored"
@@ -310,14 +309,14 @@ class QMIX(Algorithm):
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         state = super().get_state(*args, **kwargs)
         state[_UPDATES_DUE_STATE] = dict(self._updates_due)
-        state[_REWARD_SCALES_STATE] = {m: s.get_state() for m, s in self._reward_scales.items()}
+        state[_REWARD_SCALES_STATE] = {m: asdict(s) for m, s in self._reward_scales.items()}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._updates_due.update(state.get(_UPDATES_DUE_STATE, {}))
         for module_id, scale in state.get(_REWARD_SCALES_STATE, {}).items():
-            self._reward_scales[module_id].set_state(scale)
+            self._reward_scales[module_id] = RewardScale(**scale)
         # RLlib sends this count to the env runners before it has restored it itself, that is as
         # 0, and epsilon would start again.
         self.env_runner_group.sync_env_runner_states(

@@ -14,8 +14,7 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
 
-from muxrl.servers.algorithms.qmix.agent_network import AgentNetwork, NumpyAgent
-from muxrl.servers.algorithms.qmix.mixer import make_mixer
+from muxrl.servers.algorithms.qmix.networks import AgentNetwork, NumpyAgent, make_mixer
 from muxrl.servers.teams import ACTING_KEYS, ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
 
 Q_VALUES = "q_values"
@@ -105,7 +104,7 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
             return {Q_VALUES: self._unroll(self._target_agent, inputs)[0]}
 
     def mix(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
-        """Returns the mixed value; see `mixer`."""
+        """Returns the mixed value; see `networks`."""
         return self.mixer(q, state, alive)
 
     def mix_target(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:

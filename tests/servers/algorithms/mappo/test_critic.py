@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-from muxrl.servers.algorithms.mappo.critic import Critic, ValueNormalizer
+from muxrl.servers.algorithms.mappo.rl_module import Critic, ValueNormalizer
 
 _RETURNS = st.lists(
     st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=8), min_size=1, max_size=5

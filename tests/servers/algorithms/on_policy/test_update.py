@@ -18,7 +18,7 @@ from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import advantages_of
-from muxrl.servers.algorithms.on_policy.minibatches import Minibatches
+from muxrl.servers.algorithms.on_policy.learner import minibatches
 from muxrl.servers.algorithms.ppo import PPOConfig
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -153,11 +153,9 @@ def test_every_epoch_has_each_transition_once_in_equal_minibatches(
 ) -> None:
     batches = {str(i): {"x": torch.arange(n), "y": {"z": torch.arange(n)}}
                for i, n in enumerate(lengths)}  # fmt: skip
-    minibatches = Minibatches(
-        batches, size=size, num_epochs=num_epochs, should_shuffle=should_shuffle
-    )
-    parts = [m.policy_batches for m in minibatches]
-    assert len(parts) == len(minibatches)
+    cut = minibatches(batches, size=size, num_epochs=num_epochs, should_shuffle=should_shuffle)
+    parts = [m.policy_batches for m in cut]
+    assert len(parts) == num_epochs * (1 if size is None else -(-max(lengths) // size))
     for i, length in enumerate(lengths):
         mine = [part[str(i)] for part in parts]
         per_epoch = 1 if size is None else -(-length // size)

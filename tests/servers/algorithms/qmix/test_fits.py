@@ -17,7 +17,7 @@ from ray.rllib.policy.policy import PolicySpec
 from ray.rllib.policy.sample_batch import MultiAgentBatch
 
 from muxrl.experiments.simulations.matrix_game import Game, payoffs_of
-from muxrl.experiments.studies.matrix_games.best_fits import additive_fit, monotonic_fits
+from muxrl.experiments.studies.matrix_games.cases import additive_fit, monotonic_fits
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.qmix.learner import to_sample_batch
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muxrl.servers.algorithms.qmix.mixer import QMixer, make_mixer
+from muxrl.servers.algorithms.qmix.networks import QMixer, make_mixer
 
 
 @settings(max_examples=40, deadline=None)

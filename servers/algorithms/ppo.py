@@ -9,7 +9,12 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-from muxrl.servers.algorithms.on_policy import LeanUpdate, advantages_of_own_actions
+from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
+from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, advantages_of_own_actions
+from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.seating import Seating
 
 
 class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):
@@ -30,3 +35,13 @@ class PPOConfig(RLlibPPOConfig):
 
     def get_default_learner_class(self) -> type:
         return LeanPPOTorchLearner
+
+
+PPO_ENTRY = AlgorithmEntry(
+    name="PPO",
+    summary="proximal policy optimisation, RLlib's (Schulman et al. 2017)",
+    learns_from="newest",
+    training=TrainingSettings(PPOConfig),
+    networks=Networks(masked_module=MaskablePPOTorchRLModule),
+    seating=Seating(follows_masks=True),
+)
