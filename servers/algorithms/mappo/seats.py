@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import msgspec
+import numpy as np
 
 from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
