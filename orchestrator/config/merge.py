@@ -166,12 +166,10 @@ def _describe(path: KeyPath, value: Any, error: Exception | None, schema: type) 
 
 def _unknown_key(parent: KeyPath, key: str, schema: type, root: type) -> str:
     names = [f.name for f in dataclasses.fields(schema)]
-    hint = did_you_mean(key, names)
+    elsewhere = [p for p in _schema_paths(root) if p.split(".")[-1] == key]
+    hint = f"; it belongs at {' or '.join(elsewhere)}" if elsewhere else did_you_mean(key, names)
     if not hint:
-        elsewhere = [p for p in _schema_paths(root) if p.split(".")[-1] == key]
-        if elsewhere:
-            hint = f"; it belongs at {' or '.join(elsewhere)}"
-        elif issubclass(schema, ServerConfig):
+        if issubclass(schema, ServerConfig):
             hint = f"; settings of the algorithm go under {dotted((*parent, 'settings'))}"
         else:
             hint = f"; known are {listed(names, 20)}"

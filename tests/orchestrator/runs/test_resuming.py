@@ -28,7 +28,7 @@ from muxrl.orchestrator.runs.resuming import (
     load_resumed_config,
     locked,
 )
-from muxrl.orchestrator.runs.whole_run import run_experiment
+from muxrl.orchestrator.runs.whole_run import resume_experiment, run_experiment
 from muxrl.servers.config import ServerConfig
 
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
@@ -194,8 +194,9 @@ def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(tmp_path: Path
     """With one simulation and servers that wait, to the last bit."""
     whole = run_experiment(prepare(chase()), tmp_path / "whole")
     cut = run_experiment(prepare(chase(stop=StopConfig(env_steps=600))), tmp_path / "cut")
-    config = load_resumed_config(RunDirectory.open(cut.run_dir), ["stop.env_steps=1500"])
-    resumed = run_experiment(prepare(config), cut.run_dir, should_resume=True)
+    folder = RunDirectory.open(cut.run_dir)
+    config = load_resumed_config(folder, ["stop.env_steps=1500"])
+    resumed = resume_experiment(prepare(config), folder)
     assert [whole.outcome, cut.outcome, resumed.outcome] == ["done"] * 3, resumed.problem
     assert 600 <= cut.env_steps < 1_500 <= min(whole.env_steps, resumed.env_steps)
     for server_id in ("qmix", "ppo"):
