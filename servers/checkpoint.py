@@ -40,6 +40,7 @@ _OLD_FORMAT = 1
 """Of 0.1: weights and optimizers only."""
 _MODULES = Path("learner_group") / "learner" / "rl_module"
 """Where RLlib puts the modules that learn, critics and target networks included."""
+_HALF = ".half"
 _MOST_LISTED = 8
 _LONGEST_SHOWN = 200
 _MUST_BE_SAME = (
@@ -56,32 +57,34 @@ _MUST_BE_SAME = (
 
 
 def save_checkpoint(
-    algo: Algorithm,
     plan: ServerPlan,
     path: Path,
     counts: Mapping[str, Any],
     state: Mapping[str, Any],
-    replay: Mapping[str, Any] | None,
+    *,
+    algo: Algorithm | None = None,
+    replay: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a checkpoint: the whole of it, or nothing. No training may go on meanwhile.
 
     Args:
-        algo: of the server.
         plan: the server's; its token is not written.
         path: a folder, replaced if it is there.
         counts: how far training has come, such as ``env_steps``.
         state: what RLlib leaves out, as plain values and arrays; see `resume`.
-        replay: likewise; None if there is none, or it is not to be saved.
+        algo: of the server, None if it does not learn.
+        replay: like `state`; None if there is none, or it is not to be saved.
 
     Raises:
         OSError: it cannot be written; what was there is still there.
     """
     path = path.absolute()
-    half = path.with_name(f".{path.name}.half")
+    half = path.with_name(f".{path.name}{_HALF}")
     shutil.rmtree(half, ignore_errors=True)  # of a process that was killed
     half.mkdir(parents=True)
     try:
-        algo.save_to_path(half)
+        if algo is not None:
+            algo.save_to_path(half)
         write_state(half / STATE_FILE, state)
         if replay is not None:
             write_state(half / REPLAY_FILE, replay)
@@ -94,6 +97,20 @@ def save_checkpoint(
         raise
 
 
+def find_newest(run_dir: Path, server_id: str) -> Path | None:
+    """Returns the newest checkpoint of a server in a run's directory, None if it has none."""
+    folder = run_dir / "checkpoints"
+    found = {}
+    for pattern in (f"{server_id}/*", f"*/{server_id}"):
+        for path in folder.glob(pattern):
+            if path.parent.name.startswith(".") or path.name.endswith(_HALF):
+                continue  # it grows, or nobody finished it
+            with contextlib.suppress(OSError, ValueError):  # no checkpoint, or half of one
+                note = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
+                found[path] = note.get("written_at", 0.0)  # 0.1 wrote no time
+    return max(found, key=lambda path: found[path], default=None)
+
+
 def put_in_place(new: Path, path: Path) -> None:
     """Renames a folder, in place of one that may be there, which is deleted then.
 
@@ -101,8 +118,8 @@ def put_in_place(new: Path, path: Path) -> None:
     the old one is left as ``.NAME.old``, where `Checkpoint.open` finds it.
     """
     old = _old(path)
-    shutil.rmtree(old, ignore_errors=True)
-    with contextlib.suppress(FileNotFoundError):
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     new.rename(path)
     _sync_one(path.parent)
@@ -165,8 +182,12 @@ class Checkpoint:
     about: Mapping[str, Any]
 
     @classmethod
-    def open(cls, path: Path) -> Checkpoint:
+    def open(cls, path: Path, *, has_networks: bool = True) -> Checkpoint:
         """Finds a checkpoint, without loading RLlib's files.
+
+        Args:
+            path: its folder.
+            has_networks: False for that of a server that does not learn.
 
         Raises:
             AlgorithmProblem: there is none, or another version of muxrl wrote it.
@@ -176,7 +197,7 @@ class Checkpoint:
             path = _old(path)
         if not path.is_dir():
             raise AlgorithmProblem(f"there is no checkpoint at {str(path)!r}: no such folder")
-        if not (path / _MODULES).is_dir():
+        if has_networks and not (path / _MODULES).is_dir():
             inside = sorted(str(p.relative_to(path)) for p in _checkpoints_below(path))
             shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
             raise AlgorithmProblem(
@@ -352,7 +373,7 @@ class Checkpoint:
 
 
 def _differences(what: str, theirs: Any, ours: Any) -> list[str]:
-    """Returns what differs, by its path, as "agents a, policy: 'x' there, 'y' here"."""
+    """Returns what differs, by its path, as "agents.a.policy is x there and y here"."""
     if theirs == ours:
         return []
     if isinstance(theirs, dict) and isinstance(ours, dict):

@@ -170,7 +170,7 @@ class Feed:
                     return read()
 
     @property
-    def batches(self) -> list[list[Chunk]]:
+    def unlearned(self) -> list[list[Chunk]]:
         """Complete batches that nobody has learned, those that `discard` has left over, too."""
         with self._changed:
             return [list(batch) for batch in self._batches]

@@ -123,7 +123,6 @@ class LearnedPolicies:
         state = resume.get_state(self.algo, self.store, self.feed, self.acting)
         replay, about_replay = self._get_replay()
         save_checkpoint(
-            self.algo,
             self._plan,
             path,
             {
@@ -133,7 +132,8 @@ class LearnedPolicies:
                 "replay": about_replay,
             },
             {**state, "trainer": trainer},
-            replay,
+            algo=self.algo,
+            replay=replay,
         )
         logger.info("checkpoint in %s", path)
 

@@ -73,7 +73,7 @@ def get_state(algo: Algorithm, store: EpisodeStore, feed: Feed, acting: Inferenc
         return {
             "counts": dataclasses.asdict(store.counts),
             "pending": store.pending,
-            "batches": feed.batches,
+            "batches": feed.unlearned,
             "acting": acting.get_random_state(),
             "random": _get_random_state(),
         }
@@ -111,7 +111,7 @@ def restore(
     Raises:
         ServerProblem: there is no such checkpoint, it is broken, or it is of another server.
     """
-    with _problems(plan, "go on from", plan.resume_from):
+    with told_of(plan, "go on from", plan.resume_from):
         checkpoint = Checkpoint.open(Path(plan.resume_from))
         checkpoint.check_resumable(plan)
         changes = checkpoint.find_changed_settings(plan)
@@ -128,7 +128,7 @@ def restore(
         if changes:
             _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
         _restore_replay(algo, checkpoint, plan, state["trainer"]["env_steps"])
-        store.restore(EpisodeCounts(**state["counts"]), state["pending"])
+        store.restore(EpisodeCounts(**state["counts"]), store.unpack(state["pending"]))
         for batch in state["batches"]:
             feed.put(store.unpack(batch))
         acting.set_random_state(state["acting"])
@@ -151,7 +151,7 @@ def initialize(algo: Algorithm, plan: ServerPlan) -> None:
     Raises:
         ServerProblem: there is no such checkpoint, or its policies are not the server's.
     """
-    with _problems(plan, "begin with the policies of", plan.initialize_from):
+    with told_of(plan, "begin with the policies of", plan.initialize_from):
         checkpoint = Checkpoint.open(Path(plan.initialize_from))
         checkpoint.check_same_policies(plan)
         learner: Any = algo.learner_group._learner
@@ -165,7 +165,8 @@ def initialize(algo: Algorithm, plan: ServerPlan) -> None:
 
 
 @contextlib.contextmanager
-def _problems(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
+def told_of(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
+    """Makes what is raised a `ServerProblem` that names the server and the checkpoint."""
     try:
         yield
     except Exception as error:  # RLlib's files are pickles, which may raise anything

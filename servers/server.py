@@ -7,6 +7,7 @@ They share the `Feed` and the weights. A server whose policies are fixed has no 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import math
@@ -25,6 +26,7 @@ from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from muxrl.servers.app import PolicyServerApp, expire_episodes
 from muxrl.servers.batcher import Batcher
+from muxrl.servers.checkpoint import find_newest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
@@ -283,12 +285,14 @@ def _listen(plan: ServerPlan) -> socket.socket:
     return sock
 
 
-def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
+def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool = False) -> int:
     """Runs one server in the foreground until SIGINT, SIGTERM or SIGHUP; returns the exit code.
 
     Args:
         plan: the server.
         run_dir: where its last checkpoint goes; None: none is written.
+        resume: whether it goes on from its newest checkpoint in `run_dir`. Without it, a folder
+            that has one is refused, since it would be overwritten.
 
     Ray must be running: RLlib would start one with other settings.
     """
@@ -300,6 +304,11 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
         signal.signal(signal.SIGHUP, lambda *_: stop.set())
+    try:
+        plan = _going_on(plan, run_dir, resume=resume)
+    except ServerProblem as problem:
+        logger.error("%s", problem)
+        return 2  # nothing was started
     try:
         server = PolicyServer(plan, on_shutdown=stop.set)
         address = server.start()
@@ -319,3 +328,30 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None) -> int:
     if problem:
         logger.error("server %r: %s", plan.server_id, problem)
     return 1 if problem else 0
+
+
+def _going_on(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> ServerPlan:
+    """Returns the plan with the checkpoint that it goes on from, if it is to.
+
+    Raises:
+        ServerProblem: there is none, or one that would be overwritten.
+    """
+    newest = find_newest(run_dir, plan.server_id) if run_dir else None
+    if not resume:
+        if newest is None:
+            return plan
+        raise ServerProblem(
+            f"server {plan.server_id!r} has a checkpoint, {str(newest)!r}, which would be "
+            "overwritten; go on from it with --resume, or give another --run-dir"
+        )
+    if run_dir is None:
+        raise ServerProblem(
+            f"server {plan.server_id!r} has nothing to go on from: --resume needs --run-dir, the "
+            "folder that has its checkpoint"
+        )
+    if newest is None:
+        raise ServerProblem(
+            f"server {plan.server_id!r} has no checkpoint in {str(run_dir)!r}; leave out --resume "
+            "to begin anew"
+        )
+    return dataclasses.replace(plan, resume_from=str(newest.absolute()), initialize_from="")

@@ -6,7 +6,7 @@ Time is an argument.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,10 +110,10 @@ class EpisodeStore:
         """Returns chunks that `pack_chunks` packed."""
         return unpack_chunks(chunks, self._seats, self._policy_for)
 
-    def restore(self, counts: EpisodeCounts, pending: Mapping[str, Any]) -> None:
-        """Goes on with what a store had counted, and with its pending chunks, packed."""
+    def restore(self, counts: EpisodeCounts, pending: Sequence[Chunk] = ()) -> None:
+        """Goes on with what a store had counted, and with its pending chunks."""
         vars(self.counts).update(vars(counts))  # others hold the object
-        self._chunks = self.unpack(pending)
+        self._chunks = list(pending)
         self._num_uncut_steps = sum(chunk.num_env_steps for chunk in self._chunks)
 
     def accept(

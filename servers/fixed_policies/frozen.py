@@ -143,6 +143,12 @@ class FrozenActing:
         self._inference.needs_log_probabilities = False
         self._inference.num_env_steps_sampled = modules.env_steps
 
+    def get_random_state(self) -> dict[str, Any]:
+        return self._inference.get_random_state()
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        self._inference.set_random_state(state)
+
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
         for step in steps:
             step.should_explore = self._should_explore

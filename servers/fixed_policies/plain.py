@@ -82,6 +82,16 @@ class PlainActing:
         self._training_seeds = np.random.default_rng((plan.seed, 0))
         self._evaluation_seeds = np.random.default_rng((plan.seed, 1))
 
+    def get_random_state(self) -> dict[str, Any]:
+        return {
+            "training": self._training_seeds.bit_generator.state,
+            "evaluation": self._evaluation_seeds.bit_generator.state,
+        }
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        self._training_seeds.bit_generator.state = state["training"]
+        self._evaluation_seeds.bit_generator.state = state["evaluation"]
+
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
         actions = []
         for step in steps:

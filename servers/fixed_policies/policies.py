@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from muxrl.servers.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
 from muxrl.servers.feed import Chunk, Feed
 from muxrl.servers.policies import SAVE_TIMEOUT_S, Acting, Record
+from muxrl.servers.resume import told_of
 from muxrl.servers.seats import Seat
 
 
@@ -41,18 +45,34 @@ class StepCounter(Recorder):
         return None
 
 
+class FixedActing(Acting, Protocol):
+    """Chooses actions, and can go on with the random numbers that would have come."""
+
+    def get_random_state(self) -> dict[str, Any]:
+        """Returns where its random generators are; for the thread that acts."""
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Puts its random generators where those of `get_random_state` were."""
+
+
 class FixedPolicies:
     """See `muxrl.servers.policies.Policies`.
+
+    Its checkpoints hold counts and random numbers only.
 
     Args:
         plan: the server.
         seats: who takes part, by seat id.
         acting: chooses the actions.
+
+    Raises:
+        ServerProblem: it cannot go on from `plan.resume_from`.
     """
 
     iteration = 0
 
-    def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: Acting) -> None:
+    def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: FixedActing) -> None:
+        self._plan = plan
         self.acting = acting
         self.feed = Feed(max_ahead=0)
         self.feed.discard()  # opens its gate for good
@@ -66,6 +86,13 @@ class FixedPolicies:
             policy_for=lambda seat_id, *args, **kwargs: seats[seat_id].policy_id,
             recorder=StepCounter,
         )
+        if plan.resume_from:
+            with told_of(plan, "go on from", plan.resume_from):
+                checkpoint = Checkpoint.open(Path(plan.resume_from), has_networks=False)
+                checkpoint.check_resumable(plan)
+                state = checkpoint.read_state()
+                self.store.restore(EpisodeCounts(**state["counts"]))
+                acting.set_random_state(state["acting"])
 
     def start(self) -> None:
         """There is no thread to start."""
@@ -80,7 +107,15 @@ class FixedPolicies:
         return []
 
     def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
-        return None
+        state = self.feed.on_serving_thread(
+            lambda: {
+                "counts": dataclasses.asdict(self.store.counts),
+                "acting": self.acting.get_random_state(),
+            }
+        )
+        counts = {"env_steps": state["counts"]["num_env_steps"], "iteration": self.iteration}
+        save_checkpoint(self._plan, path, counts, state)
+        return path
 
     def save_soon(self, path: Path) -> None:
         """There is nothing to save."""

@@ -74,7 +74,7 @@ class EpisodeReplay:
     def num_bytes(self) -> int:
         """Size of what is stored, without what is there for longer episodes."""
         steps = int(self._lengths.sum())
-        per_row = [self._actions, self._rewards, *self._obs.values()]
+        per_row: list[np.ndarray] = [self._actions, self._rewards, *self._obs.values()]
         return sum(
             (steps + self._num_stored) * int(np.prod(rows.shape[2:])) * rows.itemsize
             for rows in per_row

@@ -20,6 +20,7 @@ from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.fixed_policies import FIXED, FixedAlgorithm, find_fixed
 from muxrl.servers.fixed_policies.plain import PolicyFailed
 from muxrl.servers.fixed_policies.policies import FixedPolicies
+from muxrl.servers.policies import ServerProblem
 
 SEES = Box((2,))
 FIVE = Discrete(5)
@@ -34,6 +35,10 @@ def plan(algorithm: str, acts: Space, sees: Space = SEES, **settings: Any) -> Se
         host="127.0.0.1", port=0, token="", seed=7, resources=ResourcesConfig(),
         limits=LimitsConfig(),
     )  # fmt: skip
+
+
+def resumed(plan: ServerPlan, checkpoint: Path) -> ServerPlan:
+    return dataclasses.replace(plan, resume_from=str(checkpoint))
 
 
 def make(plan: ServerPlan) -> FixedPolicies:
@@ -294,8 +299,30 @@ def test_fixed_policies_record_nothing_and_count_everything() -> None:
     assert policies.store._chunks == []
     assert policies.feed.is_open
     assert policies.acting.weights_seq_no == 0
-    assert policies.save(Path("/nowhere")) is None
     assert policies.finish(0.0)
+
+
+@pytest.mark.parametrize("num_before", [0, 3])
+def test_a_fixed_policy_goes_on_with_the_actions_that_would_have_come(
+    tmp_path: Path, num_before: int
+) -> None:
+    whole, first = make(plan("RANDOM", Discrete(3))), make(plan("RANDOM", Discrete(3)))
+    for policies in (whole, first):
+        for _ in range(num_before):
+            play(policies, [{"a": SEEN, "b": SEEN}] * 5)
+    assert first.save(tmp_path / "saved") == tmp_path / "saved"
+    second = make(resumed(plan("RANDOM", Discrete(3)), tmp_path / "saved"))
+    steps = [{"a": SEEN, "b": SEEN}] * 20
+    assert play(second, steps) == play(whole, steps)
+    assert second.store.counts == whole.store.counts
+
+
+def test_a_fixed_policy_goes_on_with_its_own_checkpoint_only(tmp_path: Path) -> None:
+    make(plan("RANDOM", Discrete(3))).save(tmp_path / "saved")
+    with pytest.raises(
+        ServerProblem, match=r"cannot go on from .*action_space.* 3 there and 4 here"
+    ):
+        make(resumed(plan("RANDOM", Discrete(4)), tmp_path / "saved"))
 
 
 def test_names_are_case_insensitive() -> None:
