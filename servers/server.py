@@ -306,8 +306,8 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool
         signal.signal(signal.SIGHUP, lambda *_: stop.set())
     try:
         plan = _going_on(plan, run_dir, resume=resume)
-    except ServerProblem as problem:
-        logger.error("%s", problem)
+    except ServerProblem as refusal:
+        logger.error("%s", refusal)
         return 2  # nothing was started
     try:
         server = PolicyServer(plan, on_shutdown=stop.set)

@@ -43,9 +43,9 @@ def read_state(path: Path) -> Any:
         OSError: it cannot be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _with_arrays(json.loads(arrays[_TREE].tobytes()), arrays)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
         raise ValueError(f"{str(path)!r} is broken: {error}") from error
 
 

@@ -86,9 +86,9 @@ _IN_TEAMS = {"QMIX", "VDN", "IQL", "MAPPO"}
 def plan_of(case: str, **fields: Any) -> ServerPlan:
     algorithm, settings, model = CASES[case]
     groups = {"team": ("a", "b")} if algorithm in _IN_TEAMS else {}
-    return dataclasses.replace(
-        make_plan(groups=groups), algorithm=algorithm, settings=settings, model=model, **fields
-    )
+    plan = make_plan(groups=groups)
+    plan = dataclasses.replace(plan, algorithm=algorithm, settings=settings, model=model)
+    return dataclasses.replace(plan, **fields)
 
 
 class Served:

@@ -81,7 +81,7 @@ def test_an_update_that_goes_on_is_said_where_learning_was_to_be_over(
         server.finish_training(3.0)
 
 
-def test_nothing_is_saved_in_the_middle_of_an_update(tmp_path: Path) -> None:
+def test_nothing_is_saved_in_the_middle_of_an_update() -> None:
     is_in_update, may_end = threading.Event(), threading.Event()
 
     def train() -> dict[str, Any]:
@@ -100,8 +100,18 @@ def test_nothing_is_saved_in_the_middle_of_an_update(tmp_path: Path) -> None:
     trainer.start()
     assert is_in_update.wait(5.0)
     assert not trainer.stop(0.01)
-    with pytest.raises(StillLearning, match=r"'scripted' is still in an update after 0\.1 s"):
-        trainer.save(tmp_path / "torn", timeout_s=0.1)
-    assert not (tmp_path / "torn").exists()
-    may_end.set()
+    saved = []
+    try:
+        with pytest.raises(StillLearning, match=r"'scripted' is still in an update after 0\.1 s"):
+            trainer.between_updates(lambda: saved.append("too late"), timeout_s=0.1)
+        saving = threading.Thread(
+            target=trainer.between_updates, args=[lambda: saved.append("in time"), 5.0]
+        )
+        saving.start()
+    finally:
+        may_end.set()
+    saving.join(5.0)
     assert trainer.stop(5.0)
+    assert saved == ["in time"]
+    trainer.between_updates(lambda: saved.append("after its end"), timeout_s=0.0)
+    assert saved == ["in time", "after its end"]
