@@ -34,7 +34,7 @@ from muxrl.servers.config import ServerConfig
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
 
 
-def chase(other: str = "A2C", **changes: Any) -> ExperimentConfig:
+def chase(**changes: Any) -> ExperimentConfig:
     """Returns a run of three learners in which nothing depends on the clock."""
     once = {"min_sample_timesteps_per_iteration": 1}  # a record for each batch
     config = ExperimentConfig(
@@ -56,7 +56,7 @@ def chase(other: str = "A2C", **changes: Any) -> ExperimentConfig:
                     **once,
                 },
             ),
-            "other": ServerConfig(algorithm=other, agents=["prey_1"]),
+            "other": ServerConfig(algorithm="RANDOM", agents=["prey_1"]),
         },
         stop=StopConfig(env_steps=1_500),
         evaluation=EvaluationConfig(final_num_episodes=0),
@@ -69,7 +69,7 @@ def chase(other: str = "A2C", **changes: Any) -> ExperimentConfig:
 @pytest.fixture
 def folder(tmp_path: Path) -> RunDirectory:
     run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 22))
-    run.write_config(to_yaml(chase("RANDOM")))
+    run.write_config(to_yaml(chase()))
     return run
 
 
@@ -144,7 +144,7 @@ def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
         write(folder, env_steps)
     place, manifest, damage = find_checkpoint(folder)
     assert (place.name, manifest.env_steps, damage) == ("1000", 1_000, [])
-    servers = going_on(prepare(chase("RANDOM")), place, manifest).servers
+    servers = going_on(prepare(chase()), place, manifest).servers
     assert servers["ppo"].resume_from == str(place / "ppo")
     assert servers["other"].resume_from == ""
 
