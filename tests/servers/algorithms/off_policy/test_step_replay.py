@@ -90,6 +90,49 @@ def test_every_step_drawn_is_one_that_was_played(kind: str, n_step: int) -> None
     assert ends > 0
 
 
+def draw(buffer: Any) -> list[Any]:
+    steps = buffer.sample(num_items=40, n_step=2, gamma=GAMMA, beta=0.4, sample_episodes=True)
+    return [
+        (s.agent_id, s.get_observations(0).tolist(), s.get_rewards()[0], s.is_terminated,
+         s.get_extra_model_outputs("weights", 0))
+        for s in steps
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+@pytest.mark.parametrize("num_episodes", [0, 2, 9])
+def test_a_restored_buffer_draws_and_drops_as_the_first_would(kind: str, num_episodes: int) -> None:
+    first, second = make(kind, 64), make(kind, 64)
+    for i in range(num_episodes):
+        play(first, f"e{i}", "ab")
+        if kind == "prioritized":
+            draw(first)
+            first.update_priorities(np.linspace(0.1, 2.0, 40), "shared")
+    seat = Seat("a")
+    second.restore(
+        first.get_state(),
+        {"shared": (seat.observation_space, seat.action_space)},
+        lambda *args, **kwargs: "shared",
+    )
+    assert second.num_bytes == first.num_bytes
+    for i in range(num_episodes, num_episodes + 8):
+        for buffer in (first, second):
+            play(buffer, f"e{i}", "ab")
+        drawn = draw(first)
+        assert draw(second) == drawn
+        if kind == "prioritized":
+            for buffer in (first, second):
+                buffer.update_priorities(np.linspace(0.1, 2.0, 40), "shared")
+        assert second.get_num_timesteps() == first.get_num_timesteps()
+
+
+def test_priorities_do_not_go_on_in_a_buffer_of_another_size() -> None:
+    first = make("prioritized", 64)
+    play(first, "e", "ab")
+    with pytest.raises(ValueError, match=r"priorities of 64 steps were kept.* has 128"):
+        make("prioritized", 128).restore(first.get_state(), {}, lambda *args, **kwargs: "shared")
+
+
 @pytest.mark.parametrize("kind", ["uniform", "prioritized"])
 def test_many_agents_of_one_policy_fill_the_buffer_to_its_capacity(kind: str) -> None:
     # RLlib's trees have room for twice the capacity, which it counts in env steps.

@@ -121,6 +121,40 @@ def test_a_full_replay_replaces_the_oldest_and_clears_its_row(team_of_two: TeamS
     assert batch.terminated.sum(1).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("num_episodes", [0, 3, 4, 9])
+def test_a_restored_replay_draws_and_replaces_as_the_first_would(
+    team_of_two: TeamSpec, num_episodes: int
+) -> None:
+    first, second = EpisodeReplay(4, seed=0), EpisodeReplay(4, seed=99)
+    for seed in range(num_episodes):
+        first.add(play(team_of_two, 1 + seed % 5, seed))
+    second.set_state(first.get_state())
+    assert second.num_bytes == first.num_bytes
+    for seed in range(10, 16):
+        for replay in (first, second):
+            replay.add(play(team_of_two, 1 + seed % 7, seed))
+        one, other = first.sample(3), second.sample(3)
+        for field in ("actions", "rewards", "terminated", "mask"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+        for key in one.obs:
+            np.testing.assert_array_equal(one.obs[key], other.obs[key])
+
+
+def test_a_replay_goes_on_in_a_larger_one_and_not_in_a_smaller_one(team_of_two: TeamSpec) -> None:
+    replay, larger = EpisodeReplay(3, seed=0), EpisodeReplay(5, seed=0)
+    for seed in range(7):
+        replay.add(play(team_of_two, 2, seed))
+    larger.set_state(replay.get_state())
+    for seed in (7, 8, 9):
+        larger.add(play(team_of_two, 2, seed))
+    # The first two were added, the third took the place of one of the three.
+    begins = larger.sample(9).rewards[:, 0].tolist()
+    assert len(begins) == 5
+    assert {701, 801, 901} <= set(begins)
+    with pytest.raises(ValueError, match=r"3 episodes were kept, and the replay now holds 2"):
+        EpisodeReplay(2).set_state(replay.get_state())
+
+
 def test_samples_are_distinct_and_as_long_as_the_longest(team_of_two: TeamSpec) -> None:
     replay = EpisodeReplay(100, seed=0)
     for seed in range(20):
