@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.lasting_output import lasting_output
-from muxrl.orchestrator.runs.whole_run import RunResult, run_experiment
+from muxrl.orchestrator.runs.resuming import load_resumed_config
+from muxrl.orchestrator.runs.whole_run import RunResult, resume_experiment, run_experiment
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.sweeps import SweepConfig, SweepResult
@@ -19,6 +21,7 @@ def launch(
     overrides: Sequence[str] = (),
     *,
     run_dir: str | Path | None = None,
+    resume: bool = False,
     show_progress: bool = False,
 ) -> RunResult:
     """Runs an experiment to its end: servers and simulations in processes of their own.
@@ -26,28 +29,43 @@ def launch(
     Ctrl-C (a notebook's stop button) ends it cleanly, too: the result then says "interrupted".
 
     Args:
-        config: a YAML file, the name of a packaged config, or the experiment itself.
+        config: a YAML file, the name of a packaged config, or the experiment itself; with `resume`
+            the directory of a run.
         overrides: ``key.path=value`` items on top of a file, later ones win.
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
+        resume: goes on with a run that has ended in any way, from its newest checkpoint.
         show_progress: whether to print what `muxrl launch` prints, live table and report.
 
     Raises:
         ConfigError: with all problems of the config; nothing was started.
+        NotARunDirectory, CannotResume, RunIsRunning: nothing can be resumed, or it is running.
         OSError: the run directory is there already, or cannot be made.
     """
-    if not isinstance(config, ExperimentConfig):
-        config = load_config(config, overrides)
-    elif overrides:
-        raise TypeError("overrides go on top of a file; change the ExperimentConfig instead")
     from rich.console import Console
 
+    console = Console() if show_progress else None
+    if isinstance(config, ExperimentConfig):
+        if overrides or resume:
+            raise TypeError(
+                "overrides go on top of a file, and resume is for the directory of a run; change "
+                "the ExperimentConfig instead"
+            )
+    elif resume:
+        if run_dir is not None:
+            raise TypeError("with resume, the first argument is the run's directory")
+        folder = RunDirectory.open(Path(config))
+        resumed = prepare(load_resumed_config(folder, overrides))
+        with lasting_output():
+            return resume_experiment(resumed, folder, show_progress=show_progress, console=console)
+    else:
+        config = load_config(config, overrides)
     with lasting_output():
         return run_experiment(
             prepare(config),
             None if run_dir is None else Path(run_dir),
             show_progress=show_progress,
-            console=Console() if show_progress else None,
+            console=console,
         )
 
 

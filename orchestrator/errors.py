@@ -14,6 +14,7 @@
     ├── RunFailed               1  a process of the run died or gave up: read its log
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
+    ├── NotSaved                1  a checkpoint is not whole; the run goes on
     ├── RunIsRunning            1  another process watches over this run: wait, or stop it
     ├── SweepIsRunning          1  another process runs this sweep: wait, or stop it
     └── MalformedMetrics        1  a metrics file is broken: something else wrote to it
@@ -156,6 +157,10 @@ class CannotRecord(RunFailed):
         )
         self.path = path
         self.env_steps = env_steps
+
+
+class NotSaved(OrchestratorError):
+    """A checkpoint is not whole; the sentence says whose part is missing, and why."""
 
 
 class RunIsRunning(OrchestratorError):

@@ -14,6 +14,7 @@ from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
+    from muxrl.orchestrator.runs.whole_run import RunResult
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -73,18 +74,19 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _launch(args: argparse.Namespace) -> int:
-    experiment = _prepare(_load_for_launch(args), needs_stop=True)
-    from rich.console import Console
+    if args.resume is not None:
+        result = _resume(args)
+    else:
+        if args.config is None:
+            raise ConfigError(["needs a CONFIG, or --resume RUN_DIR"])
+        experiment = _prepare(_on_cluster(_load(args), args), needs_stop=True)
+        from rich.console import Console
 
-    from muxrl.orchestrator.runs.whole_run import run_experiment
+        from muxrl.orchestrator.runs.whole_run import run_experiment
 
-    result = run_experiment(
-        experiment,
-        args.resume or args.run_dir,
-        show_progress=not args.no_progress,
-        console=Console(),
-        should_resume=args.resume is not None,
-    )
+        result = run_experiment(
+            experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
+        )
     if result.problem:
         sys.stderr.write(f"muxrl: {result.problem}\n")
     return result.exit_code
@@ -106,7 +108,8 @@ def _serve(args: argparse.Namespace) -> int:
     # RLlib hands weights over through Ray; a server that does not learn needs none.
     is_fixed = args.server in experiment.fixed_servers
     with contextlib.nullcontext() if is_fixed else ray_session(num_cpus=1):
-        return serve_forever(experiment.servers[args.server], args.run_dir)
+        plan = experiment.servers[args.server]
+        return serve_forever(plan, args.run_dir, resume=args.resume)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -118,20 +121,27 @@ def _check(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _load_for_launch(args: argparse.Namespace) -> ExperimentConfig:
-    if args.resume is None:
-        if args.config is None:
-            raise ConfigError(["needs a CONFIG, or --resume RUN_DIR"])
-        config = _load(args)
-    else:
-        overrides = [*([args.config] if args.config else []), *args.overrides]
-        args.config = str(args.resume)  # that is what a message is about
-        if args.run_dir is not None:
-            raise ConfigError(["--run-dir is for a new run; --resume names the run's directory"])
-        from muxrl.orchestrator.records.run_directory import RunDirectory
-        from muxrl.orchestrator.runs.resuming import load_resumed_config
+def _resume(args: argparse.Namespace) -> RunResult:
+    from muxrl.orchestrator.records.run_directory import RunDirectory
+    from muxrl.orchestrator.runs.resuming import load_resumed_config
 
-        config = load_resumed_config(RunDirectory.open(args.resume), overrides)
+    overrides = [*([args.config] if args.config else []), *args.overrides]
+    args.config = str(args.resume)  # that is what a message is about
+    if args.run_dir is not None:
+        raise ConfigError(["--run-dir is for a new run; --resume names the run's directory"])
+    folder = RunDirectory.open(args.resume)
+    config = _on_cluster(load_resumed_config(folder, overrides), args)
+    experiment = _prepare(config, needs_stop=True)
+    from rich.console import Console
+
+    from muxrl.orchestrator.runs.whole_run import resume_experiment
+
+    return resume_experiment(
+        experiment, folder, show_progress=not args.no_progress, console=Console()
+    )
+
+
+def _on_cluster(config: ExperimentConfig, args: argparse.Namespace) -> ExperimentConfig:
     if args.address:
         config.address = args.address
     return config

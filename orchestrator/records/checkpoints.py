@@ -43,7 +43,7 @@ class SavedServer:
     algorithm: str
     iteration: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
-    """Path in its folder to SHA-256; none for a server that does not learn."""
+    """Path in its folder to SHA-256."""
 
 
 @dataclass(frozen=True)

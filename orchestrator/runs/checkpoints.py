@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from muxrl.orchestrator.config import CheckpointConfig
-from muxrl.orchestrator.errors import CannotRecord, RunFailed
+from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
 from muxrl.orchestrator.records.checkpoints import BEST, CheckpointFolder, Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.versions import installed_version
 from muxrl.orchestrator.runs.evaluation import Evaluations
-from muxrl.orchestrator.runs.server_actors import NotSaved, ServerActors
+from muxrl.orchestrator.runs.server_actors import ServerActors
 from muxrl.orchestrator.runs.simulation_actors import SimulationActors
 from muxrl.orchestrator.runs.tally import Tally
 

@@ -89,7 +89,7 @@ class ServerProcess:
         return self.report()
 
     def save(self, path: Path, timeout_s: float) -> tuple[SavedServer, ServerReport]:
-        """Writes a checkpoint between two updates; nothing for fixed policies.
+        """Writes a checkpoint between two updates.
 
         Args:
             path: its folder.
@@ -107,7 +107,7 @@ class ServerProcess:
             from muxrl.servers.checkpoint import ABOUT_FILE
 
             about = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
-            saved = SavedServer(saved.algorithm, about["iteration"], hash_files(path))
+            saved = SavedServer(saved.algorithm, about.get("iteration", 0), hash_files(path))
         report = self.report()
         before = [r for r in report.records if r["iteration"] <= saved.iteration]
         self._records = report.records[len(before) :]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.errors import CannotRecord, RunFailed
+from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
 from muxrl.orchestrator.records.checkpoints import SavedServer
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import (
@@ -27,10 +27,6 @@ logger = logging.getLogger(__name__)
 
 _DEATH_NOTICE_S = 3.0
 """How long Ray may take to learn of a server's death after a simulation has felt it."""
-
-
-class NotSaved(Exception):
-    """A checkpoint is not whole; the sentence says whose part is missing, and why."""
 
 
 class ServerActors:

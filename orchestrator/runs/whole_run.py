@@ -75,7 +75,6 @@ def run_experiment(
     *,
     show_progress: bool = False,
     console: Console | None = None,
-    should_resume: bool = False,
 ) -> RunResult:
     """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
 
@@ -87,22 +86,36 @@ def run_experiment(
             experiment's `runs_dir`.
         show_progress: whether to show the run's state while it goes on.
         console: where to write what is going on; None: nowhere.
-        should_resume: whether the run in `run_dir` goes on from its newest whole checkpoint; see
-            `load_resumed_config` for its config.
 
     Raises:
         OSError: the run directory is there already, or cannot be made.
-        NotARunDirectory: there is no run to resume.
-        CannotResume: it has no checkpoint.
-        RunIsRunning: another process watches over it.
+    """
+    folder = make_folder(experiment, run_dir)
+    with locked(folder):
+        return _run(experiment, folder, None, show_progress, console)
+
+
+def resume_experiment(
+    experiment: Experiment,
+    folder: RunDirectory,
+    *,
+    show_progress: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Goes on with a run from its newest whole checkpoint, however it ended.
+
+    Args:
+        experiment: resolved from `load_resumed_config`.
+        folder: the run's directory.
+        show_progress: as for `run_experiment`.
+        console: likewise.
+
+    Raises:
+        CannotResume: there is no whole checkpoint.
+        RunIsRunning: another process watches over the run.
+        OSError: the run directory cannot be written to.
     """
     say = console.print if console is not None else _say_nothing
-    if not should_resume:
-        folder = make_folder(experiment, run_dir)
-        with locked(folder):
-            return _run(experiment, folder, None, show_progress, console, say)
-    assert run_dir is not None
-    folder = RunDirectory.open(run_dir)
     with locked(folder):
         place, manifest, damage = find_checkpoint(folder)
         for sentence in (
@@ -113,7 +126,7 @@ def run_experiment(
             say(sentence, soft_wrap=True, highlight=False)
         folder.write_config(to_yaml(experiment.config))
         experiment = going_on(experiment, place, manifest)
-        return _run(experiment, folder, manifest, show_progress, console, say)
+        return _run(experiment, folder, manifest, show_progress, console)
 
 
 def _run(
@@ -122,8 +135,8 @@ def _run(
     before: Manifest | None,
     show_progress: bool,
     console: Console | None,
-    say: Callable[..., None],
 ) -> RunResult:
+    say = console.print if console is not None else _say_nothing
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     outcome: EndState = "done"
     problem = ""

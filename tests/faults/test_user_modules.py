@@ -44,4 +44,4 @@ def test_launch_finds_a_user_s_modules_in_ray_s_workers_and_python_its_own(tmp_p
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert (tmp_path / "run" / "checkpoints" / "ppo" / "last").is_dir()
+    assert (tmp_path / "run" / "checkpoints" / "last" / "ppo").is_dir()

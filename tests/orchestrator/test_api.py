@@ -9,7 +9,7 @@ import pytest
 import muxrl
 from muxrl.orchestrator.api import launch, sweep
 from muxrl.orchestrator.config import ExperimentConfig
-from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.errors import ConfigError, NotARunDirectory
 from muxrl.orchestrator.sweeps import SweepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +39,8 @@ def test_what_is_not_there_says_so():
 def test_mistakes_come_before_anything_is_started(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         launch("nowhere")
+    with pytest.raises(NotARunDirectory, match="no such folder"):
+        launch(tmp_path / "nowhere", resume=True)
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
         launch(ExperimentConfig(name="x"), run_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
@@ -51,5 +53,9 @@ def test_overrides_go_on_files():
         launch(ExperimentConfig(), ["seed=1"])
     with pytest.raises(TypeError, match="files and directories"):
         sweep(SweepConfig(), ["seed=1"])
+    with pytest.raises(TypeError, match="resume is for the directory of a run"):
+        launch(ExperimentConfig(), resume=True)
+    with pytest.raises(TypeError, match="first argument is the run's directory"):
+        launch("here", resume=True, run_dir="there")
     with pytest.raises(TypeError, match="first argument is the sweep's directory"):
         sweep("here", resume=True, sweep_dir="there")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from muxrl.orchestrator import cli
+from muxrl.orchestrator.config import load_config, to_yaml
+from muxrl.orchestrator.records.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +24,7 @@ def launched(monkeypatch):
         return types.SimpleNamespace(problem="it rained", exit_code=7)
 
     module = types.ModuleType("muxrl.orchestrator.runs.whole_run")
-    module.run_experiment = run_experiment
+    module.run_experiment = module.resume_experiment = run_experiment
     monkeypatch.setitem(sys.modules, "muxrl.orchestrator.runs.whole_run", module)
     return calls
 
@@ -32,8 +34,8 @@ def served(monkeypatch):
     """What `muxrl.servers.server.serve_forever` is called with."""
     calls = []
 
-    def serve_forever(plan, run_dir=None):
-        calls.append((plan, run_dir))
+    def serve_forever(plan, run_dir=None, *, resume=False):
+        calls.append((plan, run_dir, resume))
         return 0
 
     module = types.ModuleType("muxrl.servers.server")
@@ -123,6 +125,25 @@ def test_launch_shows_progress_in_a_new_run_directory_by_default(launched):
     assert show_progress is True
 
 
+@pytest.mark.parametrize("is_option_first", [True, False])
+def test_launch_resumes_a_run_with_overrides(launched, tmp_path, is_option_first):
+    run = RunDirectory.create_at(tmp_path / "run")
+    run.write_config(to_yaml(load_config("cartpole_ppo", ["seed=3"])))
+    option, override = ["--resume", str(run.path)], ["stop.time_s=9"]
+    cli.main(["launch", *(option + override if is_option_first else override + option)])
+    ((experiment, folder, _),) = launched
+    assert (experiment.config.seed, experiment.config.stop.time_s) == (3, 9.0)
+    assert folder == run
+
+
+def test_a_launch_needs_to_know_what(launched, tmp_path, capsys):
+    assert cli.main(["launch"]) == 2
+    assert "needs a CONFIG, or --resume RUN_DIR" in capsys.readouterr().err
+    assert cli.main(["launch", "--resume", str(tmp_path)]) == 2
+    assert "is not the directory of a run" in capsys.readouterr().err
+    assert launched == []
+
+
 def test_a_config_that_cannot_run_is_not_launched(launched, capsys):
     assert cli.main(["launch", "cartpole_ppo", "stop=null"]) == 2
     assert cli.main(["launch", "nowhere"]) == 2
@@ -135,10 +156,13 @@ def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):
     (tmp_path / "endless.yaml").write_text(
         "simulation: {env: 'gymnasium:CartPole-v1'}\nservers: {mine: {agents: [agent]}}\n"
     )
-    assert cli.main(["serve", str(tmp_path / "endless.yaml"), "--server", "mine"]) == 0
-    ((plan, run_dir),) = served
+    serve = ["serve", str(tmp_path / "endless.yaml"), "--server", "mine"]
+    assert cli.main(serve) == 0
+    ((plan, run_dir, resume),) = served
     assert plan.server_id == "mine"
-    assert run_dir is None
+    assert (run_dir, resume) == (None, False)
+    assert cli.main([*serve, "--run-dir", str(tmp_path), "--resume"]) == 0
+    assert served[1][1:] == (tmp_path, True)
 
 
 def test_serve_suggests_a_server(served, capsys):

@@ -2,8 +2,10 @@ import math
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.orchestrator.records.full_disk import with_little_room
@@ -124,22 +126,56 @@ def test_a_killed_writer_loses_nothing_it_has_written(run: RunDirectory) -> None
     assert [record["env_steps"] for record in records] == list(range(100))
 
 
-def test_tensorboard_gets_the_same_numbers(run: RunDirectory) -> None:
-    pytest.importorskip("tensorboardX")
+def events_of(path: Path) -> Iterator[Any]:
     from tensorboardX.proto.event_pb2 import Event
 
+    content, position = path.read_bytes(), 0
+    while position < len(content):  # TFRecord: length, its checksum, event, its checksum
+        size = int.from_bytes(content[position : position + 8], "little")
+        yield Event.FromString(content[position + 12 : position + 12 + size])
+        position += size + 16
+
+
+def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDirectory) -> None:
+    pytest.importorskip("tensorboardX")
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.server("prey", {"env_steps": 10})
+        metrics.joint({"env_steps": 15})
+        lengths = metrics.sync()
+        metrics.server("prey", {"env_steps": 20})
+        metrics.server("late", {"env_steps": 20})
+        metrics.joint({"env_steps": 25})
+    with (run.metrics / "joint.jsonl").open("a") as file:
+        file.write('{"env_st')  # it was killed
+    with MetricsWriter(run, tensorboard=True) as metrics:
+        metrics.cut_back(lengths, 15)
+        metrics.server("prey", {"env_steps": 21})
+        metrics.joint({"env_steps": 30, "loss": 1.0})
+    steps = {
+        path.stem: [record["env_steps"] for record in read_metrics(path)]
+        for path in run.metrics.iterdir()
+    }
+    assert steps == {"prey": [10, 21], "late": [], "joint": [15, 30]}
+    (path,) = run.tensorboard.iterdir()
+    version, start, scalar = events_of(path)
+    assert version.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (16, start.session_log.START)
+    assert scalar.step == 30
+
+
+def test_tensorboard_gets_the_same_numbers(run: RunDirectory) -> None:
+    pytest.importorskip("tensorboardX")
     with MetricsWriter(run, tensorboard=True) as metrics:
         metrics.server("prey", {"env_steps": 10, "loss": 0.5, "learner": {"p": {"vf": 2.0}}})
         metrics.server("prey", {"env_steps": 20, "loss": math.nan, "episode_return_mean": None})
         metrics.joint({"env_steps": 20, "episode_return_mean": {"agent_0": -1.5}})
         metrics.evaluation({"env_steps": 20, "replaced": "prey", "returns": {"a": [1.0, 3.0]}})
     (events,) = run.tensorboard.iterdir()
-    content, position, scalars = events.read_bytes(), 0, {}
-    while position < len(content):  # TFRecord: length, its checksum, event, its checksum
-        size = int.from_bytes(content[position : position + 8], "little")
-        event = Event.FromString(content[position + 12 : position + 12 + size])
-        position += size + 16
-        scalars |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    scalars = {
+        (value.tag, event.step): value.simple_value
+        for event in events_of(events)
+        for value in event.summary.value
+    }
     assert scalars == {
         ("prey/loss", 10): 0.5,
         ("prey/learner/p/vf", 10): 2.0,

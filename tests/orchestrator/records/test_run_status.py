@@ -45,6 +45,20 @@ def test_each_state_is_written_whole(run: RunDirectory) -> None:
     assert not list(run.path.glob(".*"))
 
 
+def test_a_run_that_is_resumed_keeps_its_beginning(run: RunDirectory) -> None:
+    StatusFile(run).enter("interrupted", 2_500, "Ctrl-C")
+    path = run.path / "status.json"
+    status = json.loads(path.read_text())
+    del status["num_resumed"]  # an earlier checkout's
+    path.write_text(json.dumps(status | {"started_at": "2026-11-21T00:00:00+00:00"}))
+    for num in (1, 2):
+        StatusFile(run, read_status(run))
+        again = read_status(run)
+        assert again is not None
+        assert (again.state, again.num_resumed, again.env_steps) == ("starting", num, 2_500)
+        assert again.started_at == "2026-11-21T00:00:00+00:00"
+
+
 def test_a_full_disk_keeps_the_last_one_and_ends_nothing(run: RunDirectory) -> None:
     program = """
 from muxrl.orchestrator.records.run_status import StatusFile

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 from tests.orchestrator.records.recorded import new_run, write_whole_run
 
+from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.reports.plots import COLOURS, _figure, _wrapped_assignment, short_count
 from muxrl.orchestrator.reports.results import results_of
@@ -25,6 +26,18 @@ def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
     assert learned.get_xydata().tolist() == [[0, 0.5], [1_000, 5.5]]
     assert len(wolves.collections) == 2  # the bands
     assert [to_hex(line.get_color()).upper() for line in training.get_lines()] == [*COLOURS[:2]]
+
+
+def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.joint({"env_steps": 995, "resumed_from": 990})
+    report = results_of([RecordedRun.read(run.path)])
+    for axes in _figure(report).axes:
+        assert [990, 990] in [list(line.get_xdata()) for line in axes.get_lines()]
+    assert f"run {run.name} was resumed at 990 env steps (thin vertical line)" in report.notes
+    assert report.to_dict()["resumed_at"] == (990,)
 
 
 def test_pyplot_and_displays_are_left_alone() -> None:

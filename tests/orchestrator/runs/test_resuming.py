@@ -28,13 +28,13 @@ from muxrl.orchestrator.runs.resuming import (
     load_resumed_config,
     locked,
 )
-from muxrl.orchestrator.runs.whole_run import run_experiment
+from muxrl.orchestrator.runs.whole_run import resume_experiment, run_experiment
 from muxrl.servers.config import ServerConfig
 
 CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
 
 
-def chase(other: str = "A2C", **changes: Any) -> ExperimentConfig:
+def chase(**changes: Any) -> ExperimentConfig:
     """Returns a run of three learners in which nothing depends on the clock."""
     once = {"min_sample_timesteps_per_iteration": 1}  # a record for each batch
     config = ExperimentConfig(
@@ -56,7 +56,7 @@ def chase(other: str = "A2C", **changes: Any) -> ExperimentConfig:
                     **once,
                 },
             ),
-            "other": ServerConfig(algorithm=other, agents=["prey_1"]),
+            "other": ServerConfig(algorithm="RANDOM", agents=["prey_1"]),
         },
         stop=StopConfig(env_steps=1_500),
         evaluation=EvaluationConfig(final_num_episodes=0),
@@ -69,7 +69,7 @@ def chase(other: str = "A2C", **changes: Any) -> ExperimentConfig:
 @pytest.fixture
 def folder(tmp_path: Path) -> RunDirectory:
     run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 22))
-    run.write_config(to_yaml(chase("RANDOM")))
+    run.write_config(to_yaml(chase()))
     return run
 
 
@@ -144,7 +144,7 @@ def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
         write(folder, env_steps)
     place, manifest, damage = find_checkpoint(folder)
     assert (place.name, manifest.env_steps, damage) == ("1000", 1_000, [])
-    servers = going_on(prepare(chase("RANDOM")), place, manifest).servers
+    servers = going_on(prepare(chase()), place, manifest).servers
     assert servers["ppo"].resume_from == str(place / "ppo")
     assert servers["other"].resume_from == ""
 
@@ -194,8 +194,9 @@ def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(tmp_path: Path
     """With one simulation and servers that wait, to the last bit."""
     whole = run_experiment(prepare(chase()), tmp_path / "whole")
     cut = run_experiment(prepare(chase(stop=StopConfig(env_steps=600))), tmp_path / "cut")
-    config = load_resumed_config(RunDirectory.open(cut.run_dir), ["stop.env_steps=1500"])
-    resumed = run_experiment(prepare(config), cut.run_dir, should_resume=True)
+    folder = RunDirectory.open(cut.run_dir)
+    config = load_resumed_config(folder, ["stop.env_steps=1500"])
+    resumed = resume_experiment(prepare(config), folder)
     assert [whole.outcome, cut.outcome, resumed.outcome] == ["done"] * 3, resumed.problem
     assert 600 <= cut.env_steps < 1_500 <= min(whole.env_steps, resumed.env_steps)
     for server_id in ("qmix", "ppo"):

@@ -56,7 +56,7 @@ def test_the_worse_of_two_trials_is_ended_early(tmp_path: Path) -> None:
     # A trial that was ended early has ended as any run does: report and checkpoints are there.
     for run_dir in frame["run_dir"]:
         assert (run_dir / "summary.json").exists()
-        assert (run_dir / "checkpoints" / "all" / "last").exists()
+        assert (run_dir / "checkpoints" / "last" / "all").exists()
 
     evaluations = result.evaluations()
     learned = evaluations[evaluations["replaced"].isna()]
