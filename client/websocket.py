@@ -23,10 +23,13 @@ from muxrl.client.http import HttpTransport, story_of
 from muxrl.client.transport import AnyItem, base_url
 from muxrl.protocol.codec import decode_batch_reply, encode
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
+from muxrl.protocol.message_sizes import answer_bytes
 from muxrl.protocol.messages import AnyReply, Batch, Refused, ServerSpec
 
 _OPEN_TIMEOUT_S = 5.0
 _READ_BYTES = 1 << 16
+_MAX_ANSWER_BYTES = 64 << 20
+"""Of a server whose spec has not been fetched, which would say how long its answers can be."""
 
 
 class _Broken(Exception):
@@ -36,12 +39,12 @@ class _Broken(Exception):
 class _Connection:
     """One open WebSocket over a blocking socket."""
 
-    def __init__(self, url: str, headers: dict[str, str]) -> None:
+    def __init__(self, url: str, headers: dict[str, str], max_answer_bytes: int) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._socket = socket.create_connection((parts.hostname, parts.port), _OPEN_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._protocol = ClientProtocol(parse_uri(url), max_size=None)
+        self._protocol = ClientProtocol(parse_uri(url), max_size=max_answer_bytes)
         try:
             request = self._protocol.connect()
             request.headers.update(headers)
@@ -111,6 +114,8 @@ class _Connection:
             self._protocol.receive_eof()
         self._flush()  # answers to pings and closes
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
+            if self._protocol.parser_exc is not None:
+                raise _Broken(f"its answer is refused: {self._protocol.parser_exc}")
             said = self._protocol.close_rcvd
             raise _Broken(f"the server closed it{f', saying {said}' if said else ''}")
 
@@ -144,12 +149,14 @@ class WebSocketTransport:
         self._frame: bytes = b""
         self._refusals: list[AnyReply] = []
         self._max_bytes = 0
+        self._max_answer_bytes = _MAX_ANSWER_BYTES
         self._server_id = address
 
     def fetch_spec(self) -> ServerSpec:
         spec = self._http.fetch_spec()
         self._server_id = spec.server_id
         self._max_bytes = spec.max_message_bytes
+        self._max_answer_bytes = answer_bytes(spec)
         return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
@@ -227,7 +234,7 @@ class WebSocketTransport:
     def _open(self) -> _Connection:
         if self._connection is None:
             try:
-                self._connection = _Connection(self._url, self._headers)
+                self._connection = _Connection(self._url, self._headers, self._max_answer_bytes)
             except InvalidStatus as error:
                 body = error.response.body or b""
                 raise self._unavailable(

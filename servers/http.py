@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from msgspec import Raw
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -19,7 +19,6 @@ from muxrl.protocol.codec import decode_json, encode_json
 from muxrl.protocol.errors import MessageTooLarge, ProtocolError, Unauthorized
 from muxrl.protocol.messages import (
     AbortEpisode,
-    Batch,
     BatchReply,
     EndEpisode,
     Refused,
@@ -64,8 +63,7 @@ async def _get_health(app: PolicyServerApp, request: Request) -> object:
 
 
 async def _post_batch(app: PolicyServerApp, request: Request) -> object:
-    batch = decode_json(await _body(app, request), Batch)
-    return BatchReply(await app.answered(batch.items))
+    return BatchReply(await app.answered(app.messages.read_json(await _body(app, request))))
 
 
 async def _post_start(app: PolicyServerApp, request: Request) -> object:
@@ -102,9 +100,11 @@ async def _one(
         MalformedMessage: the body is not JSON, or not such an item.
         MessageTooLarge: it is over the limit.
     """
-    fields = decode_json(await _body(app, request) or b"{}", dict[str, Any])
-    fields = {**(default or {}), **fields, **request.path_params}
-    item = decode_json(encode_json({"type": kind.__struct_config__.tag, **fields}), kind)
+    body = await _body(app, request) or b"{}"
+    app.messages.check_json(body)
+    fields = decode_json(body, dict[str, Raw])
+    given = {**(default or {}), **fields, **request.path_params}
+    item = decode_json(encode_json({"type": kind.__struct_config__.tag, **given}), kind)
     return (await app.answered([item]))[0]
 
 
