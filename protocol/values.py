@@ -25,7 +25,6 @@ from muxrl.protocol.spaces import (
     bounds,
 )
 
-
 _MAX_KEYS = 20
 _MAX_KEY_CHARS = 40
 """Of a Dict that does not fit, in a message."""
