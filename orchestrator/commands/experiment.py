@@ -107,7 +107,7 @@ def _check(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.commands.seat_table import print_seats
     from muxrl.orchestrator.config import to_yaml
 
-    experiment = _prepare(_load(args), needs_stop=True)
+    experiment = _prepare(_load(args), needs_stop=True, may_run_checkpoints=False)
     sys.stdout.write(to_yaml(experiment.config))
     print_seats(experiment)
     return exit_codes.DONE
@@ -122,8 +122,10 @@ def _load(args: argparse.Namespace) -> ExperimentConfig:
     return config
 
 
-def _prepare(config: ExperimentConfig, *, needs_stop: bool) -> Experiment:
+def _prepare(
+    config: ExperimentConfig, *, needs_stop: bool, may_run_checkpoints: bool = True
+) -> Experiment:
     from muxrl.orchestrator.config import prepare
 
     with quiet():
-        return prepare(config, needs_stop=needs_stop)
+        return prepare(config, needs_stop=needs_stop, may_run_checkpoints=may_run_checkpoints)

@@ -32,6 +32,7 @@ class FixedAlgorithm(ABC):
     Args:
         settings: what was given.
         model: network settings; there must be none.
+        may_run_code: whether code in a checkpoint may be run.
 
     Raises:
         AlgorithmProblem: an unknown name, or a value of the wrong kind.
@@ -44,7 +45,9 @@ class FixedAlgorithm(ABC):
     samples_actions: ClassVar[bool] = False
     default_while_learning: ClassVar[Literal["serve"]] = "serve"
 
-    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+    ) -> None:
         for name, value in settings.items():
             if name not in self.defaults:
                 raise AlgorithmProblem(
@@ -83,7 +86,11 @@ class FixedAlgorithm(ABC):
 
     @abstractmethod
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        """Returns what acts on a server; only for a plan without problems."""
+        """Returns what acts on a server; only for a plan without problems.
+
+        Raises:
+            ServerProblem: it cannot be loaded after all.
+        """
 
 
 class RandomAlgorithm(FixedAlgorithm):
@@ -108,10 +115,12 @@ class ScriptedAlgorithm(FixedAlgorithm):
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
-    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+    ) -> None:
         from muxrl.servers.fixed_policies.scripted import find_script
 
-        super().__init__(settings, model)
+        super().__init__(settings, model, may_run_code=may_run_code)
         find_script(self.settings["policy"])
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
@@ -145,10 +154,12 @@ class FrozenAlgorithm(FixedAlgorithm):
         "should_explore": False,
     }
 
-    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+    ) -> None:
         from muxrl.servers.fixed_policies.frozen import FrozenModules
 
-        super().__init__(settings, model)
+        super().__init__(settings, model, may_run_code=may_run_code)
         path = self.settings["checkpoint"]
         if not isinstance(path, str) or not path:
             raise AlgorithmProblem(
@@ -158,7 +169,9 @@ class FrozenAlgorithm(FixedAlgorithm):
         checkpoint = Checkpoint.open(Path(path))
         # Absolute, since a server's process may run in another folder than the command did.
         self.settings["checkpoint"] = str(checkpoint.path)
-        self._modules = FrozenModules(checkpoint, self.settings["policies"])
+        self._modules = FrozenModules(
+            checkpoint, self.settings["policies"], may_run_code=may_run_code
+        )
 
     @property
     def seating(self) -> Seating:
@@ -170,8 +183,13 @@ class FrozenAlgorithm(FixedAlgorithm):
     def make(self, plan: ServerPlan) -> FixedPolicies:
         from muxrl.servers.fixed_policies.frozen import FrozenActing
         from muxrl.servers.fixed_policies.policies import FixedPolicies
+        from muxrl.servers.policies import ServerProblem
 
-        acting = FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])
+        should_explore = self.settings["should_explore"]
+        try:
+            acting = FrozenActing(plan, self._modules, should_explore=should_explore)
+        except AlgorithmProblem as problem:
+            raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
         return FixedPolicies(plan, self.seating.make_seats(plan), acting)
 
 
