@@ -8,14 +8,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 
-from msgspec import Raw
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from muxrl.protocol.codec import decode_json, encode_json
+from muxrl.protocol.codec import encode_json
 from muxrl.protocol.errors import MessageTooLarge, ProtocolError, Unauthorized
 from muxrl.protocol.messages import (
     AbortEpisode,
@@ -98,13 +97,11 @@ async def _one(
 
     Raises:
         MalformedMessage: the body is not JSON, or not such an item.
-        MessageTooLarge: it is over the limit.
+        MessageTooLarge: it is over a limit.
     """
-    body = await _body(app, request) or b"{}"
-    app.messages.check_json(body)
-    fields = decode_json(body, dict[str, Raw])
+    fields = app.messages.read_fields(await _body(app, request) or b"{}")
     given = {**(default or {}), **fields, **request.path_params}
-    item = decode_json(encode_json({"type": kind.__struct_config__.tag, **given}), kind)
+    item = app.messages.read_item(given, kind)
     return (await app.answered([item]))[0]
 
 

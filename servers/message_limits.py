@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
 
-from muxrl.protocol.codec import decode_batch, decode_json
-from muxrl.protocol.errors import MessageTooLarge
+from muxrl.protocol.codec import decode_batch, decode_json, encode_json
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
 from muxrl.protocol.message_sizes import needed_items
 from muxrl.protocol.messages import Batch, ServerSpec
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
@@ -35,6 +35,9 @@ _AS_IT_IS = contextlib.nullcontext()
 
 # The first byte of a value that is an extension (ext 8 to 32, fixext 1 to 16), as arrays are.
 _EXTENSIONS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
+
+
+T = TypeVar("T", bound=AnyItem)
 
 
 class MessageLimits:
@@ -85,6 +88,30 @@ class MessageLimits:
         self.check_json(body)
         with _no_collection(len(body)):
             return self._counted(decode_json(body, Batch))
+
+    def read_fields(self, body: bytes) -> dict[str, Raw]:
+        """Returns the fields of an HTTP body that is one item, as the JSON that each of them is.
+
+        Raises:
+            MalformedMessage: it is no JSON object.
+            MessageTooLarge: as `read`.
+        """
+        self.check_json(body)
+        try:
+            body.decode()  # what is in the fields is not looked at here
+        except UnicodeDecodeError as error:
+            raise MalformedMessage(f"not a dict: {error}") from None
+        return decode_json(body, dict[str, Raw])
+
+    def read_item(self, fields: Mapping[str, Raw | str], kind: type[T]) -> T:
+        """Returns the item of a kind that has these fields.
+
+        Raises:
+            MalformedMessage: there is none.
+        """
+        text = encode_json({"type": kind.__struct_config__.tag, **fields})
+        with _no_collection(len(text)):
+            return decode_json(text, kind)
 
     def check_json(self, text: bytes | str) -> None:
         """Raises `MessageTooLarge` if a JSON text has too many lists or numbers."""
