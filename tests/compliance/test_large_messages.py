@@ -10,7 +10,7 @@ import pytest
 import requests
 from tests.compliance.real_servers import SEES, MakeServer, Peer, make_plan, transport_to
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from muxrl.protocol.messages import Actions, Refused, StartEpisode, Step
 from muxrl.protocol.spaces import Box
@@ -35,6 +35,11 @@ def large(make_server: MakeServer) -> PolicyServer:
 
 def json_of(num_lists: int) -> bytes:
     return HEAD + b",".join([b"[0]"] * num_lists) + b"]}}]}"
+
+
+def ask(websocket: ClientConnection, message: bytes) -> str:
+    websocket.send(message, text=True)
+    return str(websocket.recv(timeout=60.0))
 
 
 class Watch:
@@ -75,11 +80,9 @@ def test_fifteen_million_lists_are_refused_at_once(
         with connect(f"ws://{server.address}/v1/ws", proxy=None, compression=None) as websocket:
             if name == "small":  # over what the spaces can need, which is said if it can be
                 with pytest.raises(ConnectionClosed):
-                    websocket.send(body, text=True)
-                    websocket.recv(timeout=60.0)
+                    ask(websocket, body)
             else:
-                websocket.send(body, text=True)
-                assert '"code":413' in str(websocket.recv(timeout=60.0))
+                assert '"code":413' in ask(websocket, body)
     assert watch.longest_s < 10.0  # on a machine that does much else
 
 
