@@ -86,10 +86,11 @@ class PolicyServerApp:
         now = time.monotonic()
         outcomes = [self._accept(item, now) for item in items]
         self.store.finish_frame()
-        frame = Frame(items, outcomes, reply, self._refuse, is_alone)
-        if not frame.pending:
+        pending = [outcome for outcome in outcomes if isinstance(outcome, PendingStep)]
+        frame = Frame(items, outcomes, reply, self._refuse, is_alone, pending)
+        if not pending:
             frame.finish()
-        elif any(step.is_training for step in frame.pending):
+        elif any(step.is_training for step in pending):
             self.feed.when_open(functools.partial(self.batcher.submit, frame))
         else:
             self.batcher.submit(frame)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.messages import (
@@ -20,8 +21,7 @@ AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode
 Answered = Callable[[list[AnyReply]], None]
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(msgspec.Struct, eq=False):
     """The items of one message, and what has become of each.
 
     Args:
@@ -31,6 +31,7 @@ class Frame:
             after it.
         refuse: makes the answer to an item that failed.
         is_alone: whether its client is the only one connected, so that no other frame can come.
+        pending: the steps among the outcomes.
     """
 
     items: list[AnyItem]
@@ -38,11 +39,7 @@ class Frame:
     reply: Answered
     refuse: Callable[[AnyItem, ProtocolError], Refused]
     is_alone: bool
-    pending: list[PendingStep] = field(init=False)
-    """The steps that wait for their actions."""
-
-    def __post_init__(self) -> None:
-        self.pending = [o for o in self.outcomes if isinstance(o, PendingStep)]
+    pending: list[PendingStep]
 
     def finish(self, problem: NotServing | None = None) -> None:
         """Sends the answers.

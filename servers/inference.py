@@ -115,8 +115,11 @@ class Inference:
                     chosen[key] = self._act(policy_id, batch, should_explore)
             weights_seq_no = self.weights_seq_no
         if len(chosen) == 1:  # one policy: its actions are in the order of the steps
-            (actions,) = map(iter, chosen.values())
-            return [list(islice(actions, len(step.requests))) for step in steps], weights_seq_no
+            (actions,) = chosen.values()
+            if len(steps) == 1:
+                return [actions], weights_seq_no
+            in_order = iter(actions)
+            return [list(islice(in_order, len(step.requests))) for step in steps], weights_seq_no
         next_of = {key: iter(actions) for key, actions in chosen.items()}
         return [
             [
@@ -164,7 +167,8 @@ class Inference:
             if keys is None
             else {key: _rows([o[key] for o in observations]) for key in keys}
         )
-        return _by_row(*self._categorical(logits, requests, should_explore))
+        actions, extras = self._categorical(logits, requests, should_explore)
+        return _by_row(actions, extras)
 
     def _act_in_numpy(
         self, policy_id: str, requests: list[SeatRequest], should_explore: bool
@@ -181,7 +185,12 @@ class Inference:
         t = self.num_env_steps_sampled if should_explore else None
         actions, state = module.act_in_numpy(obs, state, t)
         _put_logged(actions, requests)
-        return _by_row(actions, {}, state)
+        if state is None:
+            return [SeatAction(action) for action in actions]
+        return [
+            SeatAction(action, module_state={key: column[row] for key, column in state.items()})
+            for row, action in enumerate(actions)
+        ]
 
     def _forward(
         self, policy_id: str, requests: list[SeatRequest], should_explore: bool, is_discrete: bool
@@ -214,13 +223,7 @@ class Inference:
         else:
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
             actions, extras = self._from_distribution(module, inputs, requests, should_explore)
-        chosen = _by_row(actions, extras, state)
-        if state is None:
-            return chosen
-        return [  # RLlib's learners begin sequences with recorded states
-            one._replace(extra_outputs={**one.extra_outputs, Columns.STATE_OUT: one.module_state})
-            for one in chosen
-        ]
+        return _by_row(actions, extras, state)
 
     def _from_distribution(
         self, module: Any, inputs: torch.Tensor, requests: list[SeatRequest], should_explore: bool
@@ -274,19 +277,16 @@ def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]
         extras: name to ``[B, ...]``.
         state: tree of ``[B, ...]``; None where the module has no recurrent state.
     """
-    if state is None and not extras:
-        return [SeatAction(action) for action in actions]
     columns = extras.items()
-    return [
-        SeatAction(
-            action,
-            {name: column[row] for name, column in columns},
-            None
-            if state is None
-            else tree.map_structure(lambda column, row=row: column[row], state),
-        )
-        for row, action in enumerate(actions)
-    ]
+    chosen = []
+    for row, action in enumerate(actions):
+        outputs = {name: column[row] for name, column in columns}
+        row_state = None
+        if state is not None:  # RLlib's learners begin sequences with recorded states
+            row_state = tree.map_structure(lambda column, row=row: column[row], state)
+            outputs[Columns.STATE_OUT] = row_state
+        chosen.append(SeatAction(action, outputs, row_state))
+    return chosen
 
 
 def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
@@ -307,7 +307,7 @@ def _state_of(request: SeatRequest, module: Any) -> Any:
 
 
 def _rows(values: list[np.ndarray]) -> np.ndarray:
-    return values[0][None] if len(values) == 1 else np.stack(values)
+    return values[0][None] if len(values) == 1 else np.array(values)  # np.stack takes longer
 
 
 def _stack(values: list[Any]) -> Any:

@@ -6,8 +6,9 @@ A repeated step gets the answer that it got before. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from muxrl.protocol.episode import EpisodeEvent, EpisodeState, EpisodeStateMachine
 from muxrl.protocol.errors import OutOfOrder
@@ -19,8 +20,7 @@ from muxrl.servers.episodes.transitions import Transitions
 from muxrl.servers.seats import Seat, SeatAction, SeatRequest
 
 
-@dataclass(slots=True)
-class PendingStep:
+class PendingStep(msgspec.Struct, eq=False):
     """A step that is recorded and waits for its actions."""
 
     episode: ServedEpisode
@@ -119,17 +119,17 @@ class ServedEpisode:
     ) -> Actions:
         """Returns the answer to the pending step, and keeps what was chosen; see `PendingStep`."""
         # First all that may raise: an action is whatever the user's module gave.
-        sent = []
         actions: dict[str, Any] = {}
+        acted: dict[str, SeatAction] = {}
         for request, action in zip(pending.requests, chosen, strict=True):
-            of_seat = request.seat.act(action.action, pending.observations)
-            sent.append(of_seat)
-            actions.update(of_seat)
+            seat = request.seat
+            actions |= seat.act(action.action, pending.observations)
+            acted[seat.seat_id] = action
         reply = Actions(self.episode_id, pending.t, actions, weights_seq_no)
         if self._machine.is_over:  # aborted while it waited: nothing follows from these actions
             return reply
         self._machine.handle(EpisodeEvent.ACT)
-        self._transitions.act(pending.requests, chosen, sent, weights_seq_no)
+        self._transitions.act(acted, actions, weights_seq_no)
         self._last_reply = reply
         self.pending = None
         return reply

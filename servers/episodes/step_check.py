@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
@@ -28,7 +29,7 @@ episodes stay finite, too: they are float64."""
 _MIN_RETURN = -MAX_RETURN
 
 
-class CheckedStep(NamedTuple):
+class CheckedStep(msgspec.Struct, frozen=True, gc=False):
     """A step or an end whose values are as declared; dicts and sets are of agents."""
 
     observations: Mapping[str, Any]

@@ -12,7 +12,7 @@ Nothing of it is recorded before everything that may be refused has been checked
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from muxrl.protocol.errors import ValueMismatch
@@ -49,10 +49,12 @@ class Transitions:
         self._seats = seats
         self._recorder = recorder
         self._is_training = is_training
-        self._records = {seat_id: SeatRecord() for seat_id in seats}
+        self._last_actions: dict[str, Any] = {}
+        """By agent; an agent that is not asked in a step keeps its own."""
+        self._records = {seat_id: SeatRecord(last_actions=self._last_actions) for seat_id in seats}
         self._acted: dict[str, SeatAction] = {}
         """Actions of the last step, by seat id, until what followed from them is recorded."""
-        self._acting: set[str] = set()
+        self._acting: Collection[str] = ()
         """Agents that acted in that step; members of teams, too."""
         self._weights_seq_no = 0
 
@@ -105,28 +107,21 @@ class Transitions:
             self._add_before_first_action(step.rewards, step.terminated | step.truncated)
 
     def act(
-        self,
-        requests: Sequence[SeatRequest],
-        chosen: Sequence[SeatAction],
-        sent: Sequence[Mapping[str, Any]],
-        weights_seq_no: int,
+        self, acted: dict[str, SeatAction], actions: Mapping[str, Any], weights_seq_no: int
     ) -> None:
         """Keeps the actions of a step until what followed from them comes.
 
         Args:
-            requests: of the step.
-            chosen: the action of each request.
-            sent: the same as its agents' actions.
+            acted: by seat id.
+            actions: the same by agent, as sent to the simulation.
             weights_seq_no: version of the weights that chose them.
         """
-        self._acted, self._acting = {}, set()
-        for request, action, actions in zip(requests, chosen, sent, strict=True):
-            seat_id = request.seat.seat_id
-            record = self._records[seat_id]
-            record.module_state = action.module_state
-            record.last_actions.update(actions)  # a member that was not asked keeps its own
-            self._acted[seat_id] = action
-            self._acting.update(actions)
+        self._acted = acted
+        for seat_id, action in acted.items():
+            if action.module_state is not None:
+                self._records[seat_id].module_state = action.module_state
+        self._last_actions.update(actions)
+        self._acting = actions.keys()
         self._weights_seq_no = weights_seq_no
 
     def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
@@ -140,7 +135,7 @@ class Transitions:
     def _add_transition(self, step: CheckedStep, seen: dict[str, Any]) -> None:
         done = step.terminated | step.truncated
         if self._is_training and step.truncated:
-            missing = (step.truncated & self._acting) - step.final_observations.keys()
+            missing = step.truncated.intersection(self._acting) - step.final_observations.keys()
             if missing:
                 raise _no_final_observation(min(missing))
         ends = self._find_ends(step, seen, done) if done else _NO_ENDS

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium
+import msgspec
 import numpy as np
 
 from muxrl.protocol import spaces as plain
@@ -214,7 +215,7 @@ class CentralSeat:
             if self._observes_state:  # the actor must not see the state
                 value = without_state(value)
             own = self._alone.observe(
-                step_view._replace(observations={self.seat_id: value}), record
+                msgspec.structs.replace(step_view, observations={self.seat_id: value}), record
             )
             seen = dict(own) if self._has_mask else {OBS: own}
             seen[STATE] = self._view.read(step_view)

@@ -111,10 +111,11 @@ class NumpyAgent:
             x.reshape(-1, n, x.shape[-1])[:] += self._from_id
         if self._from_action is not None:
             action = last_action.reshape(rows).astype(np.intp)
-            known = np.flatnonzero(action >= 0)
-            if len(known) == rows:
+            known = action >= 0
+            num_known = np.count_nonzero(known)
+            if num_known == rows:
                 x += self._from_action[action]
-            elif len(known):
+            elif num_known:
                 x[known] += self._from_action[action[known]]
         np.maximum(x, 0.0, out=x)
         if self._is_recurrent:
