@@ -19,11 +19,14 @@ from websockets.uri import parse_uri
 
 from muxrl.client.transport import Broken, NetworkTransport, reason
 from muxrl.protocol.codec import encode
+from muxrl.protocol.message_sizes import answer_bytes
 
 _READ_BYTES = 1 << 16
 _DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 _SLOWEST_BYTES_PER_S = 1_000_000
 """Of a link: time to send a long message comes on top of the time to be silent."""
+_MAX_ANSWER_BYTES = 64 << 20
+"""Of a server whose spec has not been fetched, which would say how long its answers can be."""
 
 
 class _Connection:
@@ -34,7 +37,9 @@ class _Connection:
         InvalidStatus: the server refused it.
     """
 
-    def __init__(self, url: str, headers: dict[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, url: str, headers: dict[str, str], timeout_s: float, max_answer_bytes: int
+    ) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         try:
@@ -45,7 +50,7 @@ class _Connection:
         self._parts: list[bytes] = []
         self._is_text = False
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._protocol = ClientProtocol(parse_uri(url), max_size=None)
+        self._protocol = ClientProtocol(parse_uri(url), max_size=max_answer_bytes)
         try:
             request = self._protocol.connect()
             request.headers.update(headers)
@@ -123,6 +128,8 @@ class _Connection:
             self._protocol.receive_eof()
         self._flush()  # answers to pings and closes
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
+            if self._protocol.parser_exc is not None:
+                raise Broken(f"its answer is refused: {self._protocol.parser_exc}")
             said = self._protocol.close_rcvd
             raise Broken(f"the server closed the connection{f', saying {said}' if said else ''}")
 
@@ -147,7 +154,8 @@ class WebSocketTransport(NetworkTransport):
         if self._connection is None:
             url = self._url.replace("http", "ws", 1) + "/v1/ws"
             try:
-                self._connection = _Connection(url, self._headers, timeout_s)
+                longest = _MAX_ANSWER_BYTES if self._spec is None else answer_bytes(self._spec)
+                self._connection = _Connection(url, self._headers, timeout_s, longest)
             except InvalidStatus as error:
                 body = bytes(error.response.body or b"")
                 self._checked(error.response.status_code, body)

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import array as arrays
 import functools
 import math
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,10 @@ from muxrl.protocol.spaces import (
     Space,
     bounds,
 )
+
+_MAX_KEYS = 20
+_MAX_KEY_CHARS = 40
+"""Of a Dict that does not fit, in a message."""
 
 
 class Mismatch(ValueError):
@@ -67,12 +73,12 @@ def conform(space: Space, value: Any, where: str = "") -> Any:
         if not isinstance(value, dict):
             raise Mismatch(str(space), _kind(value), where)
         if value.keys() != space.spaces.keys():
-            raise Mismatch(f"keys {sorted(space.spaces)}", f"keys {sorted(map(str, value))}", where)
+            raise Mismatch(f"keys {sorted(space.spaces)}", f"keys {_shown_keys(value)}", where)
         return {
             key: conform(sub, value[key], f"{where}.{key}" if where else key)
             for key, sub in space.spaces.items()
         }
-    if not isinstance(value, list | tuple) or len(value) != len(space.spaces):
+    if not _is_list(value) or len(value) != len(space.spaces):
         raise Mismatch(f"{len(space.spaces)} items", _kind(value), where)
     return tuple(
         conform(sub, item, f"{where}[{i}]")
@@ -91,7 +97,7 @@ def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
             hint = f"cast it with .astype(numpy.{space.dtype})" if array.dtype.kind in "fiu" else ""
             raise Mismatch(f"dtype {space.dtype}", f"dtype {array.dtype}", where, hint)
     else:
-        array = _from_plain(value, dtype, space, where)
+        array = _from_plain(value, dtype, space.shape, space, where)
     if array.shape != space.shape:
         raise Mismatch(str(space), f"shape {array.shape}", where)
     if array.dtype.kind == "f":
@@ -111,11 +117,13 @@ def _check_finite(array: NDArray[Any], where: str) -> None:
             raise Mismatch("finite numbers", f"{name} at index {list(map(int, at))}", where)
 
 
-def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> NDArray[Any]:
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise Mismatch(str(space), "a ragged list", where) from None
+def _from_plain(
+    value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], space: Space, where: str
+) -> NDArray[Any]:
+    is_list = _is_list(value)
+    array = _from_list(value, dtype, shape, space, where) if is_list else np.asarray(value)
+    if array.dtype == dtype:
+        return array.reshape(shape) if is_list and len(shape) != 1 else array
     if array.dtype.kind not in "fiub":
         raise Mismatch(str(space), _kind(value), where)
     if dtype.kind in "iub" and array.dtype.kind == "f" and array.size:
@@ -126,7 +134,70 @@ def _from_plain(value: Any, dtype: np.dtype[Any], space: Space, where: str) -> N
         if int(array.min()) < info.min or int(array.max()) > info.max:
             raise Mismatch(f"dtype {dtype}", f"numbers beyond {info.min}..{info.max}", where)
     with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
-        return array.astype(dtype)
+        array = array.astype(dtype)
+    return array.reshape(shape) if is_list and len(shape) != 1 else array
+
+
+def _from_list(
+    value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], space: Space, where: str
+) -> NDArray[Any]:
+    """Returns the numbers of nested lists in one dimension.
+
+    Lengths and kinds are compared before numpy sees them. Of a long list of short ones it would
+    make a large array first; of a text among numbers, an array with room for that text in every
+    place.
+    """
+    row = value
+    if len(shape) != 1 or len(value) != shape[0]:
+        _check_shape(value, shape, space, where)
+        for i, size in enumerate(shape[1:], start=1):
+            kinds = set(map(type, row))
+            if kinds == {np.ndarray} and {part.shape for part in row} == {shape[i:]}:
+                return np.asarray(row)
+            if not kinds <= _LISTS or set(map(len, row)) - {size}:
+                raise Mismatch(str(space), "a ragged list", where)
+            row = list(chain.from_iterable(row))
+    if row and not isinstance(row[0], np.ndarray):
+        code = "q" if dtype.kind != "f" else "f" if dtype.char == "f" else "d"
+        try:
+            return np.frombuffer(arrays.array(code, row), code)
+        except (TypeError, OverflowError):
+            pass  # something else is among them
+    kinds = set(map(type, row))
+    if not all(issubclass(kind, _NUMBER) for kind in kinds):
+        _check_shape(value, shape, space, where)
+        is_ragged = not kinds.isdisjoint(_LISTS)
+        raise Mismatch(str(space), "a ragged list" if is_ragged else _kind(value), where)
+    return np.asarray(row)
+
+
+def _check_shape(value: Any, shape: tuple[int, ...], space: Space, where: str) -> None:
+    came = _shape_of(value)
+    if came == shape:
+        return
+    # Looked at only in a list that is as long as it should be; another one may be of any length.
+    if len(came) > 1 and shape and len(value) == shape[0] and len(set(map(_shape_of, value))) > 1:
+        raise Mismatch(str(space), "a ragged list", where)
+    raise Mismatch(str(space), f"shape {came}", where)
+
+
+_LISTS = {list, tuple}
+_NUMBER = (int, float, np.number, np.bool_)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    """Returns the lengths of nested lists, of each the first element's."""
+    shape: list[int] = []
+    while _is_list(value):
+        shape.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return (*shape, *value.shape) if isinstance(value, np.ndarray) else tuple(shape)
 
 
 def _conform_discrete(space: Discrete, value: Any, where: str) -> int:
@@ -144,14 +215,14 @@ def _conform_discrete(space: Discrete, value: Any, where: str) -> int:
 def _conform_integers(
     space: MultiDiscrete | MultiBinary, value: Any, where: str
 ) -> NDArray[np.int64]:
+    nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
     array = (
         value
         if isinstance(value, np.ndarray)
-        else _from_plain(value, np.dtype(np.int64), space, where)
+        else _from_plain(value, np.dtype(np.int64), (len(nvec),), space, where)
     )
     if array.dtype.kind not in "iub":
         raise Mismatch(str(space), f"dtype {array.dtype}", where)
-    nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
     if array.shape != (len(nvec),):
         raise Mismatch(str(space), f"shape {array.shape}", where)
     if ((array < 0) | (array >= np.asarray(nvec))).any():
@@ -159,11 +230,19 @@ def _conform_integers(
     return array.astype(np.int64)
 
 
+def _shown_keys(value: dict[Any, Any]) -> str:
+    shown = [str(key)[:_MAX_KEY_CHARS] for key in islice(value, _MAX_KEYS)]
+    more = f" and {len(value) - _MAX_KEYS} more" if len(value) > _MAX_KEYS else ""
+    return f"{sorted(shown)}{more}"
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
-    if isinstance(value, list | tuple):
+    if _is_list(value):
         return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"dict with keys {_shown_keys(value)}"
     return f"{type(value).__name__} {str(value)[:40]!r}"
 
 

@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muxrl.protocol.episode import MAX_ID_CHARS
 from muxrl.protocol.errors import ProtocolError
@@ -32,6 +32,7 @@ from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
 from muxrl.servers.frame import Answered, AnyItem, Frame
+from muxrl.servers.message_limits import MessageLimits
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,11 @@ class PolicyServerApp:
     num_refused: int = 0
     num_connections: int = 0
     """Number of open WebSockets."""
+    messages: MessageLimits = field(init=False)
+    """Reads what clients send."""
+
+    def __post_init__(self) -> None:
+        self.messages = MessageLimits(self.spec)
 
     # --- items --------------------------------------------------------------------------
 
@@ -122,9 +128,9 @@ class PolicyServerApp:
             episode_id,
             code=error.code,
             message=story[:ERROR_STORY_CHARS],
-            agent_id=error.agent_id,
-            expected=error.expected,
-            got=error.got,
+            agent_id=_cut(error.agent_id),
+            expected=_cut(error.expected),
+            got=_cut(error.got),
         )
 
     # --- access -------------------------------------------------------------------------
@@ -142,6 +148,11 @@ class PolicyServerApp:
             origin=header("origin"),
             host=header("host"),
         )
+
+
+def _cut(text: str | None) -> str | None:
+    """Returns a text of a refusal, which repeats what came, without what is too long to read."""
+    return None if text is None else text[:ERROR_STORY_CHARS]
 
 
 def _internal(error: Exception) -> ProtocolError:

@@ -230,9 +230,13 @@ class Checkpoint:
     def env_steps(self) -> int:
         """Env steps of training so far, which exploration schedules go by.
 
+        Without a note, they are in a pickle, whose code is run.
+
         Raises:
             AlgorithmProblem: RLlib's file with this count is broken.
         """
+        if "env_steps" in self.about:
+            return int(self.about["env_steps"])
         path = self.path / "env_runner" / "state.pkl"
         try:
             return int(pickle.loads(path.read_bytes()).get("num_env_steps_sampled_lifetime", 0))
@@ -349,6 +353,8 @@ class Checkpoint:
 
     def load_modules(self) -> dict[str, RLModule]:
         """Builds the modules for acting: without critics, mixers and targets.
+
+        Their files are pickles, whose code is run.
 
         Raises:
             AlgorithmProblem: a file is missing or broken, or a class cannot be imported.

@@ -36,8 +36,8 @@ class LimitsConfig:
     """Open episodes at one time; one more is refused with 429."""
     max_connections: int = 500
     """Open connections at one time; one more is refused with 503."""
-    max_message_bytes: int = 64 * 1024 * 1024
-    """Longest frame or body accepted."""
+    max_message_bytes: int | None = None
+    """Longest frame or body accepted; null: what the declared spaces can need, 64 MiB at most."""
     episode_timeout_s: float = 600.0
     """An episode without a message for this long is closed as truncated. An idle HTTP connection is
     kept for as long."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,11 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from muxrl.protocol.codec import decode_json, encode_json
+from muxrl.protocol.codec import encode_json
 from muxrl.protocol.errors import MessageTooLarge, ProtocolError, Unauthorized
 from muxrl.protocol.messages import (
     AbortEpisode,
-    Batch,
     BatchReply,
     EndEpisode,
     Refused,
@@ -64,8 +62,7 @@ async def _get_health(app: PolicyServerApp, request: Request) -> object:
 
 
 async def _post_batch(app: PolicyServerApp, request: Request) -> object:
-    batch = decode_json(await _body(app, request), Batch)
-    return BatchReply(await app.answered(batch.items))
+    return BatchReply(await app.answered(app.messages.read_json(await _body(app, request))))
 
 
 async def _post_start(app: PolicyServerApp, request: Request) -> object:
@@ -100,11 +97,11 @@ async def _one(
 
     Raises:
         MalformedMessage: the body is not JSON, or not such an item.
-        MessageTooLarge: it is over the limit.
+        MessageTooLarge: it is over a limit.
     """
-    fields = decode_json(await _body(app, request) or b"{}", dict[str, Any])
-    fields = {**(default or {}), **fields, **request.path_params}
-    item = decode_json(encode_json({"type": kind.__struct_config__.tag, **fields}), kind)
+    fields = app.messages.read_fields(await _body(app, request) or b"{}")
+    given = {**(default or {}), **fields, **request.path_params}
+    item = app.messages.read_item(given, kind)
     return (await app.answered([item]))[0]
 
 

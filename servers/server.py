@@ -22,6 +22,7 @@ import torch
 import uvicorn
 
 from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from muxrl.servers.app import PolicyServerApp, expire_episodes
@@ -207,7 +208,8 @@ class PolicyServer:
             groups={group: list(members) for group, members in plan.groups.items()},
             state_size=plan.state_size if plan.reads_state else None,
             max_episodes=plan.limits.max_episodes,
-            max_message_bytes=plan.limits.max_message_bytes,
+            max_message_bytes=plan.limits.max_message_bytes
+            or needed_bytes(plan.agents, plan.state_size, plan.limits.max_episodes),
             episode_timeout_s=plan.limits.episode_timeout_s,
             while_learning=plan.while_learning,
         )

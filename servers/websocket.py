@@ -20,7 +20,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from muxrl.protocol.codec import decode_batch, encode, encode_json
+from muxrl.protocol.codec import encode, encode_json
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import AnyReply, BatchReply, Refused
 from muxrl.servers.app import PolicyServerApp
@@ -46,7 +46,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._connections = cast(set[Any], server_state.connections)
         self._protocol = ServerProtocol(max_size=app.spec.max_message_bytes, logger=logger)
         self._transport: asyncio.Transport
-        self._parts: list[bytes] = []
+        self._partial = bytearray()
         self._is_text = False
         self._messages: deque[bytes | str] = deque()
         self._is_answering = False
@@ -129,11 +129,14 @@ class WebSocketConnection(asyncio.Protocol):
         """Assembles a message from its frames."""
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
-        self._parts.append(bytes(frame.data))
-        if not frame.fin:
-            return
-        message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts = []
+        if not frame.fin or self._partial:
+            # In one piece: a list would grow by frames that are empty, which no limit counts.
+            self._partial += frame.data
+            if not frame.fin:
+                return
+            message, self._partial = bytes(self._partial), bytearray()
+        else:
+            message = bytes(frame.data)
         try:
             self._messages.append(message.decode() if self._is_text else message)
         except UnicodeDecodeError:
@@ -165,7 +168,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _answer(self, message: bytes | str) -> None:
         reply = functools.partial(self._reply, isinstance(message, str))
         try:
-            items = decode_batch(message).items
+            items = self._app.messages.read(message)
         except ProtocolError as error:
             self._app.num_refused += 1
             reply([Refused("", code=error.code, message=error.message)])

@@ -115,7 +115,7 @@ def _serve(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.config import to_yaml
 
-    experiment = _prepare(_load(args), needs_stop=True)
+    experiment = _prepare(_load(args), needs_stop=True, may_run_checkpoints=False)
     sys.stdout.write(to_yaml(experiment.config))
     _print_seats(experiment)
     return ExitCode.DONE
@@ -153,11 +153,13 @@ def _load(args: argparse.Namespace) -> ExperimentConfig:
     return load_config(args.config, args.overrides)
 
 
-def _prepare(config: ExperimentConfig, *, needs_stop: bool) -> Experiment:
+def _prepare(
+    config: ExperimentConfig, *, needs_stop: bool, may_run_checkpoints: bool = True
+) -> Experiment:
     from muxrl.orchestrator.config import prepare
 
     with quiet():
-        return prepare(config, needs_stop=needs_stop)
+        return prepare(config, needs_stop=needs_stop, may_run_checkpoints=may_run_checkpoints)
 
 
 def _print_seats(experiment: Experiment) -> None:

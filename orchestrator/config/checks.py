@@ -24,6 +24,8 @@ _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MAX_SEED = 2**32 - 1
+_MIN_TOKEN_CHARS = 16
+"""As many as cannot be tried one after another: 64**16 is 2**96, if they are random."""
 
 
 def is_file_name(name: str) -> bool:
@@ -186,6 +188,12 @@ def _server_problems(
         yield (
             f"server {server_id!r}: listens on {server.host!r}, which other machines can reach, "
             f"without a token; set servers.{server_id}.token, or the host to 127.0.0.1"
+        )
+    if 0 < len(server.token) < _MIN_TOKEN_CHARS:
+        yield (
+            f"server {server_id!r}: its token has {len(server.token)} characters, which can be "
+            f"guessed; give it at least {_MIN_TOKEN_CHARS}, made by "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     if not server.token.isascii() or any(char.isspace() for char in server.token):
         yield (

@@ -52,8 +52,13 @@ class Experiment:
         return self.config.simulation.env == EXTERNAL
 
 
-def prepare(config: ExperimentConfig, *, needs_stop: bool = True) -> Experiment:
+def prepare(
+    config: ExperimentConfig, *, needs_stop: bool = True, may_run_checkpoints: bool = True
+) -> Experiment:
     """Probes the simulation and resolves the experiment.
+
+    Args:
+        config, needs_stop, may_run_checkpoints: see `resolve`.
 
     Raises:
         ConfigError: with all problems of the config, and of its simulation if that cannot be made.
@@ -65,7 +70,7 @@ def prepare(config: ExperimentConfig, *, needs_stop: bool = True) -> Experiment:
         known = find_problems(config, needs_stop=needs_stop)
         about_simulation = any(p.startswith("simulation.") for p in known)
         raise ConfigError([*known, *([] if about_simulation else error.problems)]) from error
-    return resolve(config, facts, needs_stop=needs_stop)
+    return resolve(config, facts, needs_stop=needs_stop, may_run_checkpoints=may_run_checkpoints)
 
 
 def resolve(
@@ -73,6 +78,7 @@ def resolve(
     facts: SimulationFacts,
     *,
     needs_stop: bool = True,
+    may_run_checkpoints: bool = True,
 ) -> Experiment:
     """Turns a config into a plan for each server.
 
@@ -80,6 +86,8 @@ def resolve(
         config: the experiment.
         facts: the simulation's agents and spaces, from `probe`.
         needs_stop: whether the run has to end by itself.
+        may_run_checkpoints: whether the code in a checkpoint may be run to see what is in it, where
+            muxrl has not written it down; otherwise such a checkpoint is a problem.
 
     Raises:
         ConfigError: with all problems.
@@ -91,7 +99,13 @@ def resolve(
     agents_of = _assign_agents(config, facts, problems)
     plans = {
         server_id: ServerResolver(
-            server_id, server, agents_of[server_id], agents_of, facts, problems
+            server_id,
+            server,
+            agents_of[server_id],
+            agents_of,
+            facts,
+            problems,
+            may_run_checkpoints=may_run_checkpoints,
         ).plan(config.seed)
         for server_id, server in config.servers.items()
     }

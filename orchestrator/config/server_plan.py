@@ -38,6 +38,8 @@ class ServerResolver:
         agents_of: Mapping[str, Sequence[str]],
         facts: SimulationFacts,
         problems: list[str],
+        *,
+        may_run_checkpoints: bool,
     ) -> None:
         self._server_id = server_id
         self._config = config
@@ -45,6 +47,7 @@ class ServerResolver:
         self._owner = {agent: s for s, theirs in agents_of.items() for agent in theirs}
         self._facts = facts
         self._problems = problems
+        self._may_run_checkpoints = may_run_checkpoints
 
     def plan(self, seed: int) -> ServerPlan | None:
         """Returns the plan, None if there is no way to make one."""
@@ -53,7 +56,9 @@ class ServerResolver:
         algorithm: AlgorithmEntry | FixedAlgorithm
         try:
             algorithm = (
-                find(config.settings, config.model) if find else get_algorithm(config.algorithm)
+                find(config.settings, config.model, may_run_code=self._may_run_checkpoints)
+                if find
+                else get_algorithm(config.algorithm)
             )
         except ValueError as error:
             self._refuse(error)

@@ -106,7 +106,7 @@ class ServedEpisode:
             assert self._last_reply is not None
             return self._last_reply
         self._machine.check(EpisodeEvent.OBSERVE)
-        step = self._check.step(message, self._transitions.agents_done)
+        step = self._check.step(message, self._transitions.agents_done, self.returns)
         requests = self._transitions.add_step(step, is_first=message.t == 0)
         self._machine.handle(EpisodeEvent.OBSERVE)
         self.pending = PendingStep(
@@ -148,7 +148,7 @@ class ServedEpisode:
                 got=f"t={message.t}",
             )
         self._machine.check(EpisodeEvent.END)
-        step = self._check.end(message, self._transitions.agents_done)
+        step = self._check.end(message, self._transitions.agents_done, self.returns)
         self._transitions.add_end(step, has_acted=message.t > 0)
         self._machine.handle(EpisodeEvent.END)
         return Ended(self.episode_id, self.t, dict(self.returns))

@@ -23,6 +23,11 @@ AgentIds = set[str] | frozenset[str]
 
 _NOBODY: AgentIds = frozenset()
 
+MAX_RETURN = float(np.finfo(np.float32).max)
+"""Of an agent in an episode, up or down, since learners compute in float32. Sums over agents and
+episodes stay finite, too: they are float64."""
+_MIN_RETURN = -MAX_RETURN
+
 
 class CheckedStep(msgspec.Struct, frozen=True, gc=False):
     """A step or an end whose values are as declared; dicts and sets are of agents."""
@@ -57,12 +62,15 @@ class StepCheck:
             assert plan.state_size is not None
             self._state_space = Box((plan.state_size,))
 
-    def step(self, message: Step, agents_done: AgentIds) -> CheckedStep:
+    def step(
+        self, message: Step, agents_done: AgentIds, returns: Mapping[str, float]
+    ) -> CheckedStep:
         """Returns the checked values of a step.
 
         Args:
             message: what came.
             agents_done: agents that ended at an earlier step.
+            returns: sum of each agent's rewards so far.
 
         Raises:
             ValueMismatch: a value does not fit its space, an agent is unknown, or an agent that is
@@ -82,7 +90,7 @@ class StepCheck:
         )
         if message.logged_log_probs:
             self._check_log_probs(message.logged_log_probs, logged)
-        self._check_rewards(message.rewards)
+        self._check_rewards(message.rewards, returns)
         terminated, truncated = self._ended(message)
         if agents_done or terminated or truncated:
             done = agents_done | terminated | truncated
@@ -107,14 +115,16 @@ class StepCheck:
             state,
         )
 
-    def end(self, message: EndEpisode, agents_done: AgentIds) -> CheckedStep:
+    def end(
+        self, message: EndEpisode, agents_done: AgentIds, returns: Mapping[str, float]
+    ) -> CheckedStep:
         """Returns the checked values of an end; whoever was not done by then ends with it.
 
         Raises:
             ValueMismatch: as for `step`.
         """
         finals = self._observations(message.final_observations, "final observation")
-        self._check_rewards(message.rewards)
+        self._check_rewards(message.rewards, returns)
         terminated, truncated = self._ended(message)
         rest = self._agents.keys() - agents_done - terminated - truncated
         if message.is_truncated:
@@ -194,10 +204,13 @@ class StepCheck:
                     got=str(log_prob),
                 )
 
-    def _check_rewards(self, rewards: Mapping[str, float]) -> None:
+    def _check_rewards(self, rewards: Mapping[str, float], returns: Mapping[str, float]) -> None:
         for agent_id, reward in rewards.items():
             if agent_id not in self._agents:
                 raise self._unknown_agent(agent_id, "reward")
+            total = returns.get(agent_id, 0.0) + reward
+            if _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
+                continue
             if not math.isfinite(reward):
                 raise ValueMismatch(
                     f"the reward of agent {agent_id!r} is {reward}",
@@ -205,6 +218,13 @@ class StepCheck:
                     expected="a finite number",
                     got=str(reward),
                 )
+            raise ValueMismatch(
+                f"the reward of agent {agent_id!r} is {reward}, which makes its return {total}; "
+                f"learners compute in float32, which ends at {MAX_RETURN:.2g}",
+                agent_id=agent_id,
+                expected=f"a return of at most {MAX_RETURN:.2g}, up or down",
+                got=f"a return of {total}",
+            )
 
     def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
         """Returns the agents that a message terminates, and those that it only truncates."""

@@ -16,8 +16,7 @@ from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies.names import FROZEN, RANDOM, SCRIPTED
 
 if TYPE_CHECKING:
-    from muxrl.servers.fixed_policies.policies import FixedPolicies
-    from muxrl.servers.policies import Acting
+    from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
     from muxrl.servers.seating import Seating
 
 
@@ -33,6 +32,7 @@ class FixedAlgorithm(ABC):
     Args:
         settings: what was given.
         model: network settings; there must be none.
+        may_run_code: whether code in a checkpoint may be run.
 
     Raises:
         AlgorithmProblem: an unknown name, or a value of the wrong kind.
@@ -45,7 +45,9 @@ class FixedAlgorithm(ABC):
     samples_actions: ClassVar[bool] = False
     default_while_learning: ClassVar[Literal["serve"]] = "serve"
 
-    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+    ) -> None:
         for name, value in settings.items():
             if name not in self.defaults:
                 raise AlgorithmProblem(
@@ -83,14 +85,27 @@ class FixedAlgorithm(ABC):
         yield from ()
 
     def make(self, plan: ServerPlan) -> FixedPolicies:
-        """Returns what serves a plan's agents; only for a plan without problems."""
-        from muxrl.servers.fixed_policies.policies import FixedPolicies
+        """Returns what serves a plan's agents; only for a plan without problems.
 
-        return FixedPolicies(plan, self.seating.make_seats(plan), self.make_acting(plan))
+        Raises:
+            ServerProblem: it cannot be loaded after all.
+        """
+        from muxrl.servers.fixed_policies.policies import FixedPolicies
+        from muxrl.servers.policies import ServerProblem
+
+        try:
+            acting = self.make_acting(plan)
+        except AlgorithmProblem as problem:
+            raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
+        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
 
     @abstractmethod
-    def make_acting(self, plan: ServerPlan) -> Acting:
-        """Returns what chooses the actions."""
+    def make_acting(self, plan: ServerPlan) -> FixedActing:
+        """Returns what chooses the actions.
+
+        Raises:
+            AlgorithmProblem: it cannot be loaded after all.
+        """
 
 
 class RandomAlgorithm(FixedAlgorithm):
@@ -99,7 +114,7 @@ class RandomAlgorithm(FixedAlgorithm):
     name = RANDOM
     summary = "uniform over the available actions"
 
-    def make_acting(self, plan: ServerPlan) -> Acting:
+    def make_acting(self, plan: ServerPlan) -> FixedActing:
         from muxrl.servers.fixed_policies.plain import PlainActing, uniform
 
         return PlainActing(plan, uniform(plan))
@@ -112,10 +127,12 @@ class ScriptedAlgorithm(FixedAlgorithm):
     summary = "a Python function of your own"
     defaults: ClassVar[Mapping[str, Any]] = {"policy": "", "kwargs": {}}
 
-    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+    ) -> None:
         from muxrl.servers.fixed_policies.plain import find_script
 
-        super().__init__(settings, model)
+        super().__init__(settings, model, may_run_code=may_run_code)
         find_script(self.settings["policy"])
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
@@ -129,7 +146,7 @@ class ScriptedAlgorithm(FixedAlgorithm):
                 yield str(error)
                 return  # the others' would be the same
 
-    def make_acting(self, plan: ServerPlan) -> Acting:
+    def make_acting(self, plan: ServerPlan) -> FixedActing:
         from muxrl.servers.fixed_policies.plain import PlainActing, scripted
 
         return PlainActing(plan, scripted(plan, self.settings))
@@ -146,10 +163,12 @@ class FrozenAlgorithm(FixedAlgorithm):
         "should_explore": False,
     }
 
-    def __init__(self, settings: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
+    ) -> None:
         from muxrl.servers.fixed_policies.frozen import FrozenModules
 
-        super().__init__(settings, model)
+        super().__init__(settings, model, may_run_code=may_run_code)
         path = self.settings["checkpoint"]
         if not isinstance(path, str) or not path:
             raise AlgorithmProblem(
@@ -159,7 +178,9 @@ class FrozenAlgorithm(FixedAlgorithm):
         checkpoint = Checkpoint.open(Path(path))
         # Absolute, since a server's process may run in another folder than the command did.
         self.settings["checkpoint"] = str(checkpoint.path)
-        self._modules = FrozenModules(checkpoint, self.settings["policies"])
+        self._modules = FrozenModules(
+            checkpoint, self.settings["policies"], may_run_code=may_run_code
+        )
 
     @property
     def seating(self) -> Seating:
@@ -168,7 +189,7 @@ class FrozenAlgorithm(FixedAlgorithm):
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         return self._modules.find_problems(plan)
 
-    def make_acting(self, plan: ServerPlan) -> Acting:
+    def make_acting(self, plan: ServerPlan) -> FixedActing:
         from muxrl.servers.fixed_policies.frozen import FrozenActing
 
         return FrozenActing(plan, self._modules, should_explore=self.settings["should_explore"])

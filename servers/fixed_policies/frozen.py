@@ -12,13 +12,14 @@ from typing import Any
 
 import gymnasium
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from muxrl.servers.algorithms.registry import seating_of
 from muxrl.servers.algorithms.settings import AlgorithmProblem
-from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.fixed_policies.saved_spaces import saved_spaces
 from muxrl.servers.inference import Inference
 from muxrl.servers.seats import SeatAction
 from muxrl.servers.spaces import STATE_KEY
@@ -27,30 +28,65 @@ from muxrl.servers.spaces import STATE_KEY
 class FrozenModules:
     """The modules of a checkpoint, and how agents are seated for them.
 
+    Their files are pickles, which run the code in them when they are loaded. So they are loaded
+    only to act; what they observe and do is read from the note beside them, if there is one.
+
     Attributes:
         seating: the one that they were trained with.
-        env_steps: of their training.
 
     Args:
         checkpoint: where they are.
         names: what a server's policies are called in the checkpoint, where that differs.
+        may_run_code: whether a checkpoint without a note may be loaded to see what is in it.
 
     Raises:
-        AlgorithmProblem: the checkpoint cannot be loaded, or has no policy of such a name.
+        AlgorithmProblem: the checkpoint cannot be read, or has no policy of such a name.
     """
 
-    def __init__(self, checkpoint: Checkpoint, names: Mapping[str, str]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, names: Mapping[str, str], *, may_run_code: bool
+    ) -> None:
         self._names = dict(names)
-        self._path = checkpoint.path
-        self._saved = checkpoint.load_modules()
-        self.seating = seating_of([m.observation_space for m in self._saved.values()])
-        self.env_steps = checkpoint.env_steps
+        self._checkpoint = checkpoint
+        self._saved: dict[str, RLModule] = {}
+        self._spaces = saved_spaces(checkpoint)
+        if not self._spaces:
+            if not may_run_code:
+                raise AlgorithmProblem(
+                    f"checkpoint {str(checkpoint.path)!r} has no {ABOUT_FILE}, so only its pickles "
+                    "say what its policies observe. Reading these would run the code in them, "
+                    "which a check does not do; a launch does, so trust the checkpoint first"
+                )
+            self._load()
+        self.seating = seating_of([observed for observed, _ in self._spaces.values()])
         for policy_id, name in self._names.items():
-            if name not in self._saved:
+            if name not in self._spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
 
+    def _load(self) -> None:
+        self._saved = self._checkpoint.load_modules()
+        self._spaces = {
+            name: (module.observation_space, module.action_space)
+            for name, module in self._saved.items()
+        }
+
+    def load(self, plan: ServerPlan) -> int:
+        """Loads the modules for a server, and with them the code in their files.
+
+        Returns:
+            Env steps of their training.
+
+        Raises:
+            AlgorithmProblem: they cannot be loaded, or are not what the note says.
+        """
+        if not self._saved:
+            self._load()
+            for problem in self.find_problems(plan):
+                raise AlgorithmProblem(f"{problem} (its {ABOUT_FILE} says otherwise)")
+        return self._checkpoint.env_steps
+
     def build(self, plan: ServerPlan) -> MultiRLModule:
-        """Builds a module for each of a server's policies.
+        """Builds a module for each of a server's policies; they have been loaded.
 
         Raises:
             AlgorithmProblem: the checkpoint lacks one.
@@ -86,20 +122,21 @@ class FrozenModules:
         for seat_id, seat in seats.items():
             if seat.policy_id in told:
                 continue
-            module = self._saved[names[seat.policy_id]]
-            seen, expected = _observed(seat.observation_space), _observed(module.observation_space)
+            observation_space, action_space = self._spaces[names[seat.policy_id]]
+            seen, expected = _observed(seat.observation_space), _observed(observation_space)
             if seen != expected:
                 verb = "observes"
-            elif seat.action_space != module.action_space:
-                verb, seen, expected = "acts in", seat.action_space, module.action_space
+            elif seat.action_space != action_space:
+                verb, seen, expected = "acts in", seat.action_space, action_space
             else:
                 continue
             told.add(seat.policy_id)
             cause = (
                 "are the groups as they were" if self.seating.forms_teams else "is it the same task"
             )
+            path = str(self._checkpoint.path)
             yield (
-                f"policy {names[seat.policy_id]!r} of checkpoint {str(self._path)!r} {verb} "
+                f"policy {names[seat.policy_id]!r} of checkpoint {path!r} {verb} "
                 f"{_shown(expected)}, but {seat_id!r} {verb} {_shown(seen)}; {cause}?"
             )
 
@@ -108,18 +145,18 @@ class FrozenModules:
         names: dict[str, str] = {}
         for policy_id in dict.fromkeys(agent.policy_id for agent in plan.agents.values()):
             name = self._names.get(policy_id, policy_id)
-            if name not in self._saved and len(self._saved) == 1:
-                name = next(iter(self._saved))  # only one can be meant
-            if name not in self._saved:
+            if name not in self._spaces and len(self._spaces) == 1:
+                name = next(iter(self._spaces))  # only one can be meant
+            if name not in self._spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))
             names[policy_id] = name
         return names
 
     def _no_policy(self, policy_id: str, name: str) -> str:
         return (
-            f"checkpoint {str(self._path)!r} has no policy {name!r}, it has "
-            f"{', '.join(self._saved)}; say which is which with the setting 'policies', as "
-            f"{{{policy_id}: {next(iter(self._saved), '...')}}}"
+            f"checkpoint {str(self._checkpoint.path)!r} has no policy {name!r}, it has "
+            f"{', '.join(self._spaces)}; say which is which with the setting 'policies', as "
+            f"{{{policy_id}: {next(iter(self._spaces), '...')}}}"
         )
 
 
@@ -134,14 +171,18 @@ class FrozenActing:
         modules: that fit it.
         should_explore: whether actions are drawn as in training, at the point where it ended;
             else the likeliest one, or the one of the highest value, is taken.
+
+    Raises:
+        AlgorithmProblem: the modules cannot be loaded, or do not fit after all.
     """
 
     def __init__(self, plan: ServerPlan, modules: FrozenModules, *, should_explore: bool) -> None:
         self.weights_seq_no = 0
         self._should_explore = should_explore
+        num_env_steps = modules.load(plan)
         self._inference = Inference(lambda: modules.build(plan), seed=plan.seed)
         self._inference.needs_log_probabilities = False
-        self._inference.num_env_steps_sampled = modules.env_steps
+        self._inference.num_env_steps_sampled = num_env_steps
 
     def get_random_state(self) -> dict[str, Any]:
         return self._inference.get_random_state()

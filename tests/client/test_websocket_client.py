@@ -12,9 +12,19 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from muxrl.client.errors import ServerUnavailable
+from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.codec import decode_batch, encode, encode_json
-from muxrl.protocol.messages import Aborted, AbortEpisode, BatchReply, Refused
+from muxrl.protocol.message_sizes import answer_bytes
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    AgentInfo,
+    BatchReply,
+    Refused,
+    ServerSpec,
+)
+from muxrl.protocol.spaces import Discrete
 
 Connect = Callable[..., WebSocketTransport]
 
@@ -75,3 +85,17 @@ def test_a_server_that_closes_again_is_quoted(closing_server: Connect) -> None:
 def test_a_handshake_that_is_refused_says_why(closing_server: Connect) -> None:
     with pytest.raises(ServerUnavailable, match="it answered 401: another one came"):
         ask(closing_server(0, token="wrong"))
+
+
+def test_an_answer_longer_than_its_spec_allows_is_not_read(
+    closing_server: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = closing_server(0)
+    agents = {"a": AgentInfo("default", Discrete(2), Discrete(2))}
+    spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=1000)
+    monkeypatch.setattr(HttpTransport, "fetch_spec", lambda self: spec)
+    transport.fetch_spec()
+    limit = answer_bytes(spec)
+    monkeypatch.setattr(f"{__name__}.BatchReply", lambda replies: Aborted("x" * (limit + 1)))
+    with pytest.raises(ServerUnavailable, match=rf"exceeds limit of {limit} bytes"):
+        ask(transport)

@@ -205,8 +205,33 @@ def _frame(rng: random.Random, websocket: ClientConnection, message: Any) -> str
     return f"frame {max(codes) if codes else 200}"
 
 
+def learned_return(server: PolicyServer, num_episodes: int = 80) -> float:
+    """Has a server learn that action 1 pays 1; returns the mean of the last ten episodes, in 0..40.
+
+    It is 13 for actions at random, the episodes having 20 steps and two agents.
+    """
+    from muxrl.client import MultiplexingClient
+
+    returns = []
+    with MultiplexingClient([server.address], token=server.plan.token) as client:
+        for number in range(num_episodes):
+            episode_id = client.start_episode(f"learn-{number}")
+            total = 0.0
+            for _ in range(20):
+                actions = client.get_action(episode_id, {"a": [0.0, 1.0], "b": [1.0, 0.0]})
+                rewards = {agent: float(action == 1) for agent, action in actions.items()}
+                client.log_returns(episode_id, rewards)
+                total += sum(rewards.values())
+            client.end_episode(episode_id)
+            returns.append(total)
+    return sum(returns[-10:]) / 10
+
+
 def main() -> None:
-    """The command line above: prints what came back; fails on a 500 or a logged error."""
+    """The command line above: prints what came back, and what is learned afterwards.
+
+    It fails on a 500, a logged error, or a server that learns less than a fresh one.
+    """
     import os
 
     import psutil
@@ -220,12 +245,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     errors: list[logging.LogRecord] = []
+    num_internal = 0
+    returns = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = errors.append  # type: ignore[method-assign]
     logging.getLogger().addHandler(handler)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     plan = make_plan(
-        "PPO", {a: SEES[a] for a in "ab"}, settings=PPO_SETTINGS, model=SMALL_MODEL, token=TOKEN,
+        "PPO", {a: SEES[a] for a in "ab"}, settings={**PPO_SETTINGS, "lr": 0.03, "num_epochs": 4},
+        model=SMALL_MODEL, token=TOKEN,
         limits=LimitsConfig(max_message_bytes=20_000, episode_timeout_s=10.0, tombstone_s=10.0),
     )  # fmt: skip
     server = PolicyServer(plan)
@@ -240,10 +268,19 @@ def main() -> None:
                 f"{process.num_fds()} descriptors, {process.num_threads()} threads, "
                 f"{len(errors)} errors logged: {dict(sorted(outcome.by_status.items()))}"
             )
+            num_internal += sum(n for s, n in outcome.by_status.items() if s.endswith("500"))
+        returns.append(learned_return(server))
+        fresh = PolicyServer(plan)
+        try:
+            fresh.start()
+            returns.append(learned_return(fresh))
+        finally:
+            fresh.stop()
+        print("learned afterwards: {:.1f} of 40; by a fresh server: {:.1f}".format(*returns))  # noqa: T201
     finally:
         server.stop()
         ray.shutdown()
-    raise SystemExit(1 if errors else 0)
+    raise SystemExit(1 if errors or num_internal or returns[0] < returns[1] - 8 else 0)
 
 
 if __name__ == "__main__":

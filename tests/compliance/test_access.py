@@ -118,12 +118,24 @@ def test_loopback_names(host: str, is_loopback: bool) -> None:
         (TOKEN, 401),
         (f"Basic {TOKEN}", 401),
         (f"Bearer {TOKEN} x", 401),
+        (f"Bearer\t{TOKEN}", 401),
+        (f'Bearer "{TOKEN}"', 401),
+        (f"Bearer {TOKEN},Bearer {TOKEN}", 401),
+        (f"Bearer {TOKEN[:-1]}", 401),
+        (f"Bearer {TOKEN.upper()}", 401),
         ("Bearer", 401),
     ],
 )
 def test_the_token_s_scheme(ppo: PolicyServer, authorization: str, code: int) -> None:
     headers = {"Authorization": authorization}
     assert requests.get(f"http://{ppo.address}/v1/spec", headers=headers).status_code == code
+    url = f"ws://{ppo.address}/v1/ws"
+    if code == 200:
+        with connect(url, additional_headers=headers, proxy=None):
+            return
+    with pytest.raises(InvalidStatus) as refusal:
+        connect(url, additional_headers=headers, proxy=None)
+    assert refusal.value.response.status_code == code
 
 
 # --- what is no message of ours --------------------------------------------------------------
@@ -142,7 +154,7 @@ def test_what_json_cannot_be_is_400(url: str, path: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "episode_id", ["", "a/b", "x" * 257, "line\nbreak", "\x1b[31m", "x" * 10_000_000]
+    "episode_id", ["", "a/b", "x" * 257, "line\nbreak", "\x1b[31m", "x" * 5_000_000]
 )
 def test_ids_that_cannot_be_kept_or_logged_are_refused(url: str, episode_id: str) -> None:
     answer = requests.post(f"{url}/v1/episodes", json={"episode_id": episode_id})

@@ -90,7 +90,7 @@ def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
 
 
 def test_check_hides_tokens(capsys):
-    assert cli.main(["check", "cartpole_ppo", "servers.ppo.token=secret"]) == 0
+    assert cli.main(["check", "cartpole_ppo", "servers.ppo.token=secret-of-sixteen"]) == 0
     assert "secret" not in capsys.readouterr().out
 
 

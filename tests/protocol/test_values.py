@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -155,3 +156,31 @@ def test_large_finite_numbers_are_no_infinity() -> None:
     top = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore"):
         assert conform(BOX, np.array([top, top], np.float32)).tolist() == [top, top]
+
+
+BIG = 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "got"),
+    [
+        (Box((3,)), [[0]] * BIG, rf"shape \({BIG}, 1\)"),
+        (Box((3,)), [0.0] * BIG, rf"shape \({BIG},\)"),
+        (Box((2, 2)), [[0.0, 1.0], [0.0] * BIG], "a ragged list"),
+        (MultiDiscrete((2, 3)), [0] * BIG, rf"shape \({BIG},\)"),
+        (Box((3,)), [0.0, "x" * BIG, 0.0], "a list of 3"),
+        (Box((300,)), ["x" * BIG] + [0.0] * 299, "a list of 300"),
+        (Box((2, 2)), [[0.0, 1.0], "ab"], "a ragged list"),
+        (Box((2, 2)), [[0.0, 1.0], b"ab"], "a ragged list"),
+        (Box((2, 2)), [[0.0, 1.0], {1: 0, 2: 0}], "a ragged list"),
+        (DictSpace({"x": BOX}), {str(i): 0 for i in range(BIG // 10)}, "and 199980 more"),
+    ],
+)
+def test_what_cannot_fit_is_not_made_an_array_of(space: Space, value: Any, got: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Mismatch, match=got):
+            conform(space, value)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()

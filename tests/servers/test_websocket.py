@@ -17,9 +17,17 @@ from websockets.uri import parse_uri
 
 from muxrl.protocol.codec import decode_batch_reply, encode, encode_json
 from muxrl.protocol.errors import Unauthorized
-from muxrl.protocol.messages import Aborted, AbortEpisode, Actions, AnyReply, Batch
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyReply,
+    Batch,
+    ServerSpec,
+)
 from muxrl.servers.app import PolicyServerApp
 from muxrl.servers.frame import Answered, AnyItem
+from muxrl.servers.message_limits import MessageLimits
 from muxrl.servers.websocket import WebSocketConnection
 
 MAX_BYTES = 1000
@@ -29,7 +37,8 @@ class HoldingApp:
     """Answers when told to, or at once."""
 
     def __init__(self, *, holds: bool) -> None:
-        self.spec = SimpleNamespace(max_message_bytes=MAX_BYTES)
+        self.spec = ServerSpec(1, "held", "PPO", {}, max_episodes=8, max_message_bytes=MAX_BYTES)
+        self.messages = MessageLimits(self.spec)
         self.num_connections = 0
         self.num_refused = 0
         self.asked: list[str] = []
@@ -300,6 +309,19 @@ def check_that_it_broke_off(talk: Talk) -> None:
     assert talk.client.close_rcvd is not None
     assert talk.client.close_rcvd.code == 1011
     assert talk.wire.closed
+
+
+def test_fragments_without_content_are_not_collected() -> None:
+    talk = Talk(HoldingApp(holds=False))
+    talk.client.send_binary(b"", fin=False)
+    for _ in range(1000):
+        talk.client.send_continuation(b"", fin=False)
+    talk.carry()
+    assert len(talk.server._partial) == 0
+    talk.client.send_continuation(encode(Batch([AbortEpisode("e")])), fin=True)
+    talk.carry()
+    (answer,) = talk.hear()
+    assert decode_batch_reply(bytes(answer.data)).replies == [Aborted("e")]
 
 
 def test_a_frame_is_alone_while_there_is_one_connection() -> None:

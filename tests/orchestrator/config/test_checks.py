@@ -13,6 +13,8 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.config.checks import find_problems
 from muxrl.servers.config import ServerConfig
 
+TOKEN = "0123456789abcdef-and-more"
+
 
 def experiment() -> ExperimentConfig:
     return ExperimentConfig(
@@ -118,7 +120,7 @@ def test_a_server_without_agents_may_be_a_mistyped_id():
 def test_two_servers_on_one_port(hosts, is_clash):
     config = experiment()
     for server, host in zip(config.servers.values(), hosts, strict=True):
-        server.host, server.port, server.token = host, 9900, "t"
+        server.host, server.port, server.token = host, 9900, TOKEN
     problem = (
         f"servers 'one' and 'two': both listen on {hosts[0]}:9900; give one of them another port, "
         "or 0 for any free one"
@@ -140,7 +142,19 @@ def test_a_reachable_host_demands_a_token(host):
         f"server 'one': listens on {host!r}, which other machines can reach, without a token; set "
         "servers.one.token, or the host to 127.0.0.1"
     ]
-    config.servers["one"].token = "secret"
+    config.servers["one"].token = TOKEN
+    assert find_problems(config) == []
+
+
+def test_a_token_that_can_be_guessed():
+    config = experiment()
+    config.servers["one"].token = TOKEN[:15]
+    (problem,) = find_problems(config)
+    assert problem.startswith("server 'one': its token has 15 characters, which can be guessed")
+    assert "at least 16" in problem
+    assert "secrets.token_urlsafe(32)" in problem
+    assert TOKEN[:15] not in problem
+    config.servers["one"].token = TOKEN[:16]
     assert find_problems(config) == []
 
 
@@ -151,7 +165,9 @@ def test_loopback_needs_no_token(host):
     assert find_problems(config) == []
 
 
-@pytest.mark.parametrize("token", ["two words", "schlüssel", "line\nbreak"])
+@pytest.mark.parametrize(
+    "token", ["two words in a token", "schlüssel-zum-server", "line\nbreak in a token"]
+)
 def test_a_token_that_no_header_carries(token):
     config = experiment()
     config.servers["one"].token = token

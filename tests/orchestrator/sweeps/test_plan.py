@@ -125,12 +125,13 @@ def test_without_roles_the_base_s_servers_stay(write):
 
 
 def test_what_is_written_down_makes_the_same_table(write, tmp_path):
-    config = load_sweep(write(), ["experiment.servers.stays.token=secret"])
+    config = load_sweep(write(), ["experiment.servers.stays.token=secret-of-sixteen"])
     text = to_yaml(config)
     assert "secret" not in text
     (tmp_path / "sweep.yaml").write_text(text)
     again = load_resumed(
-        tmp_path / "sweep.yaml", ["experiment.servers.stays.token=secret", "max_concurrent=3"]
+        tmp_path / "sweep.yaml",
+        ["experiment.servers.stays.token=secret-of-sixteen", "max_concurrent=3"],
     )
     assert again.max_concurrent == 3
     assert make_plan(again).trials == make_plan(config).trials

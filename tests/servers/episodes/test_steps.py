@@ -89,6 +89,7 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
     "unknown truncated": ({"truncations": {"x": True}}, "x"),
     "reward NaN": ({"rewards": {"a": 1.0, "b": float("nan")}}, "b"),
     "reward infinite": ({"rewards": {"a": 1.0, "b": float("inf")}}, "b"),
+    "reward beyond float32": ({"rewards": {"a": 1.0, "b": 1e39}}, "b"),
     "done and observing": ({"terminations": {"b": True}}, "b"),
     "final observation": (
         {"observations": {"a": seen("a", 1)}, "final_observations": {"b": [1]},
@@ -137,6 +138,23 @@ def test_a_refused_end_can_be_mended(store: ScriptedStore) -> None:
     item.final_observations = {"a": seen("a", 1), "b": seen("b", 1)}
     reply = store.store.accept(item, 0.0)
     assert reply.returns == {"a": 1.0}  # type: ignore[union-attr]
+
+
+def test_a_reward_that_makes_the_return_infinite_is_refused(store: ScriptedStore) -> None:
+    store.step(0)
+    store.step(1, rewards={"a": 3e38, "b": -3e38})
+    for agent, reward in (("a", 3e38), ("b", -3e38), ("a", 1e308)):
+        for item in (
+            Step("e", 2, GOOD, rewards={agent: reward}),
+            EndEpisode("e", 2, rewards={agent: reward}),
+        ):
+            error = store.refused(item, ValueMismatch)
+            assert error.agent_id == agent
+            assert f"the reward of agent {agent!r} is {reward}, which makes its return" in str(
+                error
+            )
+    store.step(2, rewards={"a": -3e38, "b": 3e38})
+    assert store.end(3).returns == {"a": 0.0, "b": 0.0}
 
 
 def test_json_lists_are_recorded_as_arrays(store: ScriptedStore) -> None:

@@ -1,0 +1,143 @@
+"""A message with far more in it than its server declared keeps nobody else waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import requests
+from tests.compliance.real_servers import SEES, MakeServer, Peer, make_plan, transport_to
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from muxrl.protocol.messages import Actions, Refused, StartEpisode, Step
+from muxrl.protocol.spaces import Box
+from muxrl.servers.config import LimitsConfig
+from muxrl.servers.message_limits import MAX_JSON_LISTS, MAX_PLAIN_BYTES
+from muxrl.servers.server import PolicyServer
+
+NUM_IMAGES = 20
+HEAD = b'{"items":[{"type":"step","episode_id":"e","t":0,"observations":{"a":['
+
+
+@pytest.fixture(scope="module")
+def small(make_server: MakeServer) -> PolicyServer:
+    return make_server(make_plan("RANDOM", {agent: SEES[agent] for agent in "ab"}))
+
+
+@pytest.fixture(scope="module")
+def large(make_server: MakeServer) -> PolicyServer:
+    image = Box((84, 84, 4), "uint8", 0, 255)
+    return make_server(make_plan("RANDOM", {f"a{i}": image for i in range(NUM_IMAGES)}))
+
+
+def json_of(num_lists: int) -> bytes:
+    return HEAD + b",".join([b"[0]"] * num_lists) + b"]}}]}"
+
+
+def ask(websocket: ClientConnection, message: bytes) -> str:
+    websocket.send(message, text=True)
+    return str(websocket.recv(timeout=60.0))
+
+
+class Watch:
+    """Asks for a server's health all the time."""
+
+    def __init__(self, server: PolicyServer) -> None:
+        self.url = f"http://{server.address}/v1/health"
+        self.longest_s = 0.0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        with requests.Session() as session:
+            while not self._is_over.wait(0.01):
+                begun = time.monotonic()
+                assert session.get(self.url, timeout=60.0).status_code == 200
+                self.longest_s = max(self.longest_s, time.monotonic() - begun)
+
+
+@pytest.mark.parametrize("name", ["small", "large"])
+def test_fifteen_million_lists_are_refused_at_once(
+    name: str, small: PolicyServer, large: PolicyServer
+) -> None:
+    """It took 41 s and 2.3 GB."""
+    server = {"small": small, "large": large}[name]
+    body = json_of(15_000_000)
+    with Watch(server) as watch:
+        answer = requests.post(f"http://{server.address}/v1/step", body, timeout=60.0)
+        assert answer.status_code == 413
+        with connect(f"ws://{server.address}/v1/ws", proxy=None, compression=None) as websocket:
+            if name == "small":  # over what the spaces can need, which is said if it can be
+                with pytest.raises(ConnectionClosed):
+                    ask(websocket, body)
+            else:
+                assert '"code":413' in ask(websocket, body)
+    assert watch.longest_s < 10.0  # on a machine that does much else
+
+
+@pytest.mark.parametrize("kind", ["json", "msgpack"])
+def test_the_slowest_message_that_passes_is_answered_soon(kind: str, small: PolicyServer) -> None:
+    """Without the collector's pauses; two million lists took 5 s with them."""
+    num = MAX_PLAIN_BYTES - 100
+    step = b"\x84\xa4type\xa4step\xaaepisode_id\xa1e\xa1t\x00\xacobservations\x81\xa1a"
+    lists = b"\xdd" + num.to_bytes(4, "big") + b"\x90" * num
+    message = (
+        json_of(MAX_JSON_LISTS - 20) if kind == "json" else b"\x81\xa5items\x91" + step + lists
+    )
+    address = f"ws://{small.address}/v1/ws"
+    begun = time.process_time()
+    with connect(address, proxy=None, compression=None) as websocket:
+        websocket.send(message, text=kind == "json")
+        reply = websocket.recv(timeout=60.0)
+    assert "was never started here" in (reply if isinstance(reply, str) else reply.decode("latin1"))
+    assert time.process_time() - begun < 3.0
+
+
+def test_sixty_four_environments_with_twenty_images_each_pass(large: PolicyServer) -> None:
+    image = np.zeros((84, 84, 4), np.uint8)
+    seen = {f"a{i}": image for i in range(NUM_IMAGES)}
+    peer = Peer(transport_to(large, "websocket"))
+    try:
+        items = [i for e in range(64) for i in (StartEpisode(f"e{e}"), Step(f"e{e}", 0, seen))]
+        replies = peer.say(*items)
+        assert not [reply for reply in replies if isinstance(reply, Refused)]
+        assert sum(isinstance(reply, Actions) for reply in replies) == 64
+    finally:
+        peer.transport.close()
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+def test_long_observations_pass_in_their_longest_form(
+    transport: str, make_server: MakeServer
+) -> None:
+    plan = make_plan("RANDOM", {"a": Box((1_000,), "float64")}, limits=LimitsConfig(max_episodes=8))
+    server = make_server(plan)
+    peer = Peer(transport_to(server, transport))
+    try:
+        longest = np.full(1_000, -2.2250738585072014e-308)
+        items = [
+            i for e in range(8) for i in (StartEpisode(f"e{e}"), Step(f"e{e}", 0, {"a": longest}))
+        ]
+        assert sum(isinstance(reply, Actions) for reply in peer.say(*items)) == 8
+    finally:
+        peer.transport.close()
+
+
+def test_the_spec_says_what_was_computed(small: PolicyServer, make_server: MakeServer) -> None:
+    url = f"http://{small.address}/v1/spec"
+    assert 1 << 20 < requests.get(url).json()["max_message_bytes"] < 16 << 20
+    limits = LimitsConfig(max_message_bytes=12_345)
+    given = make_server(make_plan("RANDOM", {"a": SEES["a"]}, limits=limits))
+    url = f"http://{given.address}/v1/spec"
+    assert requests.get(url).json()["max_message_bytes"] == 12_345
