@@ -299,10 +299,11 @@ class NetworkTransport(Transport, abc.ABC):
         story = str(trouble) or "it answers GET /v1/status, but not this message"
         if outage.num_attempts and (outage.is_over or self._has_given_up.is_set()):
             self._drop()
+            hint = "" if self._spec is None else " start_episode() waits for it again"
             raise ServerLost(
                 f"{self._name} is lost: no answer for {outage.elapsed_s:.1f} s (patience_s is "
                 f"{outage.patience_s:g}), tried {outage.num_attempts + 1} times; {story}; is it "
-                "running? start_episode() waits for it again",
+                f"running?{hint}",
                 server_id=self._server_id,
             )
         if outage.num_attempts and not outage.is_noted:
