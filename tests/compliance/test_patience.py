@@ -172,6 +172,7 @@ def test_a_lost_server_is_named_and_the_next_start_waits_for_it(
         threading.Timer(0.5, link.set, ["up"]).start()
         play(client)
         assert client.num_mismatches == 0
+        assert server.status().num_open_episodes == 0, "the lost one is closed there, too"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
