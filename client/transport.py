@@ -125,7 +125,7 @@ class NetworkTransport(Transport, abc.ABC):
         for name, value in (("patience_s", patience_s), ("update_timeout_s", update_timeout_s)):
             if not value >= 0:
                 raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
-        self._url = base_url(address)
+        self.url = base_url(address)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._update_timeout_s = update_timeout_s
@@ -180,7 +180,7 @@ class NetworkTransport(Transport, abc.ABC):
                 raise self._unavailable(f"what it answers is no spec: {error}") from None
         if spec.protocol_version != PROTOCOL_VERSION:
             raise ServerUnavailable(
-                f"server {spec.server_id!r} ({self._url}) speaks protocol version "
+                f"server {spec.server_id!r} ({self.url}) speaks protocol version "
                 f"{spec.protocol_version}, this client {PROTOCOL_VERSION}; install the same muxrl",
                 server_id=spec.server_id,
             )
@@ -330,7 +330,7 @@ class NetworkTransport(Transport, abc.ABC):
             Broken: it does not answer.
             ServerUnavailable: it refuses.
         """
-        connection = http_connection(self._url, timeout_s)
+        connection = http_connection(self.url, timeout_s)
         try:
             connection.request("GET", path, headers=self._headers)
             response = connection.getresponse()
@@ -354,13 +354,13 @@ class NetworkTransport(Transport, abc.ABC):
 
     @property
     def _server_id(self) -> str:
-        return self._url if self._spec is None else self._spec.server_id
+        return self.url if self._spec is None else self._spec.server_id
 
     @property
     def _name(self) -> str:
         if self._spec is None:
-            return f"server at {self._url}"
-        return f"server {self._spec.server_id!r} ({self._url})"
+            return f"server at {self.url}"
+        return f"server {self._spec.server_id!r} ({self.url})"
 
     def _unreadable(self, error: MalformedMessage) -> ServerUnavailable:
         return self._unavailable(f"its answer cannot be read: {error}")
