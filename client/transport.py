@@ -170,21 +170,24 @@ class NetworkTransport(Transport, abc.ABC):
 
     def fetch_spec(self) -> ServerSpec:
         outage = _Outage(time.monotonic(), self._patience_s)
-        while True:
+        while self._spec is None:
             try:
-                spec = decode_json(self._get("/v1/spec", outage.clipped(_ATTEMPT_S)), ServerSpec)
-                break
+                self._spec = self._get_spec(outage)
             except Broken as error:
                 self._pause(outage, Broken(f"no connection: {error}"))
-            except MalformedMessage as error:
-                raise self._unavailable(f"what it answers is no spec: {error}") from None
+        return self._spec
+
+    def _get_spec(self, outage: _Outage) -> ServerSpec:
+        try:
+            spec = decode_json(self._get("/v1/spec", outage.clipped(_ATTEMPT_S)), ServerSpec)
+        except MalformedMessage as error:
+            raise self._unavailable(f"what it answers is no spec: {error}") from None
         if spec.protocol_version != PROTOCOL_VERSION:
             raise ServerUnavailable(
                 f"server {spec.server_id!r} ({self.url}) speaks protocol version "
                 f"{spec.protocol_version}, this client {PROTOCOL_VERSION}; install the same muxrl",
                 server_id=spec.server_id,
             )
-        self._spec = spec
         return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
@@ -247,6 +250,8 @@ class NetworkTransport(Transport, abc.ABC):
                 if not (isinstance(trouble, TimeoutError) and self._is_learning(outage)):
                     self._pause(outage, trouble)
                     self._drop()
+                    if outage.is_noted:
+                        self._check_is_the_same(outage)
                     self._post(self._frame, outage.clipped(_ATTEMPT_S))
                 replies = decode_batch_reply(self._await(outage.clipped(self._silence_s))).replies
             except (Broken, TimeoutError) as error:
@@ -261,6 +266,23 @@ class NetworkTransport(Transport, abc.ABC):
                     logger.warning("%s is back after %.1f s", self._name, outage.elapsed_s)
                 return heard
             trouble = Broken("it is stopping")
+
+    def _check_is_the_same(self, outage: _Outage) -> None:
+        """Compares the server that came back with the one that was lost.
+
+        Raises:
+            Broken: it does not answer yet.
+            ServerUnavailable: it is another one.
+        """
+        if self._spec is None:
+            return
+        spec = self._get_spec(outage)
+        if (spec.server_id, spec.agents) != (self._spec.server_id, self._spec.agents):
+            raise self._unavailable(
+                f"it was lost, and another server is there now: {spec.server_id!r} for the agents "
+                f"{list(spec.agents)}; it was for {list(self._spec.agents)}; are two addresses "
+                "mixed up, or were its spaces changed?"
+            )
 
     def _is_learning(self, outage: _Outage) -> bool:
         """Asks a silent server for its status; returns whether it holds the answer back.
