@@ -174,7 +174,7 @@ class NetworkTransport(Transport, abc.ABC):
             try:
                 self._spec = self._get_spec(outage)
             except Broken as error:
-                self._pause(outage, Broken(f"no connection: {error}"))
+                self._pause(outage, error)
         return self._spec
 
     def _get_spec(self, outage: _Outage) -> ServerSpec:
@@ -293,10 +293,8 @@ class NetworkTransport(Transport, abc.ABC):
         """
         try:
             status = decode_json(self._get("/v1/status", outage.clipped(_ATTEMPT_S)), Status)
-        except (Broken, MalformedMessage) as error:
-            raise Broken(
-                f"nor does it answer GET /v1/status ({error}): it hangs or is gone"
-            ) from None
+        except MalformedMessage as error:
+            raise Broken(f"what it answers is no status: {error}") from None
         if not status.is_waiting_for_learner:
             return False
         now = time.monotonic()
@@ -357,8 +355,10 @@ class NetworkTransport(Transport, abc.ABC):
             connection.request("GET", path, headers=self._headers)
             response = connection.getresponse()
             return self._checked(response.status, response.read())
+        except TimeoutError:
+            raise Broken(f"GET {path} is not answered: it hangs, or is out of reach") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Broken(reason(error)) from None
+            raise Broken(f"no connection: {reason(error)}") from None
         finally:
             connection.close()
 
