@@ -23,7 +23,7 @@ class HttpTransport(NetworkTransport):
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:
-            self._connection = http_connection(self._url, timeout_s)
+            self._connection = http_connection(self.url, timeout_s)
         headers = {"Content-Type": "application/json", **self._headers}
         try:
             self._connection.request("POST", "/v1/step", frame, headers)

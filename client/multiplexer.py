@@ -103,6 +103,8 @@ class MultiplexingClient:
             server_id for server_id, spec in self.specs.items() if spec.state_size is not None
         )
         self._episodes: dict[str, JointEpisode] = {}
+        self._owed: dict[str, list[AnyItem]] = {}
+        """Aborts for servers that were lost, until they are spoken to again."""
         self.num_mismatches = 0
         """Episodes whose steps or returns a server counted differently from this client."""
 
@@ -288,7 +290,7 @@ class MultiplexingClient:
 
     def close(self) -> None:
         """Closes open episodes, and the connections."""
-        episodes = getattr(self, "_episodes", {}).values()
+        episodes = getattr(self, "_episodes", {}).values()  # none if the constructor raised
         self._abort([episode for episode in episodes if episode.is_open], "the client closed")
         for transport in self._transports.values():
             transport.close()
@@ -364,10 +366,7 @@ class MultiplexingClient:
                 lost[server_id] = error
         if lost:
             told = {e.episode_id: e for owners in outbox.owners.values() for e in owners}
-            reason = f"lost server {', '.join(lost)}"
-            self._abort([e for e in told.values() if e.is_open], reason, without=lost)
-            for episode_id in told:
-                self._episodes.pop(episode_id, None)
+            self._abort(list(told.values()), f"lost server {', '.join(lost)}", without=lost)
             raise next(iter(lost.values()))
         if failures:
             reason = "; ".join(str(failure) for failure in failures.values())
@@ -376,6 +375,8 @@ class MultiplexingClient:
             for episode in owners:
                 if not episode.is_open:
                     self._forget(episode)
+        for server_id in self._owed.keys() & outbox.items.keys():
+            self._send_aborts({server_id: self._owed.pop(server_id)})
         return failures
 
     def _hear(
@@ -417,25 +418,30 @@ class MultiplexingClient:
     def _abort(
         self, episodes: Sequence[JointEpisode], reason: str, without: Collection[str] = ()
     ) -> None:
-        """Closes episodes on all servers but some; one message a server, all before any answer."""
-        outbox = Outbox()
+        """Closes episodes on all servers; on those that are lost when they are spoken to again."""
+        aborts: dict[str, list[AnyItem]] = {}
         for episode in episodes:
             self._episodes.pop(episode.episode_id, None)
-            items = episode.abort(reason[:500])
-            outbox.add(episode, {s: mine for s, mine in items.items() if s not in without})
-        sent: list[str] = []
-        for server_id, aborts in outbox.items.items():
-            try:
-                self._transports[server_id].send(aborts)
-                sent.append(server_id)
-            except ServerUnavailable as error:
-                logger.warning("%d episodes could not be aborted: %s", len(aborts), error)
-        for server_id in sent:
-            try:
-                self._transports[server_id].receive(_ABORT_PATIENCE_S)
-            except ServerUnavailable as error:
-                num = len(outbox.items[server_id])
-                logger.warning("%d episodes could not be aborted: %s", num, error)
+            for server_id, items in episode.abort(reason[:500]).items():
+                whose = self._owed if server_id in without else aborts
+                whose.setdefault(server_id, []).extend(items)
+        self._send_aborts(aborts)
+
+    def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:
+        """Sends one message a server, all before any answer is awaited; raises nothing."""
+        calls: tuple[Callable[[str], object], ...] = (
+            lambda server_id: self._transports[server_id].send(aborts[server_id]),
+            lambda server_id: self._transports[server_id].receive(_ABORT_PATIENCE_S),
+        )
+        reached = list(aborts)
+        for call in calls:
+            for server_id in list(reached):
+                try:
+                    call(server_id)
+                except ServerUnavailable as error:
+                    reached.remove(server_id)
+                    self._owed.setdefault(server_id, []).extend(aborts[server_id])
+                    logger.warning("episodes could not be aborted: %s", error)
 
     def _find(self, episode_id: str) -> JointEpisode:
         episode = self._episodes.get(episode_id)

@@ -125,7 +125,7 @@ class NetworkTransport(Transport, abc.ABC):
         for name, value in (("patience_s", patience_s), ("update_timeout_s", update_timeout_s)):
             if not value >= 0:
                 raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
-        self._url = base_url(address)
+        self.url = base_url(address)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._update_timeout_s = update_timeout_s
@@ -170,21 +170,24 @@ class NetworkTransport(Transport, abc.ABC):
 
     def fetch_spec(self) -> ServerSpec:
         outage = _Outage(time.monotonic(), self._patience_s)
-        while True:
+        while self._spec is None:
             try:
-                spec = decode_json(self._get("/v1/spec", outage.clipped(_ATTEMPT_S)), ServerSpec)
-                break
+                self._spec = self._get_spec(outage)
             except Broken as error:
-                self._pause(outage, Broken(f"no connection: {error}"))
-            except MalformedMessage as error:
-                raise self._unavailable(f"what it answers is no spec: {error}") from None
+                self._pause(outage, error)
+        return self._spec
+
+    def _get_spec(self, outage: _Outage) -> ServerSpec:
+        try:
+            spec = decode_json(self._get("/v1/spec", outage.clipped(_ATTEMPT_S)), ServerSpec)
+        except MalformedMessage as error:
+            raise self._unavailable(f"what it answers is no spec: {error}") from None
         if spec.protocol_version != PROTOCOL_VERSION:
             raise ServerUnavailable(
-                f"server {spec.server_id!r} ({self._url}) speaks protocol version "
+                f"server {spec.server_id!r} ({self.url}) speaks protocol version "
                 f"{spec.protocol_version}, this client {PROTOCOL_VERSION}; install the same muxrl",
                 server_id=spec.server_id,
             )
-        self._spec = spec
         return spec
 
     def send(self, items: Sequence[AnyItem]) -> None:
@@ -247,6 +250,8 @@ class NetworkTransport(Transport, abc.ABC):
                 if not (isinstance(trouble, TimeoutError) and self._is_learning(outage)):
                     self._pause(outage, trouble)
                     self._drop()
+                    if outage.is_noted:
+                        self._check_is_the_same(outage)
                     self._post(self._frame, outage.clipped(_ATTEMPT_S))
                 replies = decode_batch_reply(self._await(outage.clipped(self._silence_s))).replies
             except (Broken, TimeoutError) as error:
@@ -262,6 +267,23 @@ class NetworkTransport(Transport, abc.ABC):
                 return heard
             trouble = Broken("it is stopping")
 
+    def _check_is_the_same(self, outage: _Outage) -> None:
+        """Compares the server that came back with the one that was lost.
+
+        Raises:
+            Broken: it does not answer yet.
+            ServerUnavailable: it is another one.
+        """
+        if self._spec is None:
+            return
+        spec = self._get_spec(outage)
+        if (spec.server_id, spec.agents) != (self._spec.server_id, self._spec.agents):
+            raise self._unavailable(
+                f"it was lost, and another server is there now: {spec.server_id!r} for the agents "
+                f"{list(spec.agents)}; it was for {list(self._spec.agents)}; are two addresses "
+                "mixed up, or were its spaces changed?"
+            )
+
     def _is_learning(self, outage: _Outage) -> bool:
         """Asks a silent server for its status; returns whether it holds the answer back.
 
@@ -271,10 +293,8 @@ class NetworkTransport(Transport, abc.ABC):
         """
         try:
             status = decode_json(self._get("/v1/status", outage.clipped(_ATTEMPT_S)), Status)
-        except (Broken, MalformedMessage) as error:
-            raise Broken(
-                f"nor does it answer GET /v1/status ({error}): it hangs or is gone"
-            ) from None
+        except MalformedMessage as error:
+            raise Broken(f"what it answers is no status: {error}") from None
         if not status.is_waiting_for_learner:
             return False
         now = time.monotonic()
@@ -299,10 +319,11 @@ class NetworkTransport(Transport, abc.ABC):
         story = str(trouble) or "it answers GET /v1/status, but not this message"
         if outage.num_attempts and (outage.is_over or self._has_given_up.is_set()):
             self._drop()
+            hint = "" if self._spec is None else " start_episode() waits for it again"
             raise ServerLost(
                 f"{self._name} is lost: no answer for {outage.elapsed_s:.1f} s (patience_s is "
                 f"{outage.patience_s:g}), tried {outage.num_attempts + 1} times; {story}; is it "
-                "running? start_episode() waits for it again",
+                f"running?{hint}",
                 server_id=self._server_id,
             )
         if outage.num_attempts and not outage.is_noted:
@@ -329,13 +350,15 @@ class NetworkTransport(Transport, abc.ABC):
             Broken: it does not answer.
             ServerUnavailable: it refuses.
         """
-        connection = http_connection(self._url, timeout_s)
+        connection = http_connection(self.url, timeout_s)
         try:
             connection.request("GET", path, headers=self._headers)
             response = connection.getresponse()
             return self._checked(response.status, response.read())
+        except TimeoutError:
+            raise Broken(f"GET {path} is not answered: it hangs, or is out of reach") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Broken(reason(error)) from None
+            raise Broken(f"no connection: {reason(error)}") from None
         finally:
             connection.close()
 
@@ -353,13 +376,13 @@ class NetworkTransport(Transport, abc.ABC):
 
     @property
     def _server_id(self) -> str:
-        return self._url if self._spec is None else self._spec.server_id
+        return self.url if self._spec is None else self._spec.server_id
 
     @property
     def _name(self) -> str:
         if self._spec is None:
-            return f"server at {self._url}"
-        return f"server {self._spec.server_id!r} ({self._url})"
+            return f"server at {self.url}"
+        return f"server {self._spec.server_id!r} ({self.url})"
 
     def _unreadable(self, error: MalformedMessage) -> ServerUnavailable:
         return self._unavailable(f"its answer cannot be read: {error}")

@@ -152,7 +152,7 @@ class WebSocketTransport(NetworkTransport):
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:
-            url = self._url.replace("http", "ws", 1) + "/v1/ws"
+            url = self.url.replace("http", "ws", 1) + "/v1/ws"
             try:
                 longest = _MAX_ANSWER_BYTES if self._spec is None else answer_bytes(self._spec)
                 self._connection = _Connection(url, self._headers, timeout_s, longest)

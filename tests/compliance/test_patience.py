@@ -172,6 +172,7 @@ def test_a_lost_server_is_named_and_the_next_start_waits_for_it(
         threading.Timer(0.5, link.set, ["up"]).start()
         play(client)
         assert client.num_mismatches == 0
+        assert server.status().num_open_episodes == 0, "the lost one is closed there, too"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -198,6 +199,26 @@ def test_a_server_that_was_started_again_does_not_know_the_episode(
         assert counts(other) == (2, 0, 1), "its steps are kept, as truncated"
         play(client)
         assert client.num_mismatches == 0
+
+
+@pytest.mark.parametrize("fields", [{"server_id": "other"}, {"agents": "abc"}])
+def test_another_server_in_its_place_is_refused(
+    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, fields: Any
+) -> None:
+    other = start_server(**fields)
+
+    def replace() -> None:
+        link.target = other.address
+        link.set("up")
+
+    with MultiplexingClient([link.address]) as client:
+        link.set("down")
+        threading.Timer(0.5, replace).start()
+        with pytest.raises(ServerUnavailable, match="lost, and another server is there now"):
+            play(client)
+        assert other.status().num_open_episodes == 0
+        link.target = server.address
+        play(client)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

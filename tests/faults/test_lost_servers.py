@@ -83,6 +83,12 @@ def test_a_server_that_is_killed_and_started_again(
     assert "num_open_episodes" not in status
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are: the signal does not reach them at the same time."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+
+
 def test_a_server_that_is_stopped_is_lost_until_it_goes_on(
     serve: Callable[[], Started], address: str
 ) -> None:
@@ -93,6 +99,7 @@ def test_a_server_that_is_stopped_is_lost_until_it_goes_on(
         client.get_action(episode_id, {"a": [0.0]})
         os.kill(server.popen.pid, signal.SIGSTOP)
         try:
+            server.wait_for("stop", lambda: is_stopped(server.popen.pid))
             began = time.monotonic()
             with pytest.raises(ServerLost, match=f"server 'acting' .*{address}.*it hangs"):
                 client.get_action(episode_id, {"a": [1.0]})
