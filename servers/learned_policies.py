@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
-from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem, StillLearning
+from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem
 from muxrl.servers.seats import Seat
 from muxrl.servers.trainer import Trainer
 
@@ -108,15 +107,6 @@ class LearnedPolicies:
     def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
         self.trainer.between_updates(functools.partial(self._write, path), timeout_s)
         return path
-
-    def save_soon(self, path: Path) -> None:
-        threading.Thread(target=self._save_soon, args=[path], name="save", daemon=False).start()
-
-    def _save_soon(self, path: Path) -> None:
-        try:
-            self.save(path)
-        except (OSError, StillLearning) as error:
-            logger.error("no checkpoint in %s: %s", path, error)
 
     def _write(self, path: Path) -> None:
         trainer = self.trainer.get_state()

@@ -84,6 +84,3 @@ class Policies(Protocol):
             StillLearning: an update takes longer than that.
             OSError: it cannot be written.
         """
-
-    def save_soon(self, path: Path) -> None:
-        """Has a checkpoint written after the current training iteration."""

@@ -116,6 +116,3 @@ class FixedPolicies:
         counts = {"env_steps": state["counts"]["num_env_steps"], "iteration": self.iteration}
         save_checkpoint(self._plan, path, counts, state)
         return path
-
-    def save_soon(self, path: Path) -> None:
-        """There is nothing to save."""
