@@ -7,11 +7,10 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from importlib.util import find_spec
 
-from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands import compare, evaluate, experiment, report, sweep
-from muxrl.orchestrator.errors import ConfigError, exit_code_of, is_expected
-from muxrl.orchestrator.extras import missing_extra
+from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
 from muxrl.orchestrator.runs.lasting_output import lasting_output
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
@@ -19,9 +18,15 @@ from muxrl.orchestrator.user_modules import prefer_installed_modules
 _LONG_COMMANDS = frozenset({"launch", "serve", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
+_MODULES = (
+    "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
+    "matplotlib", "jinja2", "scipy", "tensorboardX",
+)  # fmt: skip
+"""Of the extra `servers` in pyproject.toml; without uvloop, which is not made for Windows."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; see `muxrl.orchestrator.exit_codes`.
+    """Runs one command and returns its exit code; see `muxrl.orchestrator.errors`.
 
     Args:
         argv: the arguments without the program's name. None takes those of this process, which
@@ -38,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(sys.argv[1:])
         ignore_signals()
     except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
+        return ExitCode.INTERRUPTED
     return code
 
 
@@ -46,7 +51,7 @@ def _run(argv: Sequence[str]) -> int:
     args = _parse(argv)
     if lacking := missing_extra(args.command):
         sys.stderr.write(f"muxrl: {lacking}\n")
-        return exit_codes.REFUSED
+        return ExitCode.REFUSED
     prefer_installed_modules()
     is_long = args.command in _LONG_COMMANDS
     with lasting_output() if is_long else contextlib.nullcontext():
@@ -62,7 +67,7 @@ def _execute(args: argparse.Namespace) -> int:
             sys.stderr.write(f"muxrl: {what}: {problem}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except Exception as error:
         if not is_expected(error):
             raise
@@ -101,3 +106,17 @@ def _version() -> str:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def missing_extra(command: str) -> str:
+    """Returns what a command lacks and how to install it, or "" if everything is installed.
+
+    Nothing is imported. An install without extras has the client, and not the servers' packages.
+    """
+    missing = [name for name in _MODULES if find_spec(name) is None]
+    if not missing:
+        return ""
+    return (
+        f"{command!r} needs {', '.join(missing)}, not installed here; "
+        "they come with: pip install 'muxrl[servers]'"
+    )

@@ -26,10 +26,20 @@ errors of other packages (`is_expected`). Everything else is a bug and ends in a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from muxrl.orchestrator import exit_codes
+
+class ExitCode(IntEnum):
+    """How a command of ``muxrl`` ended, so that a script need not read its output."""
+
+    DONE = 0
+    FAILED = 1
+    REFUSED = 2
+    """Nothing was started: the config, the command line, or a path in it is wrong."""
+    INTERRUPTED = 130
+    """128 + SIGINT, as shells count."""
 
 
 class OrchestratorError(Exception):
@@ -38,7 +48,7 @@ class OrchestratorError(Exception):
     It can be pickled, as Ray does between processes.
     """
 
-    exit_code: ClassVar[int] = exit_codes.FAILED
+    exit_code: ClassVar[int] = ExitCode.FAILED
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own calls the class with `args`, which are not what it is made with.
@@ -56,7 +66,7 @@ def _restore(
 class Refused(OrchestratorError):
     """Nothing was started: change what was asked for."""
 
-    exit_code = exit_codes.REFUSED
+    exit_code = ExitCode.REFUSED
 
 
 class ConfigError(Refused):
@@ -193,5 +203,5 @@ def is_expected(error: BaseException) -> bool:
 def exit_code_of(error: BaseException) -> int:
     """Returns the exit code of a command that ended with an expected error."""
     if isinstance(error, FileExistsError):  # where results were to go
-        return exit_codes.REFUSED
-    return error.exit_code if isinstance(error, OrchestratorError) else exit_codes.FAILED
+        return ExitCode.REFUSED
+    return error.exit_code if isinstance(error, OrchestratorError) else ExitCode.FAILED

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from muxrl.orchestrator.records.json_files import write_whole
-from muxrl.orchestrator.reports.figure_style import COLOURS
+from muxrl.orchestrator.reports.plots import COLOURS
 
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 2)))
 _LEVEL_COLOUR = "#6B6B6B"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from muxrl.orchestrator import exit_codes
-from muxrl.orchestrator.commands.acting_rule import add_acting_rule
+from muxrl.orchestrator.commands.evaluate import add_acting_rule
 from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.errors import ExitCode
+
+_INTERVAL_S = 1.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,12 +88,11 @@ def run(args: argparse.Namespace) -> int:
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
     with quiet():
-        from muxrl.orchestrator.commands.match_progress import MatchProgress
         from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
-        from muxrl.orchestrator.comparisons.output.terminal import print_comparison
+        from muxrl.orchestrator.comparisons.output.page import print_comparison
 
     # The progress is made first: it keeps the terminal that `quiet` redirects.
-    with MatchProgress() as progress, quiet():
+    with _match_progress() as progress, quiet():
         comparison = compare_runs(
             args.paths,
             num_episodes=args.episodes,
@@ -103,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         report = comparison.write(args.out or default_folder(args.paths))
     print_comparison(comparison)
     sys.stdout.write(f"written to {report}\n")
-    return exit_codes.DONE
+    return ExitCode.DONE
 
 
 def _named_list(text: str) -> tuple[str, list[str]]:
@@ -119,3 +123,37 @@ def _threshold(text: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} must look like role:NAME=10") from None
+
+
+@contextlib.contextmanager
+def _match_progress() -> Iterator[Callable[[int, int], None]]:
+    """Shows about once a second how many matches are done, if standard error is a terminal.
+
+    It writes to the terminal that standard error was when it was made, so `quiet` does not
+    silence it.
+
+    Yields:
+        What takes the number of matches done, and that of all.
+    """
+    from muxrl.orchestrator.runs.progress import duration
+
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    terminal = os.dup(2)
+    began_at = shown_at = time.monotonic()
+
+    def show(done: int, of: int) -> None:
+        nonlocal shown_at
+        now = time.monotonic()
+        if now - shown_at >= _INTERVAL_S:
+            shown_at = now
+            left_s = (now - began_at) / done * (of - done)
+            text = f"\r\x1b[Khead to head: {done} of {of} matches, {duration(left_s)} left"
+            os.write(terminal, text.encode())
+
+    try:
+        yield show
+    finally:
+        os.write(terminal, b"\r\x1b[K")
+        os.close(terminal)

@@ -7,9 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from muxrl.orchestrator import exit_codes
-from muxrl.orchestrator.commands.acting_rule import add_acting_rule
 from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.errors import ExitCode
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     os.environ.update(ONE_THREAD)  # before numpy is imported
     with quiet():
         from muxrl.orchestrator.evaluations.evaluate import evaluate_run
-        from muxrl.orchestrator.evaluations.table import print_evaluation
+        from muxrl.orchestrator.evaluations.evaluated import print_evaluation
 
         result = evaluate_run(
             args.run,
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         )
     print_evaluation(result)
     sys.stdout.write(f"written to {result.path}\n")
-    return exit_codes.DONE
+    return ExitCode.DONE
 
 
 def _replacement(text: str) -> tuple[str, str]:
@@ -72,3 +71,15 @@ def _replacement(text: str) -> tuple[str, str]:
     if not server_id or not what:
         raise argparse.ArgumentTypeError(f"{text!r} must look like SERVER=random or SERVER=FOLDER")
     return server_id, what
+
+
+def add_acting_rule(parser: argparse.ArgumentParser, *, explore: str, greedy: str) -> None:
+    """Adds the two flags as ``should_explore``: True, False, or None for the runs' own rule.
+
+    Args:
+        explore: help for the first.
+        greedy: help for the second.
+    """
+    rule = parser.add_mutually_exclusive_group()
+    for flag, value, text in (("--explore", True, explore), ("--greedy", False, greedy)):
+        rule.add_argument(flag, dest="should_explore", action="store_const", const=value, help=text)

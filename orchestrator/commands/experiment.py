@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands.quiet import quiet
-from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
@@ -94,21 +93,15 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.config.problems import listed
+    from muxrl.orchestrator.config.problems import similar_or_known
     from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
-    from muxrl.protocol.suggestions import did_you_mean
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
 
     config = _load(args)
     if args.server not in config.servers:
-        hint = did_you_mean(args.server, config.servers)
-        raise ConfigError(
-            [
-                f"there is no server {args.server!r}"
-                f"{hint or f'; the servers are {listed(config.servers)}'}"
-            ]
-        )
+        hint = similar_or_known(args.server, config.servers, "the servers are")
+        raise ConfigError([f"there is no server {args.server!r}{hint}"])
     experiment = _prepare(config, needs_stop=False)
     from muxrl.servers.server import serve_forever
 
@@ -120,13 +113,12 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.commands.seat_table import print_seats
     from muxrl.orchestrator.config import to_yaml
 
     experiment = _prepare(_load(args), needs_stop=True)
     sys.stdout.write(to_yaml(experiment.config))
-    print_seats(experiment)
-    return exit_codes.DONE
+    _print_seats(experiment)
+    return ExitCode.DONE
 
 
 def _resume(args: argparse.Namespace) -> RunResult:
@@ -166,3 +158,48 @@ def _prepare(config: ExperimentConfig, *, needs_stop: bool) -> Experiment:
 
     with quiet():
         return prepare(config, needs_stop=needs_stop)
+
+
+def _print_seats(experiment: Experiment) -> None:
+    """Prints a row for every agent, one for every server, and the assignment."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.measure import Measurement
+
+    from muxrl.orchestrator.reports.plain_table import plain_table
+
+    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = plain_table(f"{experiment.config.name}: who serves whom")
+    for title in ("agent", "server", "algorithm", "policy", "group", "observes", "acts"):
+        # Observation spaces wrap between words, so that in 80 columns no name has to.
+        table.add_column(title, no_wrap=title != "observes", overflow="fold")
+    server_of = {agent: plan for plan in experiment.servers.values() for agent in plan.agents}
+    for agent in experiment.facts.agents:
+        plan = server_of[agent]
+        seat = plan.agents[agent]
+        cells = (
+            agent,
+            plan.server_id,
+            plan.algorithm,
+            seat.policy_id,
+            seat.group or "-",
+            str(seat.observation_space),
+            str(seat.action_space),
+        )
+        table.add_row(*map(escape, cells))
+    servers = plain_table("servers")
+    for title in ("server", "algorithm", "while learning", "listens on", "seed"):
+        servers.add_column(title, overflow="fold")
+    for plan in experiment.servers.values():
+        address = f"{plan.host}:{plan.port or '(any free port)'}"
+        is_fixed = plan.server_id in experiment.fixed_servers
+        while_learning = "does not learn" if is_fixed else plan.while_learning
+        servers.add_row(plan.server_id, plan.algorithm, while_learning, address, str(plan.seed))
+    if Measurement.get(console, console.options, table).minimum > console.width:
+        for column in table.columns:  # long names: better broken than cut off
+            column.no_wrap = False
+    for shown in (table, servers):
+        console.print()
+        console.print(shown, markup=False)
+    console.print(f"assignment: {experiment.assignment}", markup=False, highlight=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from muxrl.orchestrator import exit_codes
+from muxrl.orchestrator.errors import ExitCode
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Writes the report, prints it, and returns the exit code."""
     from muxrl.orchestrator.errors import ConfigError
     from muxrl.orchestrator.records.run_directory import RunDirectory
-    from muxrl.orchestrator.reports.report import combine_runs, write_report
-    from muxrl.orchestrator.reports.terminal import print_report
+    from muxrl.orchestrator.reports.report import combine_runs, print_report, write_report
 
     if len(args.runs) > 1 and args.out is None:
         raise ConfigError(
@@ -48,4 +47,4 @@ def run(args: argparse.Namespace) -> int:
     else:
         report = combine_runs(args.runs, args.out, over_seeds=args.over_seeds)
     print_report(report)
-    return exit_codes.DONE
+    return ExitCode.DONE

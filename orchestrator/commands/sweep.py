@@ -5,16 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.commands.quiet import quiet
-from muxrl.orchestrator.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from muxrl.orchestrator.sweeps import SweepResult
+from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,8 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and args.sweep_dir is not None:
         raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
     with quiet():
+        from muxrl.orchestrator.runs.signals import uninterrupted
         from muxrl.orchestrator.sweeps.dry_run import dry_run
         from muxrl.orchestrator.sweeps.load import load_sweep
+        from muxrl.orchestrator.sweeps.result import print_result
         from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep
 
     overrides = list(args.overrides)
@@ -67,20 +62,12 @@ def run(args: argparse.Namespace) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     if args.dry_run:
         dry_run(args.config, overrides, console)
-        return exit_codes.DONE
+        return ExitCode.DONE
     if args.resume:
         result = resume_sweep(Path(args.config), overrides, console=console)
     else:
         config = load_sweep(args.config, overrides)
         result = start_sweep(config, args.sweep_dir, console=console)
-    _print(result, console)
-    return result.exit_code
-
-
-def _print(result: SweepResult, console: Console) -> None:
-    from muxrl.orchestrator.runs.signals import uninterrupted
-    from muxrl.orchestrator.sweeps.table import print_result
-
     lines = [f"sweep directory: {result.sweep_dir}"]
     if any(not trial.is_finished for trial in result.trials):
         lines.append(f"go on with: muxrl sweep {result.sweep_dir} --resume")
@@ -88,3 +75,4 @@ def _print(result: SweepResult, console: Console) -> None:
         print_result(result, console)
         for line in lines:
             console.print(line, soft_wrap=True, highlight=False)
+    return result.exit_code

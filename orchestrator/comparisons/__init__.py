@@ -3,6 +3,6 @@
 Side by side: runs of different assignments are ranked by their own evaluations. Head to head: the
 policies of different runs play each other. ``docs/comparisons.md`` says what the numbers mean.
 
-``compare.py`` is the entry; ``findings/`` holds what is measured, ``arena.py``, ``matches.py`` and
-``baselines.py`` play episodes, ``output/`` writes the page, the files and the terminal's tables.
+``compare.py`` is the entry; ``findings/`` holds what is measured, ``arena.py`` and ``matches.py``
+play episodes, ``output/`` writes the page, the files and the terminal's tables.
 """

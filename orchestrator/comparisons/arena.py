@@ -12,20 +12,19 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation, make_simulation
 from muxrl.client.random_policy import RandomTransport
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.comparisons.findings.contestants import is_fixed, server_of_role
+from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
 from muxrl.orchestrator.config import ExperimentConfig, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
-from muxrl.orchestrator.evaluations.frozen import freeze, on_free_port
+from muxrl.orchestrator.evaluations.evaluate import freeze, on_free_port
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.runs.episodes import (
     MAX_ENVS,
@@ -38,9 +37,8 @@ from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
-
-if TYPE_CHECKING:
-    from muxrl.servers.server import PolicyServer
+from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.server import PolicyServer
 
 RANDOM = "random"
 """Label of uniformly random actions."""
@@ -98,7 +96,7 @@ def player_of(
         CannotCompare: there is no such checkpoint, or a team has members outside the role.
     """
     server_id, server = server_of_role(run, agents)
-    if is_fixed(server):
+    if find_fixed(server.algorithm) is not None:
         if server.algorithm.upper() == "RANDOM":
             return random_player(role, agents)
         fixed = dataclasses.replace(on_free_port(server), agents=list(agents))
@@ -167,9 +165,7 @@ class Arena:
         CannotCompare: the simulation is external, or cannot be made.
     """
 
-    def __init__(
-        self, simulation: SimulationConfig, roles: Mapping[str, tuple[str, ...]], seed: int
-    ) -> None:
+    def __init__(self, simulation: SimulationConfig, roles: Roles, seed: int) -> None:
         if simulation.env == "external":
             raise CannotCompare(
                 "the simulation of these runs is external, so muxrl cannot start it and nothing "
@@ -185,17 +181,11 @@ class Arena:
         except ConfigError as error:
             raise CannotCompare(f"nothing can be played: {error}") from error
         self._simulations: list[Simulation] = []
-        self.num_episodes = 0
 
     def __enter__(self) -> Arena:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
@@ -231,16 +221,13 @@ class Arena:
                 raise CannotCompare(
                     f"there is no role {role!r} to rotate; the roles are {', '.join(self._roles)}"
                 )
-        first = self._spaces(roles[0])
-        for role in roles[1:]:
-            if self._spaces(role) != first:
+        spaces = [[self.facts.agents[agent] for agent in self._roles[role]] for role in roles]
+        for role, theirs in zip(roles, spaces, strict=True):
+            if theirs != spaces[0]:
                 raise CannotCompare(
                     f"roles {roles[0]!r} and {role!r} are not interchangeable: their agents differ "
                     "in number or in their spaces"
                 )
-
-    def _spaces(self, role: str) -> list[object]:
-        return [self.facts.agents[agent] for agent in self._roles[role]]
 
     def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> EpisodeReturns:
         while len(self._simulations) < min(len(seeds), MAX_ENVS):
@@ -248,21 +235,15 @@ class Arena:
             self._stack.callback(made.close)
             self._simulations.append(made)
         episodes = play_episodes(client, self._simulations, seeds)
-        self.num_episodes += len(episodes)
         return returns_by_agent(episodes, list(self.facts.agents))
 
     def _address(self, player: Player, role: str) -> ServerAddress:
         """Returns where a player listens for the agents of a role; it is started if it is new."""
         if (player, role) not in self._servers:
-            self._servers[player, role] = self._start(player, role)
+            server = PolicyServer(self._plan(player, role))
+            self._stack.callback(server.stop)
+            self._servers[player, role] = ServerAddress(server.start())
         return self._servers[player, role]
-
-    def _start(self, player: Player, role: str) -> ServerAddress:
-        from muxrl.servers.server import PolicyServer
-
-        server: PolicyServer = PolicyServer(self._plan(player, role))
-        self._stack.callback(server.stop)
-        return ServerAddress(server.start())
 
     def _plan(self, player: Player, role: str) -> ServerPlan:
         seats = dict(zip(self._roles[player.home], self._roles[role], strict=True))
@@ -292,11 +273,6 @@ class Arena:
             raise CannotCompare(
                 f"{player.label!r}{whose} cannot play role {role!r}: {error}"
             ) from error
-
-
-def episode_seeds(first: int, num_episodes: int) -> tuple[int, ...]:
-    """Returns the seeds that every pair of players meets on."""
-    return tuple(range(first, first + num_episodes))
 
 
 def rotations(roles: Sequence[str]) -> Iterator[dict[str, str]]:

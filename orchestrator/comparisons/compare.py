@@ -10,29 +10,83 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.comparisons.arena import Arena, episode_seeds
-from muxrl.orchestrator.comparisons.baselines import find_scripts, play_baselines
-from muxrl.orchestrator.comparisons.comparison import Comparison
-from muxrl.orchestrator.comparisons.findings.budget import find_budget
-from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
-from muxrl.orchestrator.comparisons.findings.contestants import find_contestants
-from muxrl.orchestrator.comparisons.findings.findings import Baseline
+from muxrl.orchestrator.comparisons.arena import Arena
+from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    Subject,
+    find_contestants,
+    find_roles,
+    find_subjects,
+)
+from muxrl.orchestrator.comparisons.findings.findings import (
+    Baseline,
+    Findings,
+    budget_notes,
+    result_notes,
+)
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.notes import budget_notes, result_notes
 from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles
-from muxrl.orchestrator.comparisons.findings.roles import Subject, find_roles, find_subjects
 from muxrl.orchestrator.comparisons.findings.scores import (
     default_thresholds,
     score_runs,
     standings_of,
 )
-from muxrl.orchestrator.comparisons.matches import play_head_to_head
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.comparisons.matches import find_scripts, play_baselines, play_head_to_head
+from muxrl.orchestrator.comparisons.output.files import write_files
+from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
+from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.sweeps.directory import TRIALS_FILE
-from muxrl.protocol.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Comparison(Findings):
+    """Runs of one simulation, compared; its attributes are those of `Findings`."""
+
+    def frame(self, table: TableName = "runs") -> pandas.DataFrame:
+        """Returns one of the tables for pandas, with the columns of its CSV file.
+
+        Args:
+            table: "runs": one row for each run and subject; "curves": for each evaluation of
+                these; "standings": for each contestant and subject; "roles": for each label of a
+                role; "pairings": for each ordered pair of these; "matches": for each match of the
+                head to head.
+
+        Raises:
+            ValueError: there is no such table.
+        """
+        import pandas
+
+        if table not in TABLE_NAMES:
+            raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLE_NAMES)}")
+        # Paths are text here, which every way to write a frame can write.
+        columns, rows = file_table(self, table)
+        return pandas.DataFrame(rows, columns=list(columns))
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes the report and its data into a folder, made if absent.
+
+        Returns:
+            The report: ``report.html``. Beside it: a CSV file for each table, ``marl_eval.json``
+            for tools that read that shape, ``comparison.json`` with all estimates.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        # Here, since matplotlib takes a second to load, and frames do not need it.
+        from muxrl.orchestrator.comparisons.output.page import write_page
+
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        write_files(self, path)
+        return write_page(self, path)
 
 
 def compare_runs(
@@ -88,12 +142,12 @@ def compare_runs(
             "leave out the others, or compare side by side"
         )
     first_seed = runs[0].config.evaluation.seed
+    seeds = range(first_seed, first_seed + num_episodes)
     scripts = find_scripts(contestants, role_agents, found.scripts)
     baselines: tuple[Baseline, ...] = ()
     head_to_head: HeadToHead | None = None
     try:
         with Arena(runs[0].config.simulation, role_agents, first_seed) as arena:
-            seeds = episode_seeds(first_seed, num_episodes)
             baselines = play_baselines(arena, subjects, role_agents, scripts, seeds)
             if should_meet:
                 head_to_head, more = play_head_to_head(
@@ -101,8 +155,7 @@ def compare_runs(
                     contestants,
                     role_agents,
                     scripts,
-                    num_episodes=num_episodes,
-                    first_seed=first_seed,
+                    seeds,
                     should_explore=meeting_rule,
                     interchangeable=interchangeable,
                     on_match=on_match,
@@ -147,5 +200,5 @@ def _check_thresholds(thresholds: Mapping[str, float], subjects: Sequence[Subjec
     known = [subject.key for subject in subjects]
     for key in thresholds:
         if key not in known:
-            hint = did_you_mean(key, known) or f"; there are {listed(known)}"
+            hint = similar_or_known(key, known, "there are")
             raise CannotCompare(f"a threshold is given for {key!r}, which is not measured{hint}")

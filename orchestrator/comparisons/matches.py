@@ -1,10 +1,10 @@
-"""Plays the matches of the head to head: the policies of one run among those of another.
+"""Plays a comparison's episodes: baselines, and matches of one run's policies among another's.
 
-For each role, the policies that one run trained for it play among the others of another run, for
-all pairs of contestants. Roles that the user calls interchangeable are rotated: the same policies
-play in every cyclic shift of the seats, and a policy's return is its mean over its seats.
-
-Runs are paired by seed: the k-th run of A meets the k-th of B.
+Baselines are fixed policies alone: random ones in all roles, each scripted one among random ones.
+In the head to head, for each role, the policies that one run trained for it play among the others
+of another run, for all pairs of contestants. Roles that the user calls interchangeable are rotated:
+the same policies play in every cyclic shift of the seats, and a policy's return is its mean over
+its seats. Runs are paired by seed: the k-th run of A meets the k-th of B.
 """
 
 from __future__ import annotations
@@ -20,17 +20,26 @@ from muxrl.orchestrator.comparisons.arena import (
     Arena,
     EpisodeReturns,
     Player,
-    episode_seeds,
     player_of,
     random_player,
     rotations,
 )
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    Contestant,
+    Roles,
+    Subject,
+    server_of_role,
+)
+from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
-from muxrl.orchestrator.comparisons.findings.roles import Subject
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.agent_returns import Floats
+from muxrl.orchestrator.reports.statistics import mean_interval
+from muxrl.servers.config import ServerConfig
+
+Scripts = Mapping[str, Mapping[str, Player]]
+"""Label of a scripted policy to role to who plays it."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +58,10 @@ class Lineup:
 def play_head_to_head(
     arena: Arena,
     contestants: Sequence[Contestant],
-    roles: Mapping[str, tuple[str, ...]],
-    scripts: Mapping[str, Sequence[Player]],
+    roles: Roles,
+    scripts: Scripts,
+    seeds: Sequence[int],
     *,
-    num_episodes: int,
-    first_seed: int,
     should_explore: bool,
     interchangeable: Sequence[str] = (),
     on_match: Callable[[int, int], None] = lambda done, of: None,
@@ -64,9 +72,8 @@ def play_head_to_head(
         arena: of the runs' simulation.
         contestants: who meet.
         roles: role to its agents.
-        scripts: role to scripted policies, which meet them too.
-        num_episodes: of each match.
-        first_seed: of the first episode; all matches play the same episodes.
+        scripts: which meet them too.
+        seeds: one for each episode; all matches play the same episodes.
         should_explore: whether stochastic policies are sampled.
         interchangeable: roles whose seats are rotated.
         on_match: called after each match with the number of matches done and of all matches.
@@ -94,7 +101,7 @@ def play_head_to_head(
         for role in roles
         if role in ours.players[pair] and set(roles) <= {role, *theirs.players[pair]}
     ]
-    games = _Games(arena, episode_seeds(first_seed, num_episodes), tuple(interchangeable))
+    games = _Games(arena, seeds, tuple(interchangeable))
     matches: dict[tuple[object, ...], Match] = {}
     for number, (role, ours, theirs, pair) in enumerate(schedule):
         match = _match(games, roles, role, ours, theirs, pair)
@@ -110,8 +117,8 @@ def play_head_to_head(
             by_contestant=by_contestant,
             matches=played,
             pairs=pairs,
-            num_episodes=num_episodes,
-            first_seed=first_seed,
+            num_episodes=len(seeds),
+            first_seed=seeds[0],
             interchangeable=tuple(interchangeable),
             should_explore=should_explore,
         ),
@@ -138,10 +145,7 @@ def _pairs(contestants: Sequence[Contestant]) -> tuple[tuple[Mapping[str, int], 
 
 
 def _lineup(
-    contestant: Contestant,
-    roles: Mapping[str, tuple[str, ...]],
-    pairs: Sequence[Mapping[str, int]],
-    should_explore: bool,
+    contestant: Contestant, roles: Roles, pairs: Sequence[Mapping[str, int]], should_explore: bool
 ) -> Lineup:
     runs: dict[int, ComparedRun] = {run.seed: run for run in contestant.runs}
     return Lineup(
@@ -163,10 +167,7 @@ def _lineup(
 
 
 def _baselines(
-    lineups: Sequence[Lineup],
-    roles: Mapping[str, tuple[str, ...]],
-    scripts: Mapping[str, Sequence[Player]],
-    num_pairs: int,
+    lineups: Sequence[Lineup], roles: Roles, scripts: Scripts, num_pairs: int
 ) -> list[Lineup]:
     """Random players in every role, and in their roles the scripted ones that no run has."""
     random = {role: random_player(role, agents) for role, agents in roles.items()}
@@ -178,12 +179,11 @@ def _baselines(
         for player in players.values()
         if player.run is None
     }
-    by_label: dict[str, dict[str, Player]] = {}
-    for role, players in scripts.items():
-        for player in players:
-            if (role, player.label) not in known:
-                by_label.setdefault(player.label, {})[role] = player
-    return found + [Lineup(label, (alone,) * num_pairs) for label, alone in by_label.items()]
+    for label, players in scripts.items():
+        alone = {role: who for role, who in players.items() if (role, label) not in known}
+        if alone:
+            found.append(Lineup(label, (alone,) * num_pairs))
+    return found
 
 
 @dataclass
@@ -191,7 +191,7 @@ class _Games:
     """Plays each seating once: both roles' matches of a pair share its episodes."""
 
     arena: Arena
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     interchangeable: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -206,12 +206,7 @@ class _Games:
 
 
 def _match(
-    games: _Games,
-    roles: Mapping[str, tuple[str, ...]],
-    role: str,
-    ours: Lineup,
-    theirs: Lineup,
-    pair: int,
+    games: _Games, roles: Roles, role: str, ours: Lineup, theirs: Lineup, pair: int
 ) -> Match:
     player, others = ours.players[pair][role], theirs.players[pair]
     seating = {r: player if r == role else others[r] for r in roles}
@@ -245,3 +240,51 @@ def _match(
 
 def _rest(players: Mapping[str, Player], role: str) -> list[Player]:
     return [player for home, player in players.items() if home != role]
+
+
+def find_scripts(
+    contestants: Sequence[Contestant], roles: Roles, of_sweep: Mapping[str, Sequence[ServerConfig]]
+) -> dict[str, dict[str, Player]]:
+    """Returns the scripted policies of runs and sweeps: label to role to player."""
+    found = [
+        (role, contestant.played[role], server)
+        for contestant in contestants
+        for role, agents in roles.items()
+        if (server := server_of_role(contestant.runs[0], agents)[1]).algorithm.upper() == "SCRIPTED"
+    ]
+    found += [(role, server.label, server) for role, some in of_sweep.items() for server in some]
+    order = list(dict.fromkeys(role for role, _, _ in found))
+    by_label: dict[str, dict[str, Player]] = {}
+    for role, label, server in sorted(found, key=lambda one: order.index(one[0])):
+        by_label.setdefault(label, {}).setdefault(role, Player(label, role, server))
+    return by_label
+
+
+def play_baselines(
+    arena: Arena, subjects: Sequence[Subject], roles: Roles, scripts: Scripts, seeds: Sequence[int]
+) -> tuple[Baseline, ...]:
+    """Plays random policies in all roles, then each scripted one among random ones.
+
+    Args:
+        arena: of the runs' simulation.
+        subjects: whose returns are measured.
+        roles: role to its agents.
+        scripts: those of one label play together.
+        seeds: one for each episode.
+    """
+    random = {role: random_player(role, agents) for role, agents in roles.items()}
+    played = [("random", arena.play_at_random(seeds))]
+    for theirs in scripts.values():
+        seating = {**random, **theirs}
+        name = " | ".join(f"{player.label} {role}" for role, player in seating.items())
+        played.append((name, arena.play(seating, seeds)))
+    baselines = []
+    for name, by_agent in played:
+        returns = {}
+        for subject in subjects:
+            values = subject.returns(by_agent)
+            values = values[np.isfinite(values)]
+            if len(values):
+                returns[subject.key] = mean_interval([values])
+        baselines.append(Baseline(name, returns, len(seeds)))
+    return tuple(baselines)

@@ -20,7 +20,7 @@ from pathlib import Path
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.problems import listed, similar_or_known
 from muxrl.orchestrator.errors import CannotEvaluate, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -28,14 +28,13 @@ from muxrl.orchestrator.evaluations.evaluated import (
     returns_of,
     roles_of,
 )
-from muxrl.orchestrator.evaluations.frozen import freeze, label_of, on_free_port
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.json_files import write_json
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.versions import software_versions
 from muxrl.orchestrator.runs.episodes import MAX_ENVS, play_episodes, returns_by_agent
 from muxrl.orchestrator.runs.in_process import serve_experiment
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig
@@ -85,10 +84,9 @@ def evaluate_run(
     replaced = dict(replace or {})
     for server_id in replaced:
         if server_id not in config.servers:
-            hint = did_you_mean(server_id, config.servers)
+            hint = similar_or_known(server_id, config.servers, "its servers are")
             raise CannotEvaluate(
-                f"run {folder.name!r} has no server {server_id!r} to replace"
-                f"{hint or f'; its servers are {listed(config.servers)}'}"
+                f"run {folder.name!r} has no server {server_id!r} to replace{hint}"
             )
     if should_explore is None:
         should_explore = config.evaluation.should_explore
@@ -253,3 +251,55 @@ def _written(result: EvaluationResult, folder: RunDirectory) -> EvaluationResult
     }
     write_json(path, {**about, **result.to_dict()})
     return dataclasses.replace(result, path=path)
+
+
+def freeze(
+    server: ServerConfig, checkpoint: Path, trained_by: str | None, *, should_explore: bool
+) -> ServerConfig:
+    """Returns a server that acts for the same agents with the policies of a checkpoint.
+
+    Args:
+        server: the one that learned.
+        checkpoint: its folder.
+        trained_by: the algorithm, None if unknown.
+        should_explore: whether stochastic policies are sampled; value-based ones are greedy in
+            any case.
+
+    Raises:
+        AlgorithmProblem: there is no such algorithm.
+    """
+    can_sample = trained_by is None or get_algorithm(trained_by).samples_actions
+    return ServerConfig(
+        algorithm="FROZEN",
+        agents=server.agents,
+        label=label_of(server),
+        policies=server.policies,
+        groups=server.groups,
+        settings={
+            "checkpoint": str(checkpoint.absolute()),
+            "should_explore": should_explore and can_sample,
+        },
+        use_global_state=server.use_global_state,
+        late_members=server.late_members,
+        resources=server.resources,
+        limits=server.limits,
+    )
+
+
+def on_free_port(server: ServerConfig) -> ServerConfig:
+    """Returns a server with fixed policies as muxrl serves it again, for itself alone.
+
+    The run's own port may be taken by the next run, and no one else should connect.
+    """
+    return dataclasses.replace(server, host="127.0.0.1", port=0, token="")
+
+
+def label_of(server: ServerConfig) -> str:
+    """Returns what stands for a server in assignments: the algorithm that trained its policies.
+
+    Raises:
+        AlgorithmProblem: its checkpoint cannot be read.
+    """
+    if server.label or server.algorithm.upper() != "FROZEN":
+        return server.label or server.algorithm
+    return Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm or ""

@@ -94,9 +94,10 @@ def against_random(
     is_of_means = over_seeds and len(learned) > 1
 
     def interval(strata: Strata) -> Estimate:
-        return mean_interval([_means(strata)] if is_of_means else strata, **settings)
+        return mean_interval(
+            [_means(strata)] if is_of_means else strata, num_resamples=num_resamples
+        )
 
-    settings = {"num_resamples": num_resamples}
     differences = None if random is None else _paired_differences(learned, random)
     learned = _known(learned)
     random = None if random is None else _known(random)
@@ -105,11 +106,11 @@ def against_random(
         by_seed = _means(differences) if differences else _means(learned) - _means(random)
         num_seeds_above = int((by_seed > 0).sum())
         if is_of_means:
-            advantage = mean_interval([by_seed], **settings)
+            advantage = mean_interval([by_seed], num_resamples=num_resamples)
         elif differences:
-            advantage = mean_interval(differences, **settings)
+            advantage = mean_interval(differences, num_resamples=num_resamples)
         else:
-            advantage = difference_interval(learned, random, **settings)
+            advantage = difference_interval(learned, random, num_resamples=num_resamples)
     return AgainstRandom(
         env_steps=env_steps,
         num_episodes=sum(map(len, learned)),

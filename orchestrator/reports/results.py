@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from muxrl.orchestrator.errors import DifferentRuns
-from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun, TrainingCurve
+from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import RunStatus
 from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
 
@@ -157,34 +158,38 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
     )
 
 
+class _Measured(NamedTuple):
+    """One server's returns in one evaluation of one run."""
+
+    env_steps: int
+    learned: NDArray[np.float64]
+    random: NDArray[np.float64] | None
+
+
 def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool) -> ServerResult:
     server = runs[0].servers[server_id]
     training = tuple(run.training[server_id] for run in runs)
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
 
-    def comparison(points: Sequence[EvaluationPoint], **settings: Any) -> AgainstRandom | None:
-        learned = [point.returns_of(server.agents, None) for point in points]
-        random = [point.returns_of(server.agents, server_id) for point in points]
-        if not points or any(returns is None for returns in learned):
-            return None
+    def comparison(points: Sequence[_Measured], **settings: Any) -> AgainstRandom:
+        random = [point.random for point in points if point.random is not None]
         return against_random(
             float(np.mean([point.env_steps for point in points])),
-            [returns for returns in learned if returns is not None],
-            None
-            if any(returns is None for returns in random)
-            else [returns for returns in random if returns is not None],
+            [point.learned for point in points],
+            random if len(random) == len(points) else None,
             over_seeds=over_seeds,
             **settings,
         )
 
     measured = [
-        [point for point in run.points if point.returns_of(server.agents, None) is not None]
+        [
+            _Measured(point.env_steps, learned, point.returns_of(server.agents, server_id))
+            for point in run.points
+            if (learned := point.returns_of(server.agents, None)) is not None
+        ]
         for run in runs
     ]
-    compared = [
-        [point for point in points if point.returns_of(server.agents, server_id) is not None]
-        for points in measured
-    ]
+    compared = [[point for point in points if point.random is not None] for points in measured]
     usable = compared if all(compared) else measured
     curve = [comparison(points, num_resamples=_CURVE_RESAMPLES) for points in _aligned(measured)]
     return ServerResult(
@@ -194,13 +199,9 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         learns=server.learns,
         env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
         train_return=float(np.mean(last_returns)) if last_returns else None,
-        curve=tuple(one for one in curve if one is not None),
+        curve=tuple(curve),
         seed_curves=tuple(
-            tuple(
-                (float(point.env_steps), float(np.nanmean(returns)))
-                for point in points
-                if (returns := point.returns_of(server.agents, None)) is not None
-            )
+            tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
             for points in measured
         ),
         training=training,
@@ -208,7 +209,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     )
 
 
-def _aligned(runs: Sequence[Sequence[EvaluationPoint]]) -> list[list[EvaluationPoint]]:
+def _aligned(runs: Sequence[Sequence[_Measured]]) -> list[list[_Measured]]:
     """For each evaluation that all runs have, its point in each of them.
 
     Runs are evaluated at slightly different env steps, so points match if they are near each other

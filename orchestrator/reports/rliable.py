@@ -25,6 +25,7 @@ from muxrl.orchestrator.reports.statistics import (
     Estimate,
     Floats,
     checked,
+    checked_strata,
 )
 
 _TAILS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
@@ -47,10 +48,7 @@ def _middle_mean(values: Floats) -> Floats:
 
 
 def interquartile_mean_interval(
-    strata: Sequence[ArrayLike],
-    *,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    strata: Sequence[ArrayLike], *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> Estimate:
     """The interquartile mean over runs and tasks, with its stratified bootstrap interval.
 
@@ -68,11 +66,9 @@ def interquartile_mean_interval(
     Raises:
         ValueError: as `mean_interval`.
     """
-    arrays = [checked(stratum) for stratum in strata]
-    if not arrays:
-        raise ValueError("a mean needs at least one stratum")
+    arrays = checked_strata(strata, "mean")
     estimate = interquartile_mean(np.concatenate(arrays))
-    if all(len(array) == 1 for array in arrays):
+    if _have_one_run(arrays):
         return Estimate(estimate, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     drawn = np.concatenate(
@@ -113,16 +109,14 @@ def probability_of_improvement(
     if not first:
         raise ValueError("a probability needs at least one task")
     rng = np.random.default_rng(seed)
-    estimate, resampled, has_one_run = 0.0, np.zeros(num_resamples), [True, True]
-    for ours, theirs in zip(map(checked, first), map(checked, second), strict=True):
+    estimate, resampled = 0.0, np.zeros(num_resamples)
+    runs = [[checked(stratum) for stratum in strata] for strata in (first, second)]
+    for ours, theirs in zip(*runs, strict=True):
         wins = (ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)
         estimate += float(wins.mean()) / len(first)
-        weights = [_weights(len(runs), rng, num_resamples) for runs in (ours, theirs)]
+        weights = [_weights(len(scores), rng, num_resamples) for scores in (ours, theirs)]
         resampled += np.einsum("ri,ij,rj->r", weights[0], wins, weights[1]) / len(first)
-        has_one_run = [
-            one and len(runs) == 1 for one, runs in zip(has_one_run, (ours, theirs), strict=True)
-        ]
-    if any(has_one_run):
+    if any(map(_have_one_run, runs)):
         return Estimate(estimate, math.nan, math.nan)
     low, high = np.quantile(resampled, _TAILS)
     return Estimate(estimate, float(low), float(high))
@@ -142,11 +136,7 @@ class Profile:
 
 
 def performance_profile(
-    strata: Sequence[ArrayLike],
-    thresholds: ArrayLike,
-    *,
-    seed: int = 0,
-    num_resamples: int = 2_000,
+    strata: Sequence[ArrayLike], thresholds: ArrayLike, *, seed: int = 0, num_resamples: int = 2_000
 ) -> Profile:
     """The part of all runs whose score is above a threshold, for each of `thresholds`.
 
@@ -163,13 +153,11 @@ def performance_profile(
     Raises:
         ValueError: as `mean_interval`.
     """
-    arrays = [checked(stratum) for stratum in strata]
-    if not arrays:
-        raise ValueError("a profile needs at least one stratum")
+    arrays = checked_strata(strata, "profile")
     places = checked(thresholds)
     above = [(array[:, None] > places).astype(np.float64) for array in arrays]
     fractions = np.concatenate(above).mean(axis=0)
-    if all(len(array) == 1 for array in arrays):
+    if _have_one_run(arrays):
         unknown = np.full(len(places), math.nan)
         return Profile(places, fractions, unknown, unknown)
     rng = np.random.default_rng(seed)
@@ -178,6 +166,11 @@ def performance_profile(
     resampled = np.sum(parts, axis=0)
     low, high = np.quantile(resampled, _TAILS, axis=0)
     return Profile(places, fractions, low, high)
+
+
+def _have_one_run(strata: Sequence[Floats]) -> bool:
+    """Whether every task has one run, so that nothing is known of how runs differ."""
+    return all(len(runs) == 1 for runs in strata)
 
 
 def _weights(num: int, rng: np.random.Generator, num_resamples: int) -> Floats:

@@ -49,10 +49,7 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 
 def mean_interval(
-    strata: Sequence[ArrayLike],
-    *,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    strata: Sequence[ArrayLike], *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> Estimate:
     """The mean of the strata's means, with its bootstrap interval.
 
@@ -106,9 +103,7 @@ class _Bootstrap:
     def of(
         cls, strata: Sequence[ArrayLike], rng: np.random.Generator, num_resamples: int
     ) -> _Bootstrap:
-        arrays = [checked(stratum) for stratum in strata]
-        if not arrays:
-            raise ValueError("a mean needs at least one stratum")
+        arrays = checked_strata(strata, "mean")
         mean = float(np.mean([array.mean() for array in arrays]))
         sizes = [len(array) for array in arrays]
         if min(sizes) == 1:
@@ -160,6 +155,17 @@ def checked(values: ArrayLike) -> Floats:
     if not np.isfinite(array).all():
         raise ValueError("a mean needs finite numbers; leave NaN and infinities out first")
     return array
+
+
+def checked_strata(strata: Sequence[ArrayLike], what: str) -> list[Floats]:
+    """Returns each stratum as `checked` has it; `what` is made of them.
+
+    Raises:
+        ValueError: there is none, or as `checked`.
+    """
+    if not len(strata):
+        raise ValueError(f"a {what} needs at least one stratum")
+    return [checked(stratum) for stratum in strata]
 
 
 def _resampled_means(values: Floats, rng: np.random.Generator, num_resamples: int) -> Floats:

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from muxrl.orchestrator import exit_codes
 from muxrl.orchestrator.config import Experiment, to_yaml
-from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.errors import ExitCode, RunFailed
 from muxrl.orchestrator.records.checkpoints import Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
-from muxrl.orchestrator.reports.report import write_report
+from muxrl.orchestrator.reports.report import print_report, write_report
 from muxrl.orchestrator.reports.results import Report
-from muxrl.orchestrator.reports.terminal import print_report
 from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
@@ -36,9 +34,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _EXIT_CODES: dict[EndState, int] = {
-    "done": exit_codes.DONE,
-    "failed": exit_codes.FAILED,
-    "interrupted": exit_codes.INTERRUPTED,
+    "done": ExitCode.DONE,
+    "failed": ExitCode.FAILED,
+    "interrupted": ExitCode.INTERRUPTED,
 }
 
 

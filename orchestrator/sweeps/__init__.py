@@ -9,12 +9,11 @@ directory (`directory`) says at any time how they stand.
 """
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
-from muxrl.orchestrator.sweeps.directory import SweepDirectory
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 
 __all__ = [
     "NotASweepDirectory",

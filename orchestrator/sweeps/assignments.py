@@ -7,10 +7,9 @@ from itertools import product
 from typing import Any
 
 from muxrl.orchestrator.config.patterns import match
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.problems import listed, similar_or_known
 from muxrl.orchestrator.sweeps.schema import AssignmentsConfig
 from muxrl.protocol.assignment import canonical, parse, server_labels
-from muxrl.protocol.suggestions import did_you_mean
 
 RoleAssignment = dict[str, str]
 """Role to the template that serves it, all roles in their order."""
@@ -75,7 +74,7 @@ class _Known:
     def check_roles(self, where: str, names: Mapping[str, Any]) -> None:
         for name in names:
             if name not in self.roles:
-                hint = did_you_mean(str(name), self.roles) or f"; the roles are {self._roles()}"
+                hint = similar_or_known(str(name), self.roles, "the roles are")
                 self.problems.append(f"{where}: there is no role {name!r}{hint}")
 
     def labels(self, where: str, patterns: Any) -> list[str]:
@@ -85,13 +84,9 @@ class _Known:
             return []
         matched, idle = match(wanted, self.templates)
         for pattern in idle:
-            known = listed(self.templates) or "none"
-            hint = did_you_mean(pattern, self.templates) or f"; the sweep has {known}"
+            hint = similar_or_known(pattern, self.templates, "the sweep has")
             self.problems.append(f"{where}: there is no algorithm {pattern!r}{hint}")
         return matched
-
-    def _roles(self) -> str:
-        return listed(self.roles) or "none"
 
 
 def _conditions(

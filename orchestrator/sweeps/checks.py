@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import is_file_name, is_label
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.sweeps.parameters import find_problems as find_parameter_problems
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.suggestions import did_you_mean
@@ -56,9 +56,8 @@ def _key_problems(key: str, config: SweepConfig) -> Iterator[str]:
     if first == "algorithms":
         name = rest.partition(".")[0]
         if name not in config.algorithms:
-            hint = did_you_mean(name, config.algorithms)
-            known = listed(config.algorithms) or "none"
-            yield f"{at}: there is no algorithm {name!r}{hint or f'; the sweep has {known}'}"
+            hint = similar_or_known(name, config.algorithms, "the sweep has")
+            yield f"{at}: there is no algorithm {name!r}{hint}"
     elif first not in {f.name for f in fields(ExperimentConfig)}:
         hint = did_you_mean(first, [f.name for f in fields(ExperimentConfig)])
         yield f"{at}: unknown key {first!r}{hint or '; begin with a key of an experiment'}"
@@ -66,7 +65,7 @@ def _key_problems(key: str, config: SweepConfig) -> Iterator[str]:
         name = rest.partition(".")[0]
         known_servers = [*config.roles, *config.experiment.servers]
         if name not in known_servers:
-            hint = did_you_mean(name, known_servers) or f"; known are {listed(known_servers)}"
+            hint = similar_or_known(name, known_servers)
             yield f"{at}: there is no role or server {name!r}{hint}"
 
 
@@ -119,11 +118,8 @@ def _tune_problems(config: SweepConfig) -> Iterator[str]:
     if scheduler.kind == "pbt":
         yield _PBT
     elif scheduler.kind not in _SCHEDULERS:
-        hint = did_you_mean(scheduler.kind, _SCHEDULERS)
-        yield (
-            f"scheduler.kind: there is no {scheduler.kind!r}"
-            f"{hint or f'; known are {listed(_SCHEDULERS)}'}"
-        )
+        hint = similar_or_known(scheduler.kind, _SCHEDULERS)
+        yield f"scheduler.kind: there is no {scheduler.kind!r}{hint}"
     elif scheduler.kind != "none":
         if budget is None:
             yield (
@@ -136,11 +132,8 @@ def _tune_problems(config: SweepConfig) -> Iterator[str]:
                 f"{budget} env steps; none would ever be ended"
             )
     if config.searcher not in _SEARCHERS:
-        hint = did_you_mean(config.searcher, _SEARCHERS)
-        yield (
-            f"searcher: there is no {config.searcher!r}"
-            f"{hint or f'; known are {listed(_SEARCHERS)}'}"
-        )
+        hint = similar_or_known(config.searcher, _SEARCHERS)
+        yield f"searcher: there is no {config.searcher!r}{hint}"
     elif config.searcher == "optuna":
         from importlib.util import find_spec
 

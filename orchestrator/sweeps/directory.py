@@ -1,4 +1,4 @@
-"""The folder that holds all there is to know of a sweep.
+"""The folder that holds all there is to know of a sweep, and the record of each trial.
 
 ::
 
@@ -19,23 +19,77 @@ import contextlib
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Literal, TextIO
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
-from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.records.json_files import finite, write_text
 from muxrl.orchestrator.records.run_directory import make_next_folder, next_path
 from muxrl.orchestrator.runs.ray_session import RAY_FOLDER_PREFIX
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
+from muxrl.orchestrator.sweeps.assignments import RoleAssignment
+
+Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 
 TRIALS_FILE = "trials.jsonl"
 """A folder with this file is a sweep's."""
 _CONFIG_FILE = "sweep.yaml"
 FINAL_RECORD_FILE = "trial.json"
 """In a trial's run directory: its record, written by the trial itself once it is over."""
+
+
+@dataclass
+class TrialRecord:
+    """A trial: what it is, and what is known of it so far; a line of ``trials.jsonl``."""
+
+    id: str
+    """Names its directory: number, assignment, seed."""
+    assignment: str
+    """Canonical, by the templates' names; "" of a trial whose simulation refused its arguments."""
+    roles: RoleAssignment
+    parameters: dict[str, Any]
+    seed: int
+    status: Status = "waiting"
+    """"stopped_early" by the scheduler; "interrupted" with the sweep."""
+    run_dir: str | None = None
+    """Relative to the sweep's directory; None: the trial has not begun."""
+    metric: float | None = None
+    """The newest value; of a trial that is done, that of its last evaluation."""
+    metric_source: str = ""
+    """"evaluation" or "training"."""
+    env_steps: int = 0
+    time_s: float = 0.0
+    """Of training."""
+    cpu_s: float = 0.0
+    """Processor seconds of its servers and simulations."""
+    cause: str = ""
+    """Why it failed, in a sentence that names the log."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do: it ran to its end, or to where the scheduler ended it."""
+        return self.status in ("done", "stopped_early")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is finished or has failed."""
+        return self.is_finished or self.status == "failed"
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrialRecord:
+        """Returns the record that `to_json` wrote, once it is parsed.
+
+        Raises:
+            TypeError: a key is missing.
+        """
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    def to_json(self) -> str:
+        """Returns the record as one line."""
+        return json.dumps(finite(asdict(self)), allow_nan=False)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,34 @@
-"""What `muxrl sweep --dry-run` prints: the trials of a sweep, and how long they would take."""
+"""What `muxrl sweep --dry-run` prints: the trials of a sweep, and how long they would take.
+
+For this each assignment is played for some seconds: a real run with its servers, learning included,
+alone on the machine. It cannot know how trials slow each other down, what happens later than those
+seconds (a replay buffer that has to fill before learning begins), and whether a stop by return
+comes first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rich.console import Console
 
-from muxrl.orchestrator.runs.signals import claim_signals, interruptible
-from muxrl.orchestrator.sweeps.calibration import Timing, calibrate
-from muxrl.orchestrator.sweeps.capacity import concurrency
+from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import make_folder
+from muxrl.orchestrator.runs.placement import cpus_wanted
+from muxrl.orchestrator.runs.run import Run
+from muxrl.orchestrator.runs.signals import claim_signals, interruptible, uninterrupted
+from muxrl.orchestrator.runs.stop_conditions import StopConditions
 from muxrl.orchestrator.sweeps.load import load_sweep
-from muxrl.orchestrator.sweeps.plan import make_plan
-from muxrl.orchestrator.sweeps.runner import sweep_ray
-from muxrl.orchestrator.sweeps.table import print_trials
+from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
+from muxrl.orchestrator.sweeps.result import print_trials
+from muxrl.orchestrator.sweeps.runner import local_num_cpus, sweep_ray
 
 
 def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
@@ -68,6 +84,14 @@ def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
     )
 
 
+def concurrency(plan: SweepPlan) -> int:
+    """Returns how many trials a local Ray holds at once, by their logical CPUs."""
+    wanted = [sum(cpus_wanted(plan.config_of(trial))) for trial in plan.trials]
+    fit = int(local_num_cpus(plan) / max(max(wanted), 1e-9))
+    most = plan.config.max_concurrent or fit
+    return max(1, min(fit, most, len(plan.trials)))
+
+
 def duration(seconds: float) -> str:
     """Returns a time with one or two units: 40 s, 12 min, 3 h 20 min."""
     if seconds < 90:
@@ -76,3 +100,88 @@ def duration(seconds: float) -> str:
     if minutes < 90:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a trial of one assignment takes."""
+
+    assignment: str
+    num_trials: int
+    start_s: float
+    """Until servers and simulations were up."""
+    env_steps_per_s: float
+    train_s: float | None
+    """From the first env step to the stop condition at that rate; None: unknown."""
+    evaluation_s: float
+    """Of evaluations that training waits for, if episodes stay as long and go no faster."""
+
+    @property
+    def trial_s(self) -> float | None:
+        """One trial from start to end."""
+        if self.train_s is None:
+            return None
+        return self.start_s + self.train_s + self.evaluation_s
+
+
+def calibrate(plan: SweepPlan) -> Iterator[Timing]:
+    """Plays each assignment of a table in turn, on the Ray that this process is connected to.
+
+    Raises:
+        RunFailed: an assignment does not run.
+    """
+    first = {trial.assignment: trial for trial in reversed(plan.trials)}
+    for assignment, num_trials in Counter(trial.assignment for trial in plan.trials).items():
+        experiment = plan.experiments[first[assignment].id]
+        yield _measure(experiment, assignment, num_trials, plan.config.calibration_s)
+
+
+def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: float) -> Timing:
+    config = replace(
+        experiment.config,
+        name="calibration",
+        stop=StopConfig(time_s=time_s),
+        evaluation=EvaluationConfig(final_num_episodes=0),
+        checkpoint=CheckpointConfig(at_end=False),
+        tensorboard=False,
+    )
+    with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
+        folder = make_folder(replace(experiment, config=config), Path(temporary) / "run")
+        with MetricsWriter(folder, tensorboard=False) as metrics, contextlib.ExitStack() as cleanup:
+            run = Run(replace(experiment, config=config), folder, metrics)
+            cleanup.callback(_stop, run)
+            began_at = time.monotonic()
+            run.start()
+            start_s = time.monotonic() - began_at
+            run.begin()
+            while not run.watch():
+                pass
+            remaining = StopConditions(experiment.config.stop, experiment.fixed_servers)
+            left_s = remaining.time_left_s(run.tally, run.statuses)
+            train_s = None if left_s is None else run.tally.time_s + left_s
+            return Timing(
+                assignment,
+                num_trials,
+                start_s,
+                run.tally.env_steps_per_s,
+                train_s,
+                _evaluation_s(experiment, run),
+            )
+
+
+def _stop(run: Run) -> None:
+    with uninterrupted():
+        run.stop()
+
+
+def _evaluation_s(experiment: Experiment, run: Run) -> float:
+    evaluation = experiment.config.evaluation
+    # The first one, before training, and the last one; others go on beside the training.
+    num_episodes = evaluation.final_num_episodes
+    num_episodes += evaluation.num_episodes if evaluation.interval_env_steps else 0
+    num_learning = len(experiment.servers) - len(experiment.fixed_servers)
+    tally = run.tally
+    if not tally.num_episodes or not tally.env_steps_per_s:
+        return 0.0
+    steps = num_episodes * (1 + num_learning) * tally.env_steps / tally.num_episodes
+    return steps / tally.env_steps_per_s

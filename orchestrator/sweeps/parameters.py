@@ -26,10 +26,9 @@ _TAKEN = {
 }
 
 
-def kind_of(parameter: ParameterConfig) -> str | None:
-    """Returns which of `KINDS` a parameter is, None unless it is exactly one."""
-    given = [kind for kind in KINDS if getattr(parameter, kind) is not None]
-    return given[0] if len(given) == 1 else None
+def given(parameter: ParameterConfig) -> dict[str, list[Any]]:
+    """Returns the values, or the limits, that a parameter gives, by kind: one, if it is right."""
+    return {kind: v for kind in KINDS if (v := getattr(parameter, kind)) is not None}
 
 
 def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
@@ -37,16 +36,15 @@ def find_problems(key: str, parameter: ParameterConfig) -> Iterator[str]:
     at = f"parameters.{key}"
     if key in _TAKEN:
         yield f"{at}: cannot be a parameter; {_TAKEN[key]}"
-    kind = kind_of(parameter)
-    if kind is None:
-        given = [kind for kind in KINDS if getattr(parameter, kind) is not None]
+    found = given(parameter)
+    if len(found) != 1:
         yield (
-            f"{at}: says {' and '.join(given)}; only one can be"
-            if given
+            f"{at}: says {' and '.join(found)}; only one can be"
+            if found
             else f"{at}: says none of {', '.join(KINDS)}; such as {{grid: [0.001, 0.0003]}}"
         )
         return
-    values = getattr(parameter, kind)
+    ((kind, values),) = found.items()
     if kind in ("grid", "choice"):
         if not values:
             yield f"{at}.{kind}: holds no value"
@@ -85,13 +83,8 @@ def settings(
         num_samples: draws for each point of the grids; without anything to draw, one is enough.
         seed: of the draws.
     """
-    kinds = {key: kind_of(parameter) for key, parameter in parameters.items()}
-    grids = [
-        [(key, value) for value in parameters[key].grid or []]
-        for key, kind in kinds.items()
-        if kind == "grid"
-    ]
-    drawn = [key for key, kind in kinds.items() if kind != "grid"]
+    grids = [[(key, v) for v in p.grid] for key, p in parameters.items() if p.grid is not None]
+    drawn = [key for key, p in parameters.items() if p.grid is None]
     for point in product(*grids):
         for sample in range(num_samples if drawn else 1):
             values = dict(point)
@@ -106,9 +99,7 @@ def draw(key: str, parameter: ParameterConfig, sample: int, seed: int) -> Any:
     added, and is the same under every assignment.
     """
     rng = np.random.default_rng(derive_seed(seed, "sample", key, str(sample)))
-    kind = kind_of(parameter)
-    assert kind is not None
-    values = getattr(parameter, kind)
+    ((kind, values),) = given(parameter).items()
     if kind == "choice":
         return values[int(rng.integers(len(values)))]
     if kind == "randint":

@@ -6,7 +6,8 @@ a searcher that learns, later trials are not known yet: one of each assignment i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,23 +19,21 @@ from muxrl.orchestrator.config import (
     probe,
     resolve,
 )
-from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.checks import EXTERNAL, is_label
+from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
-from muxrl.orchestrator.sweeps.parameters import active, settings
-from muxrl.orchestrator.sweeps.schema import TOTAL, SweepConfig
-from muxrl.orchestrator.sweeps.trial_experiment import (
-    agents_of_roles,
-    experiment_config,
-    role_problems,
-)
-from muxrl.orchestrator.sweeps.trial_record import TrialSpec
+from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
+from muxrl.orchestrator.sweeps.schema import TOTAL, AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.fixed_policies import find_fixed
 
 
 @dataclass
@@ -42,7 +41,7 @@ class SweepPlan:
     """A sweep in which every name is known."""
 
     config: SweepConfig
-    trials: list[TrialSpec] = field(default_factory=list)
+    trials: list[TrialRecord] = field(default_factory=list)
     """In the order in which they start: all of a seed before those of the next, so that a sweep
     that is cut short has compared everything with fewer seeds."""
     experiments: dict[str, Experiment] = field(default_factory=dict)
@@ -58,20 +57,20 @@ class SweepPlan:
         Raises:
             ConfigError: with all its problems.
         """
-        config, problems = self._experiment_config(roles, parameters, seed)
+        config, problems = self._config(roles, parameters, seed)
         if problems:
             raise ConfigError(problems)
         return resolve(config, self.facts(config.simulation))
 
-    def config_of(self, spec: TrialSpec) -> ExperimentConfig:
+    def config_of(self, trial: TrialRecord) -> ExperimentConfig:
         """Returns the config of a trial's experiment, resolved or not."""
-        if spec.trial_id in self.experiments:
-            return self.experiments[spec.trial_id].config
-        return self._experiment_config(spec.roles, spec.parameters, spec.seed)[0]
+        if trial.id in self.experiments:
+            return self.experiments[trial.id].config
+        return self._config(trial.roles, trial.parameters, trial.seed)[0]
 
     def assignment(self, roles: RoleAssignment, parameters: Mapping[str, Any]) -> str:
         """Returns the canonical string of a trial that is not resolved."""
-        config, _ = self._experiment_config(roles, parameters, 0)
+        config, _ = self._config(roles, parameters, 0)
         names = list(self.facts(config.simulation).agents)
         labels = server_labels({s: c.label or c.algorithm for s, c in config.servers.items()})
         return canonical({labels[s]: match(c.agents, names)[0] for s, c in config.servers.items()})
@@ -87,10 +86,38 @@ class SweepPlan:
             self._facts[key] = probe(simulation)
         return self._facts[key]
 
-    def _experiment_config(
+    def _config(
         self, roles: RoleAssignment, parameters: Mapping[str, Any], seed: int
     ) -> tuple[ExperimentConfig, list[str]]:
-        return experiment_config(self.config, roles, parameters, seed, self.facts)
+        """Returns a trial's experiment, its names not looked up yet, and what is wrong with it.
+
+        Raises:
+            ConfigError: the simulation cannot be made.
+        """
+        config = self.config
+        of_templates = {k: v for k, v in parameters.items() if k.startswith(TEMPLATES)}
+        of_experiment = {k: v for k, v in parameters.items() if k not in of_templates}
+        # Parameters of the simulation decide which agents there are, so they are set first.
+        early = {k: v for k, v in of_experiment.items() if k.startswith("simulation.")}
+        late = {k: v for k, v in of_experiment.items() if k not in early}
+        sweep, problems = set_values(config, of_templates)
+        experiment, misfits = set_values(copy.deepcopy(config.experiment), early)
+        problems += misfits
+        if not problems and roles:
+            facts = self.facts(experiment.simulation)
+            problems += role_problems(config.roles, facts)
+            if not problems:
+                agents_of = agents_of_roles(config.roles, facts)
+                problems += _replace_base_servers(experiment, agents_of, facts)
+                for role, name in roles.items():
+                    template = sweep.algorithms[name]
+                    experiment.servers[role] = _server(role, name, template, agents_of[role])
+        for server in experiment.servers.values():
+            server.port = 0
+        experiment.seed = seed
+        experiment.address = ""
+        experiment, misfits = set_values(experiment, late)
+        return experiment, [f"parameters: {p}" for p in (*problems, *misfits)]
 
 
 def make_plan(config: SweepConfig) -> SweepPlan:
@@ -165,7 +192,7 @@ def _write_out(plan: SweepPlan) -> None:
             experiment = reseeded(resolved, seed)
             name = file_name(experiment.assignment)
             trial_id = name_trial(len(plan.trials), width, name, seed)
-            plan.trials.append(TrialSpec(trial_id, experiment.assignment, roles, values, seed))
+            plan.trials.append(TrialRecord(trial_id, experiment.assignment, roles, values, seed))
             plan.experiments[trial_id] = experiment
 
 
@@ -199,3 +226,77 @@ def _metric_problems(config: SweepConfig, experiment: Experiment) -> Iterator[st
             f"metric.of: there is no role or server {config.metric.of!r}"
             f"{hint or f'; known are {listed(experiment.servers)}, {TOTAL}'}"
         )
+
+
+def agents_of_roles(
+    roles: Mapping[str, Sequence[str]], facts: SimulationFacts
+) -> dict[str, list[str]]:
+    """Returns each role's agents, in the simulation's order."""
+    names = list(facts.agents)
+    found = {role: set(match(patterns, names)[0]) for role, patterns in roles.items()}
+    return {role: [name for name in names if name in agents] for role, agents in found.items()}
+
+
+def role_problems(roles: Mapping[str, Sequence[str]], facts: SimulationFacts) -> Iterator[str]:
+    """Yields a sentence for each role that does not fit the simulation's agents."""
+    names = list(facts.agents)
+    owner: dict[str, str] = {}
+    for role, patterns in roles.items():
+        if not is_label(role) or "." in role:
+            yield f"roles: {role!r} names servers; use letters, digits, '_' and '-'"
+        if role == TOTAL:
+            yield f"roles: {role!r} is the metric's word for all agents; rename the role"
+        matched, idle = match(patterns, names)
+        if not patterns:
+            yield f"roles.{role}: has no agents (the simulation has {listed(names)})"
+        for pattern in idle:
+            hint = did_you_mean(pattern, names)
+            yield (
+                f"roles.{role}: {pattern!r} matches no agent{hint} (the simulation has "
+                f"{listed(names)})"
+            )
+        for agent in matched:
+            if agent in owner:
+                yield f"roles: agent {agent!r} is in {owner[agent]!r} and {role!r}; one can have it"
+            owner[agent] = role
+
+
+def _replace_base_servers(
+    experiment: ExperimentConfig, agents_of: Mapping[str, list[str]], facts: SimulationFacts
+) -> Iterator[str]:
+    """Removes the base's servers whose agents are all in roles; yields a sentence a conflict."""
+    taken = {agent for agents in agents_of.values() for agent in agents}
+    for server_id, server in list(experiment.servers.items()):
+        agents, _ = match(server.agents, list(facts.agents))
+        rest = [agent for agent in agents if agent not in taken]
+        # Where all agents are in roles, a server that matches none has none left, either.
+        if not rest and (agents or len(taken) == len(facts.agents)):
+            del experiment.servers[server_id]
+        elif len(rest) < len(agents):
+            yield (
+                f"roles: the base's server {server_id!r} serves {listed(rest)}, in no role, beside "
+                "agents who are in one; add a role for them"
+            )
+        elif server_id in agents_of:
+            yield f"roles: {server_id!r} is also a server of the base that stays; rename the role"
+
+
+def _server(role: str, name: str, template: AlgorithmTemplate, agents: list[str]) -> ServerConfig:
+    """Returns the server of a role; for a team algorithm its agents are one group."""
+    server = template.server(name, agents)
+    if not server.groups and _needs_teams(server):
+        server.groups = {role: agents}
+    return server
+
+
+def _needs_teams(server: ServerConfig) -> bool:
+    """Whether the algorithm acts for teams; False if it is unknown, as `resolve` will say."""
+    from muxrl.servers.algorithms.registry import get_algorithm
+
+    try:
+        find = find_fixed(server.algorithm)
+        if find is not None:
+            return find(dict(server.settings), dict(server.model)).seating.forms_teams
+        return get_algorithm(server.algorithm).seating.forms_teams
+    except ValueError:
+        return False

@@ -1,20 +1,27 @@
-"""The result of a sweep, running or over."""
+"""The result of a sweep, running or over; and trials on the terminal, before and after."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muxrl.orchestrator import exit_codes
-from muxrl.orchestrator.sweeps.directory import SweepDirectory
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muxrl.orchestrator.errors import ExitCode
+from muxrl.orchestrator.reports.plain_table import MISSING, number, plain_table
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+_STYLES = {"done": "green", "stopped_early": "yellow", "failed": "red"}
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,8 @@ class SweepResult:
     def exit_code(self) -> int:
         """Of the process that ran it: 0 all done, 1 a trial failed, 130 interrupted."""
         if self.is_interrupted:
-            return exit_codes.INTERRUPTED
-        return exit_codes.FAILED if self.failed else exit_codes.DONE
+            return ExitCode.INTERRUPTED
+        return ExitCode.FAILED if self.failed else ExitCode.DONE
 
     def best(self) -> TrialRecord | None:
         """Returns the finished trial with the best metric, None if there is none.
@@ -76,28 +83,19 @@ class SweepResult:
         """
         from pandas import DataFrame
 
-        rows: list[dict[str, Any]] = []
-        roles = list(dict.fromkeys(role for trial in self.trials for role in trial.roles))
-        keys = list(dict.fromkeys(key for trial in self.trials for key in trial.parameters))
-        for trial in self.trials:
-            rows.append(
-                {
-                    "trial": trial.id,
-                    "assignment": trial.assignment,
-                    **{role: trial.roles.get(role) for role in roles},
-                    **{key: trial.parameters.get(key) for key in keys},
-                    "seed": trial.seed,
-                    "status": trial.status,
-                    "metric": trial.metric,
-                    "metric_source": trial.metric_source,
-                    "env_steps": trial.env_steps,
-                    "time_s": trial.time_s,
-                    "cpu_s": trial.cpu_s,
-                    "run_dir": None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
-                    "cause": trial.cause,
-                }
-            )
-        return DataFrame(rows)
+        numbers = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
+        return DataFrame(
+            {
+                "trial": trial.id,
+                "assignment": trial.assignment,
+                **{role: trial.roles.get(role) for role in _roles(self.trials)},
+                **{key: trial.parameters.get(key) for key in _keys(self.trials)},
+                **{name: getattr(trial, name) for name in numbers},
+                "run_dir": None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
+                "cause": trial.cause,
+            }
+            for trial in self.trials
+        )
 
     def evaluations(self) -> DataFrame:
         """Returns every evaluated return of the trials that are done; see `records.frames`."""
@@ -109,3 +107,67 @@ class SweepResult:
         """Returns how many trials stand how, for people."""
         counted = Counter(trial.status.replace("_", " ") for trial in self.trials)
         return ", ".join(f"{number} {status}" for status, number in counted.items())
+
+
+def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:
+    """Prints the trials that a sweep would run."""
+    table = _table(f"{len(trials)} trials", trials)
+    for trial in trials:
+        table.add_row(*_cells(trial, trials))
+    console.print(table)
+
+
+def print_result(result: SweepResult, console: Console) -> None:
+    """Prints the status and metric of all trials, and why some failed."""
+    metric = result.config.metric
+    table = _table(f"{result.sweep_dir.name}: {result.counts()}", result.trials)
+    table.add_column("status", no_wrap=True)
+    table.add_column("env steps", justify="right", no_wrap=True)
+    table.add_column(f"return ({metric.of})", justify="right", no_wrap=True)
+    table.add_column("of", no_wrap=True)
+    for trial in result.trials:
+        status = trial.status.replace("_", " ")
+        table.add_row(
+            *_cells(trial, result.trials),
+            Text(status, style=_STYLES.get(trial.status, "")),
+            f"{trial.env_steps:,}" if trial.run_dir else MISSING,
+            number(trial.metric),
+            trial.metric_source or MISSING,
+        )
+    console.print(table)
+    for trial in result.failed:
+        console.print(
+            Text(f"{trial.id} failed: {trial.cause}", style="red"), soft_wrap=True, highlight=False
+        )
+
+
+def _table(title: str, trials: Sequence[TrialRecord]) -> Table:
+    table = plain_table(title)
+    table.add_column("trial", no_wrap=True)
+    for heading in (*_roles(trials), *(key.split(".", 1)[-1] for key in _keys(trials)), "seed"):
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _cells(trial: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:
+    # The number says which one it is; the rest of the id stands in the other columns.
+    return [
+        trial.id.partition("-")[0],
+        *(trial.roles.get(role, MISSING) for role in _roles(trials)),
+        *(_shown(trial.parameters.get(key)) for key in _keys(trials)),
+        str(trial.seed),
+    ]
+
+
+def _roles(trials: Sequence[TrialRecord]) -> list[str]:
+    return list(dict.fromkeys(role for trial in trials for role in trial.roles))
+
+
+def _keys(trials: Sequence[TrialRecord]) -> list[str]:
+    return list(dict.fromkeys(key for trial in trials for key in trial.parameters))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,27 +11,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import ray
 from rich.console import Console
 
 from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.runs.placement import cpus_wanted, strategy
 from muxrl.orchestrator.runs.ray_session import ray_session, worker_environment
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
-from muxrl.orchestrator.sweeps.capacity import local_num_cpus, placement_notes
-from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory
+from muxrl.orchestrator.sweeps.assignments import RoleAssignment
+from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed, to_yaml
+from muxrl.orchestrator.sweeps.parameters import active, settings
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.trial_log import TrialLog
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
-from muxrl.orchestrator.sweeps.tuner import num_trials, run_trials
+from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
 
 
 def start_sweep(
-    config: SweepConfig,
-    sweep_dir: Path | None = None,
-    *,
-    console: Console | None = None,
+    config: SweepConfig, sweep_dir: Path | None = None, *, console: Console | None = None
 ) -> SweepResult:
     """Runs all trials of a sweep.
 
@@ -52,17 +51,13 @@ def start_sweep(
     else:
         folder = SweepDirectory.create_at(sweep_dir)
     write_text(folder.config_file, to_yaml(config))
-    records = [TrialRecord.of(spec) for spec in plan.trials]
     with folder.locked() as lock:
-        folder.write_trials(records)
-        return _run(plan, folder, records, lock, console)
+        folder.write_trials(plan.trials)
+        return _run(plan, folder, lock, console)
 
 
 def resume_sweep(
-    sweep_dir: Path,
-    overrides: Sequence[str] = (),
-    *,
-    console: Console | None = None,
+    sweep_dir: Path, overrides: Sequence[str] = (), *, console: Console | None = None
 ) -> SweepResult:
     """Goes on with a sweep: finished trials are kept, all others begin again.
 
@@ -80,9 +75,8 @@ def resume_sweep(
     # Locked before anything is read: a process that runs the sweep may be finishing trials.
     with folder.locked() as lock:
         plan = make_plan(load_resumed(folder.config_file, overrides))
-        records = [_resumed(record, folder) for record in folder.trials()]
-        plan.trials = [record.spec for record in records]
-        return _run(plan, folder, records, lock, console)
+        plan.trials = [_resumed(trial, folder) for trial in folder.trials()]
+        return _run(plan, folder, lock, console)
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
@@ -95,23 +89,19 @@ def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
     final = folder.final_record_of(record)
     if final is not None and final.status == "done" and final.id == record.id:
         return replace(final, run_dir=record.run_dir)
-    return TrialRecord.of(record.spec)
+    return TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
 
 
 def _run(
-    plan: SweepPlan,
-    folder: SweepDirectory,
-    records: list[TrialRecord],
-    lock: Lock,
-    console: Console | None,
+    plan: SweepPlan, folder: SweepDirectory, lock: Lock, console: Console | None
 ) -> SweepResult:
     say = console.print if console is not None else _say_nothing
-    num_kept = sum(record.is_finished for record in records)
+    num_kept = sum(trial.is_finished for trial in plan.trials)
     total = num_trials(plan)
     kept = f", {num_kept} of them finished before" if num_kept else ""
     say(f"sweep directory: {folder.path}", soft_wrap=True, highlight=False)
     say(f"{total} trials{kept}", highlight=False)
-    trial_log = TrialLog(folder, records)
+    trial_log = TrialLog(folder, plan.trials)
     if num_kept == total:
         trial_log.close()
         return SweepResult(folder.path, tuple(trial_log.records), plan.config)
@@ -149,3 +139,36 @@ def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
     environment = {**worker_environment(), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     with ray_session(local_num_cpus(plan), plan.config.address, environment) as folder:
         yield folder
+
+
+def local_num_cpus(plan: SweepPlan) -> int:
+    """Returns the logical CPUs of a local Ray: the machine's, and enough for what was asked."""
+    wanted = [sum(cpus_wanted(plan.config_of(trial))) for trial in plan.trials if trial.assignment]
+    # A searcher has made no trials yet.
+    wanted = wanted or [
+        sum(cpus_wanted(plan.resolve(roles, _first_values(plan.config, roles), 0).config))
+        for roles in plan.role_assignments
+    ]
+    most = max(wanted, default=1.0) * (plan.config.max_concurrent or 1)
+    return max(os.cpu_count() or 1, math.ceil(most))
+
+
+def _first_values(config: SweepConfig, roles: RoleAssignment) -> dict[str, Any]:
+    return next(settings(active(config.parameters, set(roles.values())), 1, config.seed))
+
+
+def placement_notes(plan: SweepPlan) -> Iterator[str]:
+    """Yields why trials may wait for ever; a growing cluster can still make room for them."""
+    known = [trial for trial in plan.trials if trial.assignment]
+    if not plan.config.address or not known:
+        return
+    trial = max(known, key=lambda each: sum(cpus_wanted(plan.config_of(each))))
+    config = plan.config_of(trial)
+    num_cpus = sum(cpus_wanted(config))
+    largest = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
+    if num_cpus > largest and strategy(config) == "STRICT_PACK":
+        yield (
+            f"note: trial {trial.id} takes {num_cpus:g} CPUs on one machine, since its "
+            f"servers listen on the loopback address, and the largest one has {largest:g}; it "
+            "waits until there is a larger one"
+        )

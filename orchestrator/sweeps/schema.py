@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from muxrl.orchestrator.config.schema import ExperimentConfig
@@ -18,6 +19,12 @@ class AlgorithmTemplate(ServerConfig):
 
     algorithm: str = ""
     """Name of a registered algorithm; "" takes the template's own name: `qmix: {}`."""
+
+    def server(self, name: str, agents: list[str]) -> ServerConfig:
+        """Returns a server of these agents, set as this template, which is called `name`."""
+        values = {f.name: copy.deepcopy(getattr(self, f.name)) for f in fields(ServerConfig)}
+        values |= {"algorithm": self.algorithm or name, "agents": agents, "label": name}
+        return ServerConfig(**values)
 
 
 @dataclass

@@ -8,6 +8,7 @@ abandoned wherever it is.)
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,6 @@ from typing import Any
 
 from ray import tune
 
-from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -25,10 +25,9 @@ from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.runs.processes import set_up
 from muxrl.orchestrator.runs.run import Run
-from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE
-from muxrl.orchestrator.sweeps.metric import measure
+from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
-from muxrl.orchestrator.sweeps.trial_record import Status, TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.schema import TOTAL, MetricConfig
 from muxrl.orchestrator.user_modules import find_user_modules
 
 METRIC = "return"
@@ -44,32 +43,39 @@ TRIAL_LOG = "trial"
 logger = logging.getLogger(__name__)
 
 
-def tune_config(spec: TrialSpec, run_dir: Path, columns: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a trial's config as Tune hands it around; `spec_of` reads it back.
+def tune_config(record: TrialRecord, run_dir: Path, columns: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns a trial's config as Tune hands it around; `trial_of` reads it back.
 
     `columns` are the parameters that Tune's table shows. Tune wants them of every trial, also where
     the assignment does not use them.
     """
     return {
-        "trial": spec.trial_id,
-        "assignment": spec.assignment,
-        "roles": spec.roles,
-        "parameters": spec.parameters,
-        "columns": {key: spec.parameters.get(key, "") for key in columns},
-        "seed": spec.seed,
+        "trial": record.id,
+        "assignment": record.assignment,
+        "roles": record.roles,
+        "parameters": record.parameters,
+        "columns": {key: record.parameters.get(key, "") for key in columns},
+        "seed": record.seed,
         "run_dir": str(run_dir),
     }
 
 
-def spec_of(config: Mapping[str, Any]) -> TrialSpec:
+def trial_of(config: Mapping[str, Any]) -> TrialRecord:
     """Returns what `tune_config` was given."""
-    return TrialSpec(
-        config["trial"],
-        config["assignment"],
-        dict(config.get("roles") or {}),
-        dict(config.get("parameters") or {}),
-        config["seed"],
-    )
+    roles, parameters = (dict(config.get(key) or {}) for key in ("roles", "parameters"))
+    return TrialRecord(config["trial"], config["assignment"], roles, parameters, config["seed"])
+
+
+def take_in(record: TrialRecord, result: Mapping[str, Any]) -> None:
+    """Notes in a trial's record what the trial has reported; nothing of an empty report."""
+    if "env_steps" not in result:
+        return
+    record.env_steps = int(result["env_steps"])
+    record.time_s = float(result["train_time_s"])
+    record.cpu_s = float(result["cpu_s"])
+    if METRIC in result:
+        record.metric = float(result[METRIC])
+        record.metric_source = str(result["metric_source"])
 
 
 class Trial(tune.Trainable):
@@ -85,7 +91,7 @@ class Trial(tune.Trainable):
         assert plan is not None
         find_user_modules()
         self._plan = plan
-        self._spec = spec_of(config)
+        self._record = trial_of(config)
         self._path = Path(config["run_dir"])
         self._run: Run | None = None
         self._is_over = False
@@ -110,11 +116,12 @@ class Trial(tune.Trainable):
             raise
 
     def _start(self) -> Run:
-        plan, spec = self._plan, self._spec
-        experiment = plan.experiments.get(spec.trial_id)
+        plan, record = self._plan, self._record
+        experiment = plan.experiments.get(record.id)
         if experiment is None:
-            experiment = plan.resolve(spec.roles, spec.parameters, spec.seed)
-        folder = make_folder(_named(experiment, spec.trial_id), self._path)
+            experiment = plan.resolve(record.roles, record.parameters, record.seed)
+        named = replace(experiment, config=replace(experiment.config, name=record.id))
+        folder = make_folder(named, self._path)
         set_up(folder.log(TRIAL_LOG))
         self._folder = folder
         self._metrics = MetricsWriter(folder, experiment.config.tensorboard)
@@ -135,19 +142,14 @@ class Trial(tune.Trainable):
                 return self._result(run)
 
     def _result(self, run: Run) -> dict[str, Any]:
-        result: dict[str, Any] = {
+        result = {
             "env_steps": run.tally.env_steps,
             "env_steps_per_s": run.tally.env_steps_per_s,
             "train_time_s": run.tally.time_s,
             "cpu_s": run.tally.cpu_s,
             IS_FINISHED: False,
         }
-        measured = measure(run, self._plan.config.metric)
-        if measured is not None:
-            result[METRIC] = measured.value
-            result[METRIC_ENV_STEPS] = measured.env_steps
-            result["metric_source"] = measured.source
-        return result
+        return result | measure(run, self._plan.config.metric)
 
     def cleanup(self) -> None:
         """Ends the run if it is not over: the scheduler ends the trial early."""
@@ -159,7 +161,7 @@ class Trial(tune.Trainable):
         Returns:
             What could not be saved; a trial is not done without it.
         """
-        run, spec = self._run, self._spec
+        run, record = self._run, self._record
         if self._is_over or run is None:  # None: it has no directory yet
             return []
         self._is_over = True
@@ -177,21 +179,39 @@ class Trial(tune.Trainable):
                 unsaved.append(f"the report is not whole: {error}")
         if unsaved and status != "failed":
             status, cause = "failed" if status == "done" else status, "; ".join(unsaved)
-        result = self._result(run)
-        record = replace(
-            TrialRecord.of(spec),
-            status=status,
-            metric=result.get(METRIC),
-            metric_source=result.get("metric_source", ""),
-            env_steps=result["env_steps"],
-            time_s=result["train_time_s"],
-            cpu_s=result["cpu_s"],
-            cause=cause,
-        )
+        record.status, record.cause = status, cause
+        take_in(record, self._result(run))
         # Last: where this file is, all others are.
         write_text(self._folder.path / FINAL_RECORD_FILE, record.to_json() + "\n")
         return unsaved
 
 
-def _named(experiment: Experiment, trial_id: str) -> Experiment:
-    return replace(experiment, config=replace(experiment.config, name=trial_id))
+def measure(run: Run, config: MetricConfig) -> dict[str, Any]:
+    """Returns the metric's newest value, its source and its env steps; {} if no episode has ended.
+
+    Returns are raw: sums of an agent's rewards as the simulation gave them.
+    """
+    record = run.evaluated
+    if config.source == "evaluation" and record is not None:
+        # Episodes without an agent hold no return of it.
+        known = {a: [r for r in v if r is not None] for a, v in record["returns"].items()}
+        means = {a: sum(values) / len(values) for a, values in known.items() if values}
+        source, env_steps = "evaluation", int(record["env_steps"])
+    else:
+        means = run.tally.record()["episode_return_mean"]
+        source, env_steps = "training", run.tally.env_steps
+    agents = list(means)
+    if config.of != TOTAL:
+        agents = [a for a in run.experiment.servers[config.of].agents if a in means]
+    value = combine(means, agents, is_sum=config.of == TOTAL)
+    if value is None:
+        return {}
+    return {METRIC: value, METRIC_ENV_STEPS: env_steps, "metric_source": source}
+
+
+def combine(means: Mapping[str, float], agents: Sequence[str], *, is_sum: bool) -> float | None:
+    """Returns the agents' returns as one, None without agents or where one is no number."""
+    total = sum(means[agent] for agent in agents)
+    if not agents or not math.isfinite(total):
+        return None
+    return total if is_sum else total / len(agents)

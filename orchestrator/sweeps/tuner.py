@@ -1,24 +1,48 @@
-"""The trials of a sweep on Ray Tune: it places them, hears their reports, asks the scheduler."""
+"""The trials of a sweep on Ray Tune: places them, hears their reports, asks the scheduler.
+
+``trials.jsonl`` is written as Tune reports. It outlives this process, and so is not left to Tune,
+whose snapshots are written now and then: it is written before the next trial can begin.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import sys
+import time
+from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from ray import tune
+import ray
+from ray import cloudpickle, tune
 
+from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
-from muxrl.orchestrator.sweeps.capacity import placement
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.actors import cause_of_death
+from muxrl.orchestrator.runs.placement import bundles, strategy
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.search import TableSearch
-from muxrl.orchestrator.sweeps.suggestions import Suggestions, make_optuna
-from muxrl.orchestrator.sweeps.trial import METRIC, METRIC_ENV_STEPS, Trial, spec_of
-from muxrl.orchestrator.sweeps.trial_log import CLEANUP_S, TrialLog
+from muxrl.orchestrator.sweeps.search import Suggestions, TableSearch, make_optuna
+from muxrl.orchestrator.sweeps.trial import (
+    IS_FINISHED,
+    METRIC,
+    METRIC_ENV_STEPS,
+    TRIAL_LOG,
+    Trial,
+    take_in,
+    trial_of,
+)
+
+_WRITE_INTERVAL_S = 5.0
+"""Between two writes of what trials report on their way; ends are written at once."""
+CLEANUP_S = 180
+"""For a trial that is ended early to save its checkpoints; then Tune kills it."""
 
 
 def num_trials(plan: SweepPlan) -> int:
@@ -49,24 +73,18 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     unfinished = [
-        spec
-        for spec, record in zip(plan.trials, trial_log.records, strict=True)
-        if not record.is_finished and record.assignment
+        record for record in trial_log.records if not record.is_finished and record.assignment
     ]
     more = None
     if config.searcher == "optuna":
         make = functools.partial(make_optuna, seed=derive_seed(config.seed, "searcher"))
-        more = Suggestions(plan, METRIC, trial_log.records, make, trial_log.add, trial_log.refuse)
+        more = Suggestions(plan, trial_log.records, make, trial_log.add, trial_log.refuse)
     search = TableSearch(
-        unfinished,
-        trial_log.folder,
-        METRIC,
-        config.metric.mode,
-        more,
-        columns=tuple(config.parameters),
+        unfinished, trial_log.folder, config.metric.mode, more, columns=tuple(config.parameters)
     )
     trainable = tune.with_resources(
-        tune.with_parameters(Trial, plan=plan), lambda c: placement(_config_of(plan, c))
+        tune.with_parameters(Trial, plan=plan),
+        lambda given: placement(plan.config_of(trial_of(given))),
     )
     tuner = tune.Tuner(
         trainable,
@@ -94,12 +112,15 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
     tuner.fit()
 
 
+def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
+    """Returns where a trial's processes go, itself included, which only watches."""
+    # Ray takes an empty first bundle as the trial's own, but has no group of nothing at all.
+    wanted = [{}, *bundles(config)] if bundles(config) else [{"CPU": 0.001}]
+    return tune.PlacementGroupFactory(wanted, strategy=strategy(config))
+
+
 def _trial_name(trial: Any) -> str:
     return str(trial.config["trial"])
-
-
-def _config_of(plan: SweepPlan, config: dict[str, Any]) -> Any:
-    return plan.config_of(spec_of(config))
 
 
 def _scheduler(config: SweepConfig) -> Any:
@@ -119,9 +140,7 @@ def _scheduler(config: SweepConfig) -> Any:
             stop_last_trials=False,
         )
     return tune.schedulers.MedianStoppingRule(
-        time_attr=METRIC_ENV_STEPS,
-        grace_period=grace,
-        min_samples_required=scheduler.min_samples,
+        time_attr=METRIC_ENV_STEPS, grace_period=grace, min_samples_required=scheduler.min_samples
     )
 
 
@@ -152,3 +171,113 @@ def _reporter(plan: SweepPlan) -> tune.CLIReporter:
         max_report_frequency=5 if sys.stdout.isatty() else 60,
         print_intermediate_tables=True,
     )
+
+
+class TrialLog(tune.Callback):
+    """Keeps `trials.jsonl` while Tune runs the trials.
+
+    Args:
+        folder: of the sweep.
+        records: of all trials.
+    """
+
+    def __init__(self, folder: SweepDirectory, records: list[TrialRecord]) -> None:
+        self.folder = folder
+        self.records = records
+        self._by_id = {record.id: record for record in records}
+        self._ending: list[TrialRecord] = []
+        """Told to stop early, and still saving."""
+        self._written_at = 0.0
+
+    def add(self, records: Sequence[TrialRecord]) -> None:
+        """Adds trials that a searcher has made."""
+        for record in records:
+            self._by_id[record.id] = record
+            self.records.append(record)
+        self._write()
+
+    def refuse(self, records: Sequence[TrialRecord], cause: str) -> None:
+        """Adds trials that a searcher has made and that cannot be run."""
+        for record in records:
+            record.status, record.cause = "failed", cause
+        self.add(records)
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tune's call."""
+        record = self._of(trial)
+        record.status = "running"
+        record.run_dir = str(Path(trial.config["run_dir"]).relative_to(self.folder.path))
+        self._write()
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Tune's call."""
+        take_in(self._of(trial), result)
+        if time.monotonic() - self._written_at > _WRITE_INTERVAL_S:
+            self._write()
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tune's call."""
+        record = self._of(trial)
+        take_in(record, trial.last_result or {})
+        is_finished = (trial.last_result or {}).get(IS_FINISHED)
+        record.status = "done" if is_finished else "stopped_early"
+        if not is_finished:
+            self._ending.append(record)
+        self._write()
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Tune's call.
+
+        When nothing is left to run, Tune waits ten seconds for the trials that it has stopped;
+        saving may take longer.
+        """
+        if not self._ending or not all(trial.is_finished() for trial in trials):
+            return
+        deadline = time.monotonic() + CLEANUP_S
+        while time.monotonic() < deadline and any(
+            self.folder.final_record_of(record) is None for record in self._ending
+        ):
+            time.sleep(0.1)
+        self._ending.clear()
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tune's call."""
+        record = self._of(trial)
+        record.status = "failed"
+        record.cause = self._cause(trial, record)
+        self._write()
+
+    def close(self) -> None:
+        """Writes the last state: trials that were still running were interrupted."""
+        for record in self.records:
+            if record.status == "running":
+                record.status = "interrupted"
+        self._write()
+
+    def _of(self, trial: Any) -> TrialRecord:
+        return self._by_id[trial.config["trial"]]
+
+    def _cause(self, trial: Any, record: TrialRecord) -> str:
+        """Returns why a trial failed, in a sentence with its log."""
+        final = self.folder.final_record_of(record)
+        if final is not None and final.cause:
+            return final.cause
+        log = RunDirectory(self.folder.path / (record.run_dir or "")).log(TRIAL_LOG)
+        error = _error_of(trial)
+        if isinstance(error, ray.exceptions.RayTaskError):
+            return f"{type(error.cause).__name__}: {error.cause}; its log: {log}"
+        return f"the trial's process died ({cause_of_death(error)}); its log: {log}"
+
+    def _write(self) -> None:
+        self._written_at = time.monotonic()
+        self.folder.write_trials(self.records)
+
+
+def _error_of(trial: Any) -> Exception:
+    """Returns the error of a trial that failed; Tune's storage does not hold it yet."""
+    if trial.pickled_error_file is not None:
+        with contextlib.suppress(OSError), open(trial.pickled_error_file, "rb") as file:
+            return cloudpickle.load(file)
+    return RuntimeError("Tune does not say why")

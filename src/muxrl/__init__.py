@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from muxrl.client import MultiplexingClient, PolicyClient
     from muxrl.orchestrator.api import launch, sweep
+    from muxrl.orchestrator.comparisons.compare import Comparison
     from muxrl.orchestrator.comparisons.compare import compare_runs as compare
-    from muxrl.orchestrator.comparisons.comparison import Comparison
     from muxrl.orchestrator.errors import CannotCompare, ConfigError
     from muxrl.orchestrator.evaluations.evaluate import evaluate_run as evaluate
     from muxrl.orchestrator.runs.whole_run import RunResult
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "CannotCompare": "muxrl.orchestrator.errors:CannotCompare",
-    "Comparison": "muxrl.orchestrator.comparisons.comparison:Comparison",
+    "Comparison": "muxrl.orchestrator.comparisons.compare:Comparison",
     "ConfigError": "muxrl.orchestrator.errors:ConfigError",
     "MultiplexingClient": "muxrl.client:MultiplexingClient",
     "PolicyClient": "muxrl.client:PolicyClient",

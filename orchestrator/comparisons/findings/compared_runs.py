@@ -1,14 +1,16 @@
-"""Which runs are compared: read from their directories, or a sweep's, and checked.
+"""Which runs are compared, and at how much training: read from their directories, or a sweep's.
 
 Comparable runs have one simulation, made with the same arguments, and the same evaluation episodes
 under the same rule (greedy or sampled). A refusal names two runs and what differs between them.
+They are compared at the largest number of env steps at which every one of them was evaluated, give
+or take `TOLERANCE`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,14 @@ from muxrl.orchestrator.errors import (
     NotASweepDirectory,
 )
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
-from muxrl.orchestrator.sweeps.directory import TRIALS_FILE, SweepDirectory
+from muxrl.orchestrator.sweeps.directory import TRIALS_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
 from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
+
+TOLERANCE = 0.05
+"""Runs stop, and are evaluated, a few env steps apart; a twentieth of a budget is no advantage."""
 
 
 @dataclass(frozen=True, eq=False)  # one folder is one run: no two are alike
@@ -181,13 +185,10 @@ def _add_sweep(
     for role, patterns in config.roles.items():
         roles.setdefault(role, patterns)
         for label, template in config.algorithms.items():
-            algorithm = template.algorithm or label
-            if algorithm.upper() == "SCRIPTED" and any(t.roles.get(role) == label for t in trials):
-                values = {
-                    field.name: getattr(template, field.name) for field in fields(ServerConfig)
-                }
-                values |= {"algorithm": algorithm, "label": label}
-                scripts.setdefault(role, []).append(ServerConfig(**values))
+            server = template.server(label, template.agents)
+            is_script = server.algorithm.upper() == "SCRIPTED"
+            if is_script and any(trial.roles.get(role) == label for trial in trials):
+                scripts.setdefault(role, []).append(server)
 
 
 def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
@@ -237,3 +238,93 @@ def _version_notes(runs: Sequence[ComparedRun]) -> list[str]:
                 f"the runs were made with different versions of {package}: {listed(sorted(found))}"
             )
     return notes
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much training is compared.
+
+    Attributes:
+        place: env steps near which every learning run was evaluated; 0 if none learns. Each run is
+            scored at its last evaluation within `TOLERANCE` of it, see `point_at`.
+        env_steps: the fewest that a run had at that evaluation.
+        longest: the most env steps after which any run was evaluated.
+        is_cut: whether some runs were trained for longer, and that part is left out.
+        num_episodes: episodes of each run's evaluation that count, the same for all.
+    """
+
+    place: int
+    env_steps: int
+    longest: int
+    is_cut: bool
+    num_episodes: int
+
+
+def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budget:
+    """Returns the largest budget at which all learning runs were evaluated.
+
+    Args:
+        runs: all runs that are compared.
+        wanted: the budget in env steps; None: the largest possible.
+
+    Raises:
+        CannotCompare: there is no such budget, or no evaluation near `wanted`.
+    """
+    learning = [run for run in runs if run.learns]
+    if not learning:
+        return Budget(0, 0, 0, False, min(num_episodes_of(run.points[-1]) for run in runs))
+    last = {run: run.points[-1].env_steps for run in learning}
+    longest, shortest = max(last.values()), min(last.values())
+    if wanted is not None and shortest < wanted * (1 - TOLERANCE):
+        run = min(last, key=lambda r: last[r])
+        raise CannotCompare(
+            f"the budget of {wanted:,} env steps is more than run {run.name!r} has: it was last "
+            f"evaluated after {last[run]:,}"
+        )
+    places = (
+        [wanted]
+        if wanted is not None
+        else sorted({point.env_steps for run in learning for point in run.points}, reverse=True)
+    )
+    for place in places:
+        points = [p for run in learning if (p := _point_near(run, place)) is not None]
+        if len(points) == len(learning) and (place > 0 or longest == 0):
+            fixed = [run.points[-1] for run in runs if not run.learns]
+            return Budget(
+                place=place,
+                env_steps=min(point.env_steps for point in points),
+                longest=longest,
+                is_cut=longest > place * (1 + TOLERANCE),
+                num_episodes=min(map(num_episodes_of, [*points, *fixed])),
+            )
+    if wanted is not None:
+        raise CannotCompare(f"not every run was evaluated after about {wanted:,} env steps")
+    ends = [next(r for r in learning if last[r] == end) for end in (shortest, longest)]
+    raise CannotCompare(
+        f"runs have different budgets and no common point to cut them to: {ends[0].name!r} was "
+        f"last evaluated after {shortest:,} env steps, {ends[1].name!r} after {longest:,}; train "
+        "them for equally many, or set evaluation.interval_env_steps so that they can be cut"
+    )
+
+
+def point_at(run: ComparedRun, budget: Budget) -> EvaluationPoint:
+    """Returns the evaluation at which a run is scored: its last one, if nothing in it learns.
+
+    Raises:
+        ValueError: the run has no evaluation near the budget, so the budget is not of this run.
+    """
+    point = _point_near(run, budget.place) if run.learns else run.points[-1]
+    if point is None:
+        raise ValueError(f"run {run.name!r} was not evaluated near {budget.place:,} env steps")
+    return point
+
+
+def num_episodes_of(point: EvaluationPoint) -> int:
+    """Returns the number of an evaluation's episodes with all agents as learned."""
+    return max(len(returns) for returns in point.returns[None].values())
+
+
+def _point_near(run: ComparedRun, place: int) -> EvaluationPoint | None:
+    """Of the evaluations after about `place` env steps, the one with most of them."""
+    near = [p for p in run.points if abs(p.env_steps - place) <= TOLERANCE * place]
+    return near[-1] if near else None

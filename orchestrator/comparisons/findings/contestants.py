@@ -1,7 +1,9 @@
-"""Runs grouped into contestants: those of one contestant differ in nothing but the seed.
+"""Who is compared: the roles of the agents, and runs grouped into contestants.
 
-Contestants differ in which label plays which role. A label is the algorithm's name, or what a sweep
-calls it; settings are added only where two servers of one label differ in them.
+Runs of one contestant differ in nothing but the seed; contestants differ in which label plays which
+role. A label is the algorithm's name, or what a sweep calls it; settings are added only where two
+servers of one label differ in them. Returns are measured of roles, teams, single agents, and all
+agents together: the subjects.
 """
 
 from __future__ import annotations
@@ -10,20 +12,154 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
+from muxrl.orchestrator.config.patterns import match
+from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.evaluations.evaluated import unnumbered
+from muxrl.orchestrator.records.agent_returns import AgentReturns, Floats, returns_by_episode
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.fixed_policies import find_fixed
+
+Kind = Literal["role", "team", "agent", "total"]
+Roles = Mapping[str, tuple[str, ...]]
+"""Role to its agents, in the simulation's order."""
 
 # None of these changes how a server plays and learns for the role's agents.
 _NOT_WHAT_IT_DOES = ("host", "port", "token", "agents", "label", "resources", "limits")
 _OF_THE_RUN = ("num_processes", "num_envs_per_process")
 _MAX_SHOWN = 40  # characters of a setting's value
-_Settings = tuple[
-    tuple[str, str], ...
-]  # name and value; whole values, since runs are grouped by them
+# Names and values; whole values, since runs are grouped by them.
+_Settings = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Some agents whose return is measured.
+
+    Attributes:
+        kind: the return of a role, team or agent is the mean over its agents, that of "total" the
+            sum over all agents.
+        name: of the role, team or agent.
+        agents: whose return it is.
+    """
+
+    kind: Kind
+    name: str
+    agents: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Its name among all subjects: ``role:prey``, ``total``."""
+        return self.kind if self.kind == "total" else f"{self.kind}:{self.name}"
+
+    @property
+    def title(self) -> str:
+        """Its name with the number of agents, for headings."""
+        many = {"role": "mean over", "team": "mean over", "total": "sum over"}
+        if len(self.agents) == 1:
+            return self.name
+        return f"{self.name} ({many[self.kind]} {len(self.agents)} agents)"
+
+    def returns(self, by_agent: AgentReturns) -> Floats:
+        """Returns one number for each episode, NaN where no agent took part: ``[num_episodes]``."""
+        return returns_by_episode(by_agent, self.agents, is_sum=self.kind == "total")
+
+
+def find_roles(
+    runs: Sequence[ComparedRun], named: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns each role's agents, in the simulation's order.
+
+    Args:
+        runs: of one simulation.
+        named: role to agent patterns, from a sweep or the user. The other agents form roles by
+            themselves: agents that share a server in every run are one role.
+
+    Raises:
+        CannotCompare: a pattern matches no agent, an agent is in two roles, or a run has a role's
+            agents on several servers.
+    """
+    agents = simulation_order(runs)
+    roles: dict[str, tuple[str, ...]] = {}
+    owner: dict[str, str] = {}
+    for role, patterns in named.items():
+        members, idle = match(patterns, agents)
+        if idle:
+            raise CannotCompare(
+                f"role {role!r}: {idle[0]!r} matches no agent; the simulation has {listed(agents)}"
+            )
+        for agent in members:
+            if agent in owner:
+                raise CannotCompare(
+                    f"agent {agent!r} is in the roles {owner[agent]!r} and {role!r}"
+                )
+            owner[agent] = role
+        for run in runs:
+            servers = {run.server_of[agent] for agent in members}
+            if len(servers) > 1:
+                raise CannotCompare(
+                    f"run {run.name!r} has the agents of role {role!r} on the servers "
+                    f"{listed(sorted(servers))}; a role is played by one server in every run"
+                )
+        roles[role] = tuple(a for a in agents if a in members)
+    together: dict[tuple[str, ...], list[str]] = {}
+    for agent in agents:
+        if agent not in owner:
+            together.setdefault(tuple(run.server_of[agent] for run in runs), []).append(agent)
+    roles.update(_named(runs, list(together.values()), taken=roles))
+    return roles
+
+
+def find_subjects(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Subject, ...]:
+    """Returns the roles, the total, teams that are not roles, and agents that are not roles."""
+    agents = simulation_order(runs)
+    found = [Subject("role", role, members) for role, members in roles.items()]
+    if len(agents) > 1:
+        found.append(Subject("total", "all agents", tuple(agents)))
+    seen = {frozenset(members) for members in roles.values()}
+    for run in runs:
+        for server in run.config.servers.values():
+            for team, patterns in server.groups.items():
+                members = tuple(match(patterns, agents)[0])
+                if len(members) > 1 and frozenset(members) not in seen:
+                    seen.add(frozenset(members))
+                    found.append(Subject("team", team, members))
+    alone = {members[0] for members in roles.values() if len(members) == 1}
+    found += [Subject("agent", agent, (agent,)) for agent in agents if agent not in alone]
+    return tuple(found)
+
+
+def simulation_order(runs: Sequence[ComparedRun]) -> list[str]:
+    """Returns all agents, in the order in which the first run's evaluation has them."""
+    measured = runs[0].points[-1].returns[None]
+    return [*measured, *sorted(set(runs[0].server_of) - set(measured))]
+
+
+def _named(
+    runs: Sequence[ComparedRun], groups: Sequence[Sequence[str]], taken: Mapping[str, object]
+) -> dict[str, tuple[str, ...]]:
+    """Names each group: "prey" for "prey_0" and "prey_1", if no other group has such agents.
+
+    Else after the server that serves exactly them in every run; else by all of their names.
+    """
+    stems = [{unnumbered(agent) for agent in members} for members in groups]
+    named: dict[str, tuple[str, ...]] = {}
+    for members, ours in zip(groups, stems, strict=True):
+        stem = next(iter(ours))
+        servers = {run.server_of[members[0]] for run in runs}
+        server = next(iter(servers))
+        if len(ours) == 1 and sum(stem in theirs for theirs in stems) == 1:
+            name = stem
+        elif len(servers) == 1 and all(
+            set(run.recorded.servers[server].agents) == set(members) for run in runs
+        ):
+            name = server
+        else:
+            name = "+".join(members)
+        named["+".join(members) if name in taken or name in named else name] = tuple(members)
+    return named
 
 
 @dataclass(frozen=True)
@@ -56,16 +192,14 @@ class Contestant:
         return _joined({r: label for r, label in self.played.items() if r != role}) + self.settings
 
 
-def find_contestants(
-    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
-) -> tuple[Contestant, ...]:
+def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contestant, ...]:
     """Groups runs into contestants, in the order of their first runs.
 
     Raises:
         CannotCompare: two runs of one contestant have the same seed and so are not independent.
     """
     labels = _labels(runs, roles)
-    settings = [_run_settings(run) for run in runs]
+    settings = [{k: getattr(run.config.simulation, k) for k in _OF_THE_RUN} for run in runs]
     differing = [key for key in _OF_THE_RUN if len({str(s[key]) for s in settings}) > 1]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index in range(len(runs)):
@@ -105,9 +239,7 @@ def server_of_role(run: ComparedRun, agents: Sequence[str]) -> tuple[str, Server
     return server_id, run.config.servers[server_id]
 
 
-def _labels(
-    runs: Sequence[ComparedRun], roles: Mapping[str, tuple[str, ...]]
-) -> list[dict[str, str]]:
+def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
     """For each run, role to label."""
     labels: list[dict[str, str]] = [{} for _ in runs]
     for role, agents in roles.items():
@@ -178,12 +310,3 @@ def _flattened(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
         else:
             leaves.append((path, value))
     return leaves
-
-
-def _run_settings(run: ComparedRun) -> dict[str, Any]:
-    return {key: getattr(run.config.simulation, key) for key in _OF_THE_RUN}
-
-
-def is_fixed(server: ServerConfig) -> bool:
-    """Whether a server's policies were never trained in its run."""
-    return find_fixed(server.algorithm) is not None

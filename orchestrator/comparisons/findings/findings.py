@@ -1,18 +1,25 @@
-"""All that a comparison found, as one value."""
+"""All that a comparison found, as one value, and what its reader must know before trusting it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muxrl.orchestrator.comparisons.findings.budget import Budget
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant
+from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, Budget, ComparedRun
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.roles import Subject
 from muxrl.orchestrator.comparisons.findings.scores import Standing
+from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.reports.statistics import Estimate
+
+_FEW_SEEDS = 5
+"""With fewer, a percentile interval of an interquartile mean covers clearly less than 95 %."""
+_COVERAGE = {2: 50, 3: 75, 4: 87}
+"""By number of runs, how much it covers, in per cent; the tests of comparisons measure it."""
+_FEW_EPISODES = 20
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Findings:
     env: str
     kwargs: Mapping[str, Any]
     contestants: tuple[Contestant, ...]
-    roles: Mapping[str, tuple[str, ...]]
+    roles: Roles
     subjects: tuple[Subject, ...]
     budget: Budget
     should_explore: bool
@@ -88,3 +95,93 @@ class Findings:
             if (standing.contestant, standing.subject) == (contestant, subject):
                 return standing
         raise KeyError((contestant, subject))
+
+
+def budget_notes(runs: Sequence[ComparedRun], budget: Budget) -> list[str]:
+    """Says what training is left out, and whether the compared policies are untrained."""
+    notes = []
+    if budget.is_cut:
+        notes.append(
+            f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
+            f"steps, and are compared after {budget.place:,}, give or take "
+            f"{TOLERANCE:.0%}; what came later is left out"
+        )
+    if budget.env_steps == 0 and any(run.learns for run in runs):
+        notes.append("the evaluations compared are those before training: untrained policies")
+    return notes
+
+
+def result_notes(
+    contestants: Sequence[Contestant],
+    budget: Budget,
+    compared: Sequence[RoleResult],
+    subjects: Sequence[Subject],
+) -> list[str]:
+    """Says where seeds or episodes are too few, and what the runs cannot tell."""
+    return [
+        *_seed_notes([contestant for contestant in contestants if contestant.learns]),
+        *_role_notes(contestants, compared, subjects),
+        *_episode_notes(budget),
+    ]
+
+
+def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
+    notes = []
+    seeds = {contestant.seeds for contestant in learning}
+    if len(seeds) > 1:
+        told = "; ".join(f"{c.name}: {listed(map(str, c.seeds), 12)}" for c in learning)
+        notes.append(f"contestants have different seeds, and only equal ones are paired ({told})")
+    fewest = min((len(contestant.seeds) for contestant in learning), default=0)
+    if learning and fewest == 1:
+        notes.append(
+            "a contestant has one seed: nothing is known of how its runs differ, and no interval "
+            "over seeds exists"
+        )
+    elif learning and fewest < _FEW_SEEDS:
+        notes.append(
+            f"with {fewest} seeds an interquartile mean is close to the mean, and its 95 % "
+            "percentile interval covers about "
+            f"{_COVERAGE[fewest]} % (measured on normal scores); the paired differences are "
+            "widened and keep their 95 %"
+        )
+    return notes
+
+
+def _role_notes(
+    contestants: Sequence[Contestant], compared: Sequence[RoleResult], subjects: Sequence[Subject]
+) -> list[str]:
+    notes = []
+    several = [subject for subject in subjects if subject.kind == "role"]
+    if len(several) > 1:
+        missing = [
+            subject.name
+            for subject in several
+            if subject.name not in {result.subject.name for result in compared}
+            and len({contestant.played[subject.name] for contestant in contestants}) > 1
+        ]
+        if missing:
+            notes.append(
+                f"in role {listed(missing)} no labels met the same others, so that they cannot be "
+                "told from those; run the missing assignments"
+            )
+    for result in compared:
+        unknown = [
+            f"{pairing.first} and {pairing.second}"
+            for pairing in result.unordered_pairings
+            if pairing.num_pairs > 1
+            and pairing.difference is not None
+            and math.isnan(pairing.difference.low)
+        ]
+        if unknown:
+            notes.append(
+                f"in role {result.subject.name} the difference of {'; '.join(unknown)} has no "
+                "interval: among some others it is of one seed alone, and nothing is known of how "
+                "it varies there"
+            )
+    return notes
+
+
+def _episode_notes(budget: Budget) -> list[str]:
+    if budget.num_episodes >= _FEW_EPISODES:
+        return []
+    return [f"each evaluation has only {budget.num_episodes} episodes"]

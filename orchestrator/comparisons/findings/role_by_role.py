@@ -13,8 +13,7 @@ from itertools import permutations
 
 import numpy as np
 
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant
-from muxrl.orchestrator.comparisons.findings.roles import Subject
+from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.comparisons.findings.scores import RunScore
 from muxrl.orchestrator.reports.rliable import (
     Profile,

@@ -20,11 +20,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from muxrl.orchestrator.comparisons.findings.curves import Axis, band
+from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.roles import Subject
-from muxrl.orchestrator.reports.figure_style import COLOURS, RANDOM_COLOUR, finish_axes
+from muxrl.orchestrator.comparisons.findings.scores import Axis, band
+from muxrl.orchestrator.reports.plots import COLOURS, RANDOM_COLOUR, finish_axes
 
 _DASHES: tuple[tuple[str, Any], ...] = (
     ("solid", "-"),
@@ -73,7 +73,8 @@ def learning_curves(
     found: Findings, subject: Subject, axis: Axis, styles: Mapping[str, Style]
 ) -> Picture | None:
     """Interquartile means over runs with their bands; None if no contestant has a curve."""
-    figure, axes = _panel()
+    along = "env steps" if axis == "env_steps" else "seconds of training"
+    figure, axes = _panel(subject.title, along, "return per episode")
     drawn = 0
     for contestant in found.contestants:
         standing = found.standing(contestant.name, subject.key)
@@ -81,37 +82,22 @@ def learning_curves(
         if line is None:
             continue
         drawn += 1
-        style = styles[contestant.name]
-        axes.plot(
-            line.places,
-            [estimate.mean for estimate in line.estimates],
-            color=style.colour,
-            linestyle=style.dashes,
-            linewidth=1.6,
-            zorder=3,
-        )
-        lows = np.array([estimate.low for estimate in line.estimates])
-        if np.isfinite(lows).all():
-            highs = [estimate.high for estimate in line.estimates]
-            axes.fill_between(line.places, lows, highs, color=style.colour, alpha=0.13, linewidth=0)
+        means, lows, highs = zip(*((e.mean, e.low, e.high) for e in line.estimates), strict=True)
+        _draw_band(axes, styles[contestant.name], (line.places, means, lows, highs), zorder=3)
     if not drawn:
         return None
     _draw_random(axes, found, subject)
-    axes.set_title(subject.title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
-    axes.set_xlabel("env steps" if axis == "env_steps" else "seconds of training", fontsize=_TEXT)
-    axes.set_ylabel("return per episode", fontsize=_TEXT)
     by = "env steps" if axis == "env_steps" else "wall time"
     return _picture(
-        figure,
-        f"Learning curves of {subject.name} by {by}",
-        f"{subject.title}, by {by}",
+        figure, f"Learning curves of {subject.name} by {by}", f"{subject.title}, by {by}"
     )
 
 
 def final_returns(found: Findings, subject: Subject, styles: Mapping[str, Style]) -> Picture:
     """Each contestant's interquartile mean with its interval, and each of its runs."""
     rows = [found.standing(c.name, subject.key) for c in found.contestants]
-    figure, axes = _panel(height=0.95 + _ROW_INCHES * len(rows))
+    height = 0.95 + _ROW_INCHES * len(rows)
+    figure, axes = _panel(subject.title, "return per episode", height=height)
     for place, standing in enumerate(reversed(rows)):
         colour = styles[standing.contestant].colour
         runs = [run.score for run in standing.runs]
@@ -122,49 +108,35 @@ def final_returns(found: Findings, subject: Subject, styles: Mapping[str, Style]
         axes.plot([estimate.mean], [place], "|", ms=13, mew=2, color=colour, zorder=3)
     names = [textwrap.shorten(s.contestant, 60, placeholder=" …") for s in reversed(rows)]
     axes.set_yticks(
-        range(len(rows)),
-        [textwrap.fill(name.replace(" | ", "\n"), _LABEL_WIDTH) for name in names],
+        range(len(rows)), [textwrap.fill(name.replace(" | ", "\n"), _LABEL_WIDTH) for name in names]
     )
     axes.set_ylim(-0.6, len(rows) - 0.4)
     _draw_random(axes, found, subject, is_vertical=True)
-    axes.set_title(subject.title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
-    axes.set_xlabel("return per episode", fontsize=_TEXT)
-    return _picture(
-        figure,
-        f"Returns of {subject.name} by contestant, with intervals",
-        f"{subject.title}, after training",
-    )
+    alt = f"Returns of {subject.name} by contestant, with intervals"
+    return _picture(figure, alt, f"{subject.title}, after training")
 
 
 def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Picture:
     """For each label of a role, the part of its runs above each return."""
-    figure, axes = _panel()
+    figure, axes = _panel(result.subject.title, "return τ", "part of runs above τ")
     for standing in result.standings:
-        style, profile = styles[standing.label], standing.profile
-        axes.plot(
-            profile.thresholds,
-            profile.fractions,
-            color=style.colour,
-            linestyle=style.dashes,
-            linewidth=1.6,
-            drawstyle="steps-post",
-        )
-        if np.isfinite(profile.low).all():
-            axes.fill_between(
-                profile.thresholds,
-                profile.low,
-                profile.high,
-                step="post",
-                color=style.colour,
-                alpha=0.13,
-                linewidth=0,
-            )
+        profile = standing.profile
+        steps = profile.thresholds, profile.fractions, profile.low, profile.high
+        _draw_band(axes, styles[standing.label], steps, "post", drawstyle="steps-post")
     axes.set_ylim(-0.03, 1.03)
-    axes.set_title(result.subject.title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
-    axes.set_xlabel("return τ", fontsize=_TEXT)
-    axes.set_ylabel("part of runs above τ", fontsize=_TEXT)
     name = result.subject.name
     return _picture(figure, f"Performance profiles of role {name}", f"{name}: performance profiles")
+
+
+def _draw_band(
+    axes: Any, style: Style, line: tuple[Any, Any, Any, Any], step: str | None = None, **how: Any
+) -> None:
+    """A line with its intervals, if all of them are known: places, means, lows, highs."""
+    places, means, lows, highs = line
+    axes.plot(places, means, color=style.colour, linestyle=style.dashes, linewidth=1.6, **how)
+    if np.isfinite(lows).all():
+        area = {"color": style.colour, "alpha": 0.13, "linewidth": 0}
+        axes.fill_between(places, lows, highs, step=step, **area)
 
 
 def _draw_random(
@@ -182,13 +154,16 @@ def _draw_random(
             )
 
 
-def _panel(height: float = _SIZE[1]) -> tuple[Any, Any]:
+def _panel(title: str, x: str, y: str = "", *, height: float = _SIZE[1]) -> tuple[Any, Any]:
     with matplotlib.rc_context(_SVG):
         figure = Figure(figsize=(_SIZE[0], height), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
     finish_axes(axes, label_size=_TEXT - 1)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.set_title(title, fontsize=_TEXT + 0.5, fontweight="bold", loc="left")
+    axes.set_xlabel(x, fontsize=_TEXT)
+    axes.set_ylabel(y, fontsize=_TEXT)
     return figure, axes
 
 

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs no other, for a desk and for a phone.
+"""A comparison for people: one HTML file that needs no other, and a summary on the terminal.
 
 What the page says is in ``templates/``, a file for each section; here the tables and figures that
 each section shows are put together.
@@ -10,10 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muxrl.orchestrator.comparisons.findings.contestants import Subject
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.roles import Subject
 from muxrl.orchestrator.comparisons.output import tables
 from muxrl.orchestrator.comparisons.output.figures import (
     final_returns,
@@ -22,10 +26,10 @@ from muxrl.orchestrator.comparisons.output.figures import (
     styles_of,
 )
 from muxrl.orchestrator.comparisons.output.files import from_folder
-from muxrl.orchestrator.comparisons.output.table import Grid
+from muxrl.orchestrator.comparisons.output.table import Cell, Grid, GridRow
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.reports.number_text import number
+from muxrl.orchestrator.reports.plain_table import number, plain_table
 
 REPORT_FILE = "report.html"
 _Section = dict[str, Any]
@@ -167,13 +171,7 @@ def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
             "what": ", by what they were trained with" * is_full,
             "role": table.role,
             "is_folded": is_full,
-            "grid": tables.cross_play(table).spread(
-                ["player", "merit"],
-                "others",
-                {others: f"vs {others}" for others in table.others},
-                "score",
-                headings={"player": f"{table.role} played by"},
-            ),
+            "grid": tables.cross_play(table, f"{table.role} played by"),
         }
         for is_full, group in ((False, played.by_label), (True, played.by_contestant))
         for place, table in enumerate(group)
@@ -208,3 +206,47 @@ def _runs(found: Findings) -> _Section:
 
 def _titles(subjects: Sequence[Subject]) -> dict[str, str]:
     return {subject.key: subject.title for subject in subjects}
+
+
+def print_comparison(found: Findings, console: Console | None = None) -> None:
+    """Prints the contestants' returns, the merits of the head to head, and the notes."""
+    console = console or Console()
+    headings = {subject.key: _heading(subject) for subject in found.main_subjects}
+    contestants, baselines = returns_grids(found, headings)
+    name, *subjects, seeds = contestants.headings
+    table = plain_table("Side by side: interquartile mean over runs [95 %]")
+    table.add_column(name.text, overflow="fold", min_width=16)
+    for heading in subjects:
+        table.add_column(Text(heading.text), justify="right", no_wrap=True)
+    table.add_column(seeds.text, justify="right")
+    _add_rows(table, contestants.rows)
+    table.add_section()
+    _add_rows(table, baselines.rows, style="dim")
+    console.print(table)
+    for cross in found.head_to_head.by_label if found.head_to_head else ():
+        grid = tables.cross_play(cross)
+        player, merit, *others = grid.headings
+        table = plain_table(f"Head to head, return of {cross.role}: interquartile mean [95 %]")
+        table.add_column(player.text, overflow="fold")
+        table.add_column(merit.text, justify="right")
+        for heading in others:
+            table.add_column(Text(heading.text), justify="right", overflow="fold")
+        _add_rows(table, grid.rows)
+        console.print(table)
+    for note in found.notes:
+        console.print(Text(f"Note: {note}.", style="yellow"))
+
+
+def _heading(subject: Subject) -> str:
+    how = "sum" if subject.kind == "total" else "mean"
+    return subject.name + (f"\n{how} of {len(subject.agents)}" if len(subject.agents) > 1 else "")
+
+
+def _add_rows(table: Table, rows: tuple[GridRow, ...], style: str = "") -> None:
+    for row in rows:
+        table.add_row(*(Text(_text(cell), style=style) for cell in row.cells))
+
+
+def _text(cell: Cell) -> str:
+    """A name as it is; a mean above its interval, so that a table of several fits 80 columns."""
+    return cell.text if cell.css else cell.text.replace(" [", "\n[")

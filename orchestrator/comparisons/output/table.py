@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from muxrl.orchestrator.reports.number_text import MISSING, interval, number
+from muxrl.orchestrator.reports.plain_table import MISSING, interval, number
 from muxrl.orchestrator.reports.statistics import Estimate
 
 Row = TypeVar("Row")
@@ -76,8 +76,8 @@ class Column(Generic[Row]):
     Attributes:
         name: in files and frames, where an estimate takes ``NAME``, ``NAME_low`` and
             ``NAME_high``.
-        value: the fact.
         heading: on the page and the terminal; by default the name.
+        value: the fact; by default the row's attribute of the column's name.
         text: how it is shown, where that does not follow from the value's type.
         tooltip, link, background, mark: of its cells, see `Cell`.
         css: "text" for what is aligned left, "wrap" for long text.
@@ -86,8 +86,8 @@ class Column(Generic[Row]):
     """
 
     name: str
-    value: Callable[[Row], Any]
     heading: str = ""
+    value: Callable[[Row], Any] | None = None
     text: Callable[[Row], str] | None = None
     tooltip: Callable[[Row], str] | None = None
     link: Callable[[Row], str | Path] | None = None
@@ -102,16 +102,20 @@ class Column(Generic[Row]):
         """One name, or three for an estimate."""
         return (self.name, *(f"{self.name}_{end}" for end in ("low", "high") if self.is_estimate))
 
+    def value_of(self, row: Row) -> Any:
+        """The fact of a row."""
+        return self.value(row) if self.value else getattr(row, self.name)
+
     def values_in_files(self, row: Row) -> tuple[Any, ...]:
         """The values under `names_in_files`."""
-        value = self.value(row)
+        value = self.value_of(row)
         if not self.is_estimate:
             return (value,)
         return (None,) * 3 if value is None else (value.mean, value.low, value.high)
 
     def cell(self, row: Row) -> Cell:
         """What is shown of a row."""
-        value = self.value(row)
+        value = self.value_of(row)
         text = self.text(row) if self.text else _shown(value)
         return Cell(
             text=text,
@@ -196,8 +200,8 @@ class Table(Generic[Row]):
         """
         groups: dict[tuple[Any, ...], dict[str, Row]] = {}
         for row in self.rows:
-            key = tuple(self._by_name[name].value(row) for name in first)
-            groups.setdefault(key, {})[self._by_name[across].value(row)] = row
+            key = tuple(self._by_name[name].value_of(row) for name in first)
+            groups.setdefault(key, {})[self._by_name[across].value_of(row)] = row
         rows = []
         for group in groups.values():
             one = next(iter(group.values()))

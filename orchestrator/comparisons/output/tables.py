@@ -6,49 +6,32 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from muxrl.orchestrator.comparisons.findings.findings import Baseline, Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, CrossPlayScore, Match
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
-from muxrl.orchestrator.comparisons.output.table import Column, Table
-from muxrl.orchestrator.reports.number_text import MISSING, number, signed_interval
+from muxrl.orchestrator.comparisons.output.table import Column, Grid, Table
+from muxrl.orchestrator.reports.plain_table import MISSING, number, signed_interval
 from muxrl.orchestrator.reports.statistics import Estimate
-
-if TYPE_CHECKING:
-    import pandas
 
 TableName = Literal["runs", "curves", "standings", "roles", "pairings", "matches"]
 _MAX_TOLD = 6  # runs in a tooltip
 
 
-def file_table(found: Findings, name: TableName) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Returns a table's names of columns, and its rows by them; runs as paths."""
+def file_table(
+    found: Findings, name: TableName, path_text: Callable[[Path], str] = str
+) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Returns a table's names of columns, and its rows by them; runs as `path_text` has them."""
     first, *more = _FILE_TABLES[name](found)
     columns = first.names_in_files
     rows = [
         {**dict.fromkeys(columns), **row} for table in (first, *more) for row in table.records()
     ]
+    for row in rows:
+        row |= {key: path_text(value) for key, value in row.items() if isinstance(value, Path)}
     return columns, rows
-
-
-def table_frame(found: Findings, name: TableName) -> pandas.DataFrame:
-    """Returns a table for pandas; paths are text, which every way to write a frame can write.
-
-    Raises:
-        ValueError: there is no such table.
-    """
-    import pandas
-
-    if name not in TABLE_NAMES:
-        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLE_NAMES)}")
-    columns, rows = file_table(found, name)
-    plain = [
-        {key: str(value) if isinstance(value, Path) else value for key, value in row.items()}
-        for row in rows
-    ]
-    return pandas.DataFrame(plain, columns=list(columns))
 
 
 def runs(found: Findings) -> Table[RunScore]:
@@ -56,21 +39,19 @@ def runs(found: Findings) -> Table[RunScore]:
     number_of = {c.name: i for i, c in enumerate(found.contestants)}
     return Table(
         (
-            Column(
-                "contestant", lambda r: r.contestant, tooltip=lambda r: r.assignment, css="text"
-            ),
-            Column("assignment", lambda r: r.assignment, css="wrap"),
-            Column("seed", lambda r: r.seed),
-            Column("subject", lambda r: r.subject),
-            Column("return", lambda r: r.score),
-            Column("num_episodes", lambda r: r.num_episodes, "episodes"),
-            Column("env_steps", lambda r: r.env_steps, "env steps", lambda r: _whole(r.env_steps)),
-            Column("time_s", lambda r: r.time_s, "seconds", lambda r: _whole(r.time_s)),
-            Column("area_under_curve", lambda r: r.area),
-            Column("env_steps_to_threshold", lambda r: r.env_steps_to_threshold),
-            Column("time_s_to_threshold", lambda r: r.time_s_to_threshold),
-            Column("random_in_place", lambda r: r.random_in_place),
-            Column("run", lambda r: r.run, tooltip=lambda r: "", link=lambda r: r.run, css="text"),
+            Column("contestant", tooltip=lambda r: r.assignment, css="text"),
+            Column("assignment", css="wrap"),
+            Column("seed"),
+            Column("subject"),
+            Column("return", value=lambda r: r.score),
+            Column("num_episodes", "episodes"),
+            Column("env_steps", "env steps", text=lambda r: _whole(r.env_steps)),
+            Column("time_s", "seconds", text=lambda r: _whole(r.time_s)),
+            Column("area_under_curve", value=lambda r: r.area),
+            Column("env_steps_to_threshold"),
+            Column("time_s_to_threshold"),
+            Column("random_in_place"),
+            Column("run", link=lambda r: r.run, css="text"),
         ),
         tuple(run for standing in found.standings for run in standing.runs),
         row_id=lambda r: f"c{number_of[r.contestant]}-{r.seed}",
@@ -96,12 +77,12 @@ def curves(found: Findings) -> Table[_CurvePoint]:
 
     return Table(
         (
-            Column("contestant", lambda p: p.run.contestant),
-            Column("seed", lambda p: p.run.seed),
-            Column("subject", lambda p: p.run.subject),
-            Column("env_steps", lambda p: p.env_steps),
-            Column("time_s", lambda p: p.time_s),
-            Column("return", lambda p: p.value),
+            Column("contestant", value=lambda p: p.run.contestant),
+            Column("seed", value=lambda p: p.run.seed),
+            Column("subject", value=lambda p: p.run.subject),
+            Column("env_steps"),
+            Column("time_s"),
+            Column("return", value=lambda p: p.value),
         ),
         tuple(points()),
     )
@@ -122,53 +103,39 @@ def standings(found: Findings) -> Table[Standing]:
     return Table(
         (
             Column(
-                "contestant",
-                lambda s: s.contestant,
-                tooltip=lambda s: assignments[s.contestant],
-                link=link,
-                css="text",
+                "contestant", tooltip=lambda s: assignments[s.contestant], link=link, css="text"
             ),
-            Column("subject", lambda s: s.subject),
-            Column("num_runs", lambda s: len(s.runs), "seeds"),
-            Column("iqm", lambda s: s.score, tooltip=_told, link=link, is_estimate=True),
-            Column("mean", lambda s: s.mean, is_estimate=True),
-            Column(
-                "area",
-                lambda s: s.area,
-                "area under the curve",
-                tooltip=_told,
-                link=link,
-                is_estimate=True,
-            ),
-            Column("threshold", lambda s: found.thresholds.get(s.subject)),
+            Column("subject"),
+            Column("num_runs", "seeds", value=lambda s: len(s.runs)),
+            Column("iqm", value=lambda s: s.score, tooltip=_told, link=link, is_estimate=True),
+            Column("mean", is_estimate=True),
+            Column("area", "area under the curve", tooltip=_told, link=link, is_estimate=True),
+            Column("threshold", value=lambda s: found.thresholds.get(s.subject)),
             Column(
                 "num_reached",
-                lambda s: s.num_reached,
                 "reached it",
-                lambda s: f"{s.num_reached} of {len(s.runs)}",
-                _told,
-                link,
+                text=lambda s: f"{s.num_reached} of {len(s.runs)}",
+                tooltip=_told,
+                link=link,
             ),
             Column(
                 "env_steps_to_threshold",
-                lambda s: s.env_steps_to_threshold,
                 "env steps to threshold",
-                lambda s: _whole(s.env_steps_to_threshold),
-                _told,
-                link,
+                text=lambda s: _whole(s.env_steps_to_threshold),
+                tooltip=_told,
+                link=link,
             ),
             Column(
                 "time_s_to_threshold",
-                lambda s: s.time_s_to_threshold,
                 "seconds to threshold",
-                lambda s: _whole(s.time_s_to_threshold),
+                text=lambda s: _whole(s.time_s_to_threshold),
                 link=link,
             ),
             Column(
                 "time_s",
-                time_s,
                 "seconds of training",
-                lambda s: _whole(time_s(s)),
+                value=time_s,
+                text=lambda s: _whole(time_s(s)),
                 is_in_files=False,
             ),
         ),
@@ -182,15 +149,15 @@ def baselines(found: Findings) -> Table[tuple[Baseline, str]]:
         (
             Column(
                 "contestant",
-                lambda b: f"baseline: {b[0].name}",
+                value=lambda b: f"baseline: {b[0].name}",
                 text=lambda b: b[0].name,
                 css="text",
             ),
-            Column("subject", lambda b: b[1]),
-            Column("num_runs", lambda b: 0, "seeds", lambda b: MISSING),
+            Column("subject", value=lambda b: b[1]),
+            Column("num_runs", "seeds", value=lambda b: 0, text=lambda b: MISSING),
             Column(
                 "mean",
-                lambda b: b[0].returns[b[1]],
+                value=lambda b: b[0].returns[b[1]],
                 tooltip=lambda b: f"{b[0].num_episodes} episodes, nothing trained",
                 is_estimate=True,
             ),
@@ -204,19 +171,19 @@ def roles(found: Findings) -> Table[RoleStanding]:
     """One row for each label of each role."""
     return Table(
         (
-            Column("role", lambda s: s.role),
-            Column("label", lambda s: s.label, css="text"),
-            Column("num_runs", lambda s: s.num_runs, "runs"),
-            Column("num_contexts", lambda s: s.num_contexts),
+            Column("role"),
+            Column("label", css="text"),
+            Column("num_runs", "runs"),
+            Column("num_contexts"),
             Column(
                 "iqm",
-                lambda s: s.score,
                 "return",
+                value=lambda s: s.score,
                 tooltip=lambda s: f"{s.num_runs} runs",
-                link=lambda s: "#runs",
+                link=_to_runs,
                 is_estimate=True,
             ),
-            Column("random_in_place", lambda s: s.random_in_place, "random in its place"),
+            Column("random_in_place", "random in its place"),
         ),
         tuple(standing for result in found.roles_compared for standing in result.standings),
     )
@@ -226,27 +193,25 @@ def pairings(found: Findings) -> Table[Pairing]:
     """One row for each ordered pair of labels of each role."""
     return Table(
         (
-            Column("role", lambda p: p.role),
-            Column("first", lambda p: p.first, css="text"),
-            Column("second", lambda p: p.second, css="text"),
+            Column("role"),
+            Column("first", css="text"),
+            Column("second", css="text"),
             Column(
                 "improvement",
-                lambda p: p.improvement,
                 text=lambda p: _probability(p.improvement),
                 tooltip=lambda p: f"P({p.first} > {p.second})",
-                link=lambda p: "#runs",
+                link=_to_runs,
                 background=lambda p: _shade(2 * p.improvement.mean - 1),
                 is_estimate=True,
             ),
             Column(
                 "difference",
-                lambda p: p.difference,
-                text=lambda p: signed_interval(p.difference) if p.difference else MISSING,
+                text=lambda p: _signed(p.difference),
                 tooltip=lambda p: f"{p.num_pairs} pairs of runs",
-                link=lambda p: "#runs",
+                link=_to_runs,
                 is_estimate=True,
             ),
-            Column("num_pairs", lambda p: p.num_pairs, "pairs"),
+            Column("num_pairs", "pairs"),
         ),
         tuple(pairing for result in found.roles_compared for pairing in result.pairings),
     )
@@ -256,34 +221,19 @@ def matches(found: Findings) -> Table[Match]:
     """One row for each match of the head to head."""
     return Table(
         (
-            Column("role", lambda m: m.role, css="text"),
+            Column("role", css="text"),
             Column(
-                "player",
-                lambda m: m.player,
-                "played by",
-                lambda m: f"{m.player} of {m.player_lineup}",
-                css="text",
+                "player", "played by", text=lambda m: f"{m.player} of {m.player_lineup}", css="text"
             ),
-            Column("player_contestant", lambda m: m.player_lineup),
-            Column(
-                "others",
-                lambda m: m.others,
-                text=lambda m: f"{m.others} of {m.others_lineup}",
-                css="text",
-            ),
-            Column("others_contestant", lambda m: m.others_lineup),
-            Column("pair", lambda m: m.pair),
-            Column("return", lambda m: m.score),
-            Column("num_episodes", lambda m: m.num_episodes, "episodes"),
-            Column("trained_together", lambda m: m.are_partners),
-            Column("run", lambda m: m.run, "its run", link=lambda m: m.run or "", css="text"),
-            Column(
-                "other_run",
-                lambda m: m.other_run,
-                "the others' run",
-                link=lambda m: m.other_run or "",
-                css="text",
-            ),
+            Column("player_contestant", value=lambda m: m.player_lineup),
+            Column("others", text=lambda m: f"{m.others} of {m.others_lineup}", css="text"),
+            Column("others_contestant", value=lambda m: m.others_lineup),
+            Column("pair"),
+            Column("return", value=lambda m: m.score),
+            Column("num_episodes", "episodes"),
+            Column("trained_together", value=lambda m: m.are_partners),
+            Column("run", "its run", link=lambda m: m.run or "", css="text"),
+            Column("other_run", "the others' run", link=lambda m: m.other_run or "", css="text"),
         ),
         found.head_to_head.matches if found.head_to_head else (),
     )
@@ -297,8 +247,8 @@ class _Meeting:
     cell: CrossPlayScore
 
 
-def cross_play(table: CrossPlay) -> Table[_Meeting]:
-    """One row for each player and others that met; for the page and the terminal only."""
+def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
+    """A row for each player, a column for each of the others; not in files."""
     means = [c.score.mean for c in table.cells.values() if math.isfinite(c.score.mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
     middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
@@ -308,20 +258,19 @@ def cross_play(table: CrossPlay) -> Table[_Meeting]:
         partners = f", {cell.num_partners} of them trained together" if cell.num_partners else ""
         return f"{cell.num_pairs} pairs of seeds, {cell.num_matches} matches{partners}"
 
-    return Table(
+    meetings = Table(
         (
-            Column("player", lambda m: m.player, "played by", css="text"),
+            Column("player", played_by, css="text"),
             Column(
                 "merit",
-                lambda m: m.merit,
-                text=lambda m: signed_interval(m.merit) if m.merit else MISSING,
+                text=lambda m: _signed(m.merit),
                 link=lambda m: "#matches" if m.merit else "",
                 is_estimate=True,
             ),
-            Column("others", lambda m: m.others),
+            Column("others"),
             Column(
                 "score",
-                lambda m: m.cell.score,
+                value=lambda m: m.cell.score,
                 tooltip=told_matches,
                 link=lambda m: "#matches",
                 background=lambda m: _shade((m.cell.score.mean - middle) / reach),
@@ -336,6 +285,8 @@ def cross_play(table: CrossPlay) -> Table[_Meeting]:
             if (cell := table.cells.get((player, others))) is not None
         ),
     )
+    others = {name: f"vs {name}" for name in table.others}
+    return meetings.spread(["player", "merit"], "others", others, "score")
 
 
 _FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {
@@ -363,6 +314,14 @@ def _told(standing: Standing) -> str:
 def _whole(value: float | None) -> str:
     """A number without decimals."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:,.0f}"
+
+
+def _to_runs(_: object) -> str:
+    return "#runs"
+
+
+def _signed(difference: Estimate | None) -> str:
+    return signed_interval(difference) if difference else MISSING
 
 
 def _probability(estimate: Estimate) -> str:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_runs
 
-from muxrl.orchestrator.comparisons.compare import compare_runs
-from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,7 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
 
 import muxrl
-from muxrl.orchestrator.comparisons.compare import compare_runs, default_folder
-from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs, default_folder
 from muxrl.orchestrator.errors import CannotCompare
 
 QMIX_PPO = "qmix hunters | ppo prey"

@@ -12,8 +12,7 @@ import pytest
 
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator import cli
-from muxrl.orchestrator.comparisons.compare import compare_runs
-from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory

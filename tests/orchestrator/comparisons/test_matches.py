@@ -13,9 +13,12 @@ from tests.orchestrator.comparisons.compared_runs import made_up_run
 from muxrl.orchestrator.comparisons import matches
 from muxrl.orchestrator.comparisons.arena import Arena, EpisodeReturns, Player, rotations
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun, read_compared_runs
-from muxrl.orchestrator.comparisons.findings.contestants import Contestant, find_contestants
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    Contestant,
+    find_contestants,
+    find_roles,
+)
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
-from muxrl.orchestrator.comparisons.findings.roles import find_roles
 from muxrl.orchestrator.comparisons.matches import play_head_to_head
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
@@ -88,8 +91,7 @@ def meet(
         who,
         settings.pop("roles", ROLES),
         settings.pop("scripts", {}),
-        num_episodes=3,
-        first_seed=7,
+        (7, 8, 9),
         should_explore=False,
         **settings,
     )
@@ -169,7 +171,7 @@ def test_rotations_are_every_cyclic_shift() -> None:
 def test_scripted_policies_meet_everybody(ledger: Ledger, tmp_path: Path) -> None:
     flee = Player("flee", "prey", ServerConfig("SCRIPTED", ["agent_2"]))
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
-    played, _ = meet(ledger, who, scripts={"prey": [flee]})
+    played, _ = meet(ledger, who, scripts={"flee": {"prey": flee}})
     hunters, prey = played.by_label
     assert set(prey.players) == {"a2c", "ppo", "random", "flee"}
     assert hunters.cells["ppo", "flee"].score.mean == pytest.approx(1.1 - 3 + 10)
@@ -187,7 +189,7 @@ def test_policies_of_one_label_and_different_checkpoints_play_games_of_their_own
     assert one == Player("flee", "prey", frozen("a"))
     assert one != other
     who = contestants(tmp_path, {("QMIX", "A2C"): (1,), ("PPO", "PPO"): (1,)})
-    meet(ledger, who, scripts={"prey": [one]})
+    meet(ledger, who, scripts={"flee": {"prey": one}})
     num_alone = len(ledger.seatings)
     arena: Any = ledger
     games = matches._Games(arena, (7,), ())

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from muxrl.orchestrator.evaluations.evaluated import returns_of, roles_of
-from muxrl.orchestrator.evaluations.table import print_evaluation
+from muxrl.orchestrator.evaluations.evaluated import print_evaluation, returns_of, roles_of
 from muxrl.orchestrator.reports.statistics import mean_interval
 
 

@@ -8,8 +8,7 @@ from tests.orchestrator.records.recorded import new_run, write_whole_run
 
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.reports.figure_style import COLOURS, short_count
-from muxrl.orchestrator.reports.plots import _figure, _wrapped_assignment
+from muxrl.orchestrator.reports.plots import COLOURS, _figure, _wrapped_assignment, short_count
 from muxrl.orchestrator.reports.results import results_of
 
 ROOT = Path(__file__).resolve().parents[3]

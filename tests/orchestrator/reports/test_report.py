@@ -11,9 +11,8 @@ from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run,
 from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.report import combine_runs, write_report
+from muxrl.orchestrator.reports.report import broken, combine_runs, print_report, write_report
 from muxrl.orchestrator.reports.results import Report
-from muxrl.orchestrator.reports.terminal import broken, print_report
 
 
 def printed(report: Report, width: int = 80) -> str:

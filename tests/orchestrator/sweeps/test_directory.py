@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
-from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory
+from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.runner import _resumed
 from muxrl.orchestrator.sweeps.trial import IS_FINISHED
-from muxrl.orchestrator.sweeps.trial_log import TrialLog
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
+from muxrl.orchestrator.sweeps.tuner import TrialLog
 
 
 def record(number=0, assignment="a:x", **values):

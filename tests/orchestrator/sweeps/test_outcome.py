@@ -7,15 +7,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from muxrl.orchestrator.sweeps.calibration import Timing
-from muxrl.orchestrator.sweeps.capacity import placement
-from muxrl.orchestrator.sweeps.dry_run import duration, estimate_text
-from muxrl.orchestrator.sweeps.metric import Measured, combine, measure
-from muxrl.orchestrator.sweeps.result import SweepResult
+from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text
+from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.table import print_result, print_trials
-from muxrl.orchestrator.sweeps.trial import spec_of, tune_config
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord, TrialSpec
+from muxrl.orchestrator.sweeps.trial import combine, measure, trial_of, tune_config
+from muxrl.orchestrator.sweeps.tuner import placement
 
 
 def trial(number, status="done", metric=None, seed=0, **values):
@@ -79,8 +76,8 @@ def test_what_came_of_it_is_printed_with_the_causes_of_failures():
 def test_trials_to_come_are_printed():
     console = Console(file=io.StringIO(), width=120)
     rows = [
-        TrialSpec("0-a", "a:x", {"r": "a"}, {}, 0),
-        TrialSpec("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
+        TrialRecord("0-a", "a:x", {"r": "a"}, {}, 0),
+        TrialRecord("1-b", "b:x", {"r": "b"}, {"algorithms.b.settings.lr": 0.00012345}, 7),
     ]
     print_trials(rows, console)
     lines = [line.split() for line in console.file.getvalue().splitlines()]
@@ -99,17 +96,21 @@ def run(returns=None, training=None):
     )
 
 
+def measured(value, source, env_steps):
+    return {"return": value, "metric_env_steps": env_steps, "metric_source": source}
+
+
 def test_the_metric_is_a_role_s_mean_or_the_sum_of_all():
     one = run(returns={"h": [1.0, 3.0], "p": [4.0, 6.0], "q": [1.0, 1.0]})
-    assert measure(one, MetricConfig("prey")) == Measured(3.0, "evaluation", 300)
-    assert measure(one, MetricConfig("total")) == Measured(8.0, "evaluation", 300)
+    assert measure(one, MetricConfig("prey")) == measured(3.0, "evaluation", 300)
+    assert measure(one, MetricConfig("total")) == measured(8.0, "evaluation", 300)
 
 
 def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for():
-    assert measure(run(training={"p": 2.0}), MetricConfig("prey")) == Measured(2.0, "training", 500)
+    assert measure(run(training={"p": 2.0}), MetricConfig("prey")) == measured(2.0, "training", 500)
     both = run(returns={"p": [9.0]}, training={"p": 2.0})
-    assert measure(both, MetricConfig("prey", source="training")).value == 2.0
-    assert measure(run(), MetricConfig("prey")) is None
+    assert measure(both, MetricConfig("prey", source="training"))["return"] == 2.0
+    assert measure(run(), MetricConfig("prey")) == {}
 
 
 def test_what_is_no_number_is_no_metric():
@@ -118,8 +119,8 @@ def test_what_is_no_number_is_no_metric():
 
 
 def test_tune_carries_a_row_about_and_gives_it_back():
-    spec = TrialSpec("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
-    assert spec_of(tune_config(spec, Path("/x"))) == spec
+    spec = TrialRecord("0-a", "a:x", {"r": "a"}, {"servers.r.settings.lr": 0.1}, 4)
+    assert trial_of(tune_config(spec, Path("/x"))) == spec
 
 
 def test_a_placement_group_has_a_bundle_for_each_process():

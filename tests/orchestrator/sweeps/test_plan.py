@@ -65,7 +65,7 @@ def test_the_table_has_all_of_a_seed_before_the_next(write):
         ("random", "team"),
         ("small_ppo", "random"),
     ]
-    ids = [spec.trial_id for spec in plan.trials]
+    ids = [spec.id for spec in plan.trials]
     assert len(set(ids)) == len(ids)
     assert re.fullmatch("01-random_left-small_ppo-random_stays-[0-9a-f]{12}-s3", ids[1]), ids[1]
 
@@ -73,7 +73,7 @@ def test_the_table_has_all_of_a_seed_before_the_next(write):
 def test_roles_get_servers_and_the_base_gives_way(write):
     plan = make_plan(load_sweep(write()))
     spec = next(r for r in plan.trials if r.roles == {"left": "team", "right": "small_ppo"})
-    experiment = plan.experiments[spec.trial_id]
+    experiment = plan.experiments[spec.id]
     assert list(experiment.servers) == ["stays", "left", "right"]
     assert experiment.servers["left"].algorithm == "VDN"
     assert experiment.servers["left"].groups == {"left": ("agent_0",)}
@@ -97,7 +97,7 @@ def test_parameters_reach_servers_and_templates_where_they_are_used(write):
         for lr in (0.1, 0.2)
     ]
     for spec, lr in zip(rows, (0.1, 0.2), strict=True):
-        servers = plan.experiments[spec.trial_id].servers
+        servers = plan.experiments[spec.id].servers
         assert servers["right"].settings == {"lr": lr}
         assert servers["left"].max_policy_lag == 4
     without = [spec for spec in plan.trials if spec.roles == {"left": "random", "right": "random"}]
@@ -120,7 +120,7 @@ def test_without_roles_the_base_s_servers_stay(write):
     plan = make_plan(load_sweep(write(text)))
     assert [spec.roles for spec in plan.trials] == [{}, {}]
     assert plan.trials[0].assignment == "ppo:agent_0,agent_1|random:agent_2"
-    lrs = [plan.experiments[spec.trial_id].servers["old"].settings["lr"] for spec in plan.trials]
+    lrs = [plan.experiments[spec.id].servers["old"].settings["lr"] for spec in plan.trials]
     assert lrs == [0.1, 0.2]
 
 

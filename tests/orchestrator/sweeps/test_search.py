@@ -7,10 +7,15 @@ from ray.tune.experiment import Trial
 
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
-from muxrl.orchestrator.sweeps.search import TableSearch
-from muxrl.orchestrator.sweeps.suggestions import ROLES_KEY, Suggestions, domain, make_optuna
-from muxrl.orchestrator.sweeps.trial import METRIC, spec_of
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
+from muxrl.orchestrator.sweeps.directory import TrialRecord
+from muxrl.orchestrator.sweeps.search import (
+    ROLES_KEY,
+    Suggestions,
+    TableSearch,
+    domain,
+    make_optuna,
+)
+from muxrl.orchestrator.sweeps.trial import METRIC, trial_of
 from muxrl.orchestrator.sweeps.tuner import _reporter
 
 SWEEP = """
@@ -60,11 +65,11 @@ class Script:
 
 def test_a_table_is_handed_out_once_in_its_order(plan, folder):
     rows = plan().trials
-    search = TableSearch(rows, folder, METRIC, "max")
+    search = TableSearch(rows, folder, "max")
     configs = [search.suggest(f"t{i}") for i in range(len(rows))]
-    assert [spec_of(config) for config in configs] == rows
+    assert [trial_of(config) for config in configs] == rows
     assert [config["run_dir"] for config in configs] == [
-        str(folder.runs / spec.trial_id) for spec in rows
+        str(folder.runs / spec.id) for spec in rows
     ]
     assert search.suggest("one more") == "FINISHED"
 
@@ -80,10 +85,10 @@ class Unstored(Trial):
 
 def test_tune_shows_a_best_trial_that_has_no_use_for_a_parameter(plan, folder, capsys):
     made = plan()
-    search = TableSearch(made.trials, folder, METRIC, "max", columns=[LR])
+    search = TableSearch(made.trials, folder, "max", columns=[LR])
     trials = []
     for spec in made.trials:
-        trial = Unstored("x", config=search.suggest(spec.trial_id), stub=True)
+        trial = Unstored("x", config=search.suggest(spec.id), stub=True)
         result = {METRIC: 2.0 if spec.roles == {"all": "random"} else 1.0, "config": trial.config}
         trial.update_last_result(result)
         trials.append(trial)
@@ -101,7 +106,7 @@ def suggestions(monkeypatch, plan, points, earlier=()):
     script = Script(points)
     rows = []
     more = Suggestions(
-        made, METRIC, list(earlier), script.make, rows.extend, lambda *refused: rows.append(refused)
+        made, list(earlier), script.make, rows.extend, lambda *refused: rows.append(refused)
     )
     return made, script, rows, more
 
@@ -109,10 +114,10 @@ def suggestions(monkeypatch, plan, points, earlier=()):
 def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch, plan, folder):
     points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0, LR: 0.02}, {ROLES_KEY: 1, LR: 0.01}]
     _, script, rows, more = suggestions(monkeypatch, plan, points)
-    search = TableSearch([], folder, METRIC, "max", more)
+    search = TableSearch([], folder, "max", more)
     configs = [search.suggest(f"t{i}") for i in range(6)]
     assert search.suggest("t6") == "FINISHED"
-    assert [spec_of(config) for config in configs] == rows
+    assert [trial_of(config) for config in configs] == rows
     assert [spec.seed for spec in rows] == [0, 1] * 3
     assert [spec.roles["all"] for spec in rows] == ["ppo"] * 2 + ["random"] * 2 + ["ppo"] * 2
     # What an assignment has no use for is no parameter of its trials.
@@ -138,12 +143,12 @@ def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
         raise ConfigError(["simulation: no such size"])
 
     made.assignment = refuse_the_first
-    search = TableSearch([], folder, METRIC, "max", more)
-    assert spec_of(search.suggest("t0")).roles == {"all": "random"}
+    search = TableSearch([], folder, "max", more)
+    assert trial_of(search.suggest("t0")).roles == {"all": "random"}
     (refused, cause), *others = rows
     assert cause == "simulation: no such size"
-    assert [spec.trial_id for spec in refused] == ["0-refused-s0", "1-refused-s1"]
-    assert [spec.trial_id[0] for spec in others] == ["2", "3"]
+    assert [spec.id for spec in refused] == ["0-refused-s0", "1-refused-s1"]
+    assert [spec.id[0] for spec in others] == ["2", "3"]
     assert script.heard == [("suggestion-0", None, True)]
 
 
@@ -160,10 +165,10 @@ def test_a_resumed_search_is_told_what_is_known_and_makes_the_rest(monkeypatch, 
         record(3, "random", {}, 1, "waiting"),
     ]
     _, script, rows, more = suggestions(monkeypatch, plan, [{ROLES_KEY: 0, LR: 0.5}], earlier)
-    _, metric, mode, known = script.made_with
-    assert (metric, mode) == (METRIC, "max")
+    _, mode, known = script.made_with
+    assert mode == "max"
     assert known == [({LR: 0.02, ROLES_KEY: 1}, 1.5)]
-    assert [spec.trial_id.partition("-")[0] for spec in more.next()] == ["4", "5"]
+    assert [spec.id.partition("-")[0] for spec in more.next()] == ["4", "5"]
     assert more.next() == []
     assert len(rows) == 2
 
@@ -173,7 +178,7 @@ def test_optuna_itself_finds_what_is_better(monkeypatch, plan):
     made = plan("searcher=optuna")
     space = {LR: domain(made.config.parameters[LR])}
     best = math.log(0.004)
-    search = make_optuna(space, METRIC, "max", [({LR: 0.05}, best - math.log(0.05))], seed=3)
+    search = make_optuna(space, "max", [({LR: 0.05}, best - math.log(0.05))], seed=3)
     found = []
     for i in range(40):
         found.append(abs(math.log(search.suggest(f"t{i}")[LR]) - best))

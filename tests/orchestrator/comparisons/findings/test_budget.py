@@ -7,9 +7,8 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
 
 from muxrl.orchestrator.comparisons.compare import compare_runs
-from muxrl.orchestrator.comparisons.findings.budget import find_budget
-from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
-from muxrl.orchestrator.comparisons.output.marl_eval import marl_eval
+from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
+from muxrl.orchestrator.comparisons.output.files import marl_eval
 from muxrl.orchestrator.errors import CannotCompare
 
 QMIX_PPO = "qmix hunters | ppo prey"

@@ -17,11 +17,13 @@ from tests.orchestrator.comparisons.compared_runs import (
 
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons.findings.compared_runs import read_compared_runs
-from muxrl.orchestrator.comparisons.findings.contestants import find_contestants
-from muxrl.orchestrator.comparisons.findings.roles import find_roles, find_subjects
+from muxrl.orchestrator.comparisons.findings.contestants import (
+    find_contestants,
+    find_roles,
+    find_subjects,
+)
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.orchestrator.sweeps.trial_record import TrialRecord
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 
 def test_runs_are_grouped_by_who_plays_what(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
-from muxrl.orchestrator.comparisons.compare import compare_runs
-from muxrl.orchestrator.comparisons.comparison import Comparison
+from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 
 QMIX_PPO = "qmix hunters | ppo prey"
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from muxrl.orchestrator.reports.number_text import number, signed_interval
+from muxrl.orchestrator.reports.plain_table import number, signed_interval
 from muxrl.orchestrator.reports.statistics import Estimate
 
 

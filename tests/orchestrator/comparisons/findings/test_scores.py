@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.comparisons.findings.curves import Curve, band
+from muxrl.orchestrator.comparisons.findings.scores import Curve, band
 
 
 def curve(*points: tuple[float, float]) -> Curve:
