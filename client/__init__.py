@@ -8,20 +8,23 @@ from muxrl.client.errors import (
     AssignmentError,
     ClientError,
     EpisodeAborted,
+    EpisodeLost,
     EpisodeMisuse,
     RefusedByServer,
+    ServerLost,
     ServerUnavailable,
 )
-from muxrl.client.multiplexer import MultiplexingClient
-from muxrl.client.policy_client import PolicyClient
+from muxrl.client.multiplexer import MultiplexingClient, PolicyClient
 
 __all__ = [
     "AssignmentError",
     "ClientError",
     "EpisodeAborted",
+    "EpisodeLost",
     "EpisodeMisuse",
     "MultiplexingClient",
     "PolicyClient",
     "RefusedByServer",
+    "ServerLost",
     "ServerUnavailable",
 ]

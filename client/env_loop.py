@@ -7,18 +7,21 @@ episode of `n` steps costs `n` round trips; `k` simulations cost no more than on
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import Any, Literal
 
 from muxrl.client.adapters.simulation import Simulation, StepResult
-from muxrl.client.errors import ClientError
+from muxrl.client.errors import ClientError, EpisodeLost, ServerLost
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient, Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 """How often a loop that is held asks whether it is to stop."""
@@ -65,6 +68,10 @@ class EnvLoop:
         should_explore: None: in mode "train" only; a dict: by server id.
         seeds: what to reset with, one for each episode; the loop ends with them. None: the
             simulations choose.
+        on_lost: what happens when a server is lost, or does not know an episode any more: "raise",
+            or "restart": the episodes that it concerns are closed as truncated on the other
+            servers, and begin again with the same seeds. A server that is lost a second time
+            before it has answered anything is an error in any case.
 
     Raises:
         AssignmentError: an agent of a simulation belongs to no server.
@@ -78,11 +85,16 @@ class EnvLoop:
         mode: Mode = "train",
         should_explore: bool | Mapping[str, bool] | None = None,
         seeds: Iterator[int | None] | None = None,
+        on_lost: Literal["raise", "restart"] = "raise",
     ) -> None:
         for simulation in simulations:
             client.check_agents(simulation.possible_agents)
         self.num_env_steps = 0
         self.num_episodes = 0
+        self.num_lost_episodes = 0
+        """Episodes that were not ended on every server, because one was lost."""
+        self._on_lost = on_lost
+        self._is_server_lost = False
         self._client = client
         self._mode: Mode = mode
         self._should_explore = should_explore
@@ -120,8 +132,7 @@ class EnvLoop:
             for slot in self._slots:
                 self._begin(slot, outbox)
             while outbox.items or any(slot.is_due for slot in self._slots):
-                for failure in self._client.exchange(outbox).values():
-                    raise failure
+                lost = self._exchange(outbox)
                 if self._is_holding:
                     self._rest_if_due(should_stop)
                 if should_stop():
@@ -129,7 +140,10 @@ class EnvLoop:
                 outbox = Outbox()
                 for slot in self._slots:
                     if slot.episode is not None:
-                        self._advance(slot, slot.episode, outbox, on_episode)
+                        if slot.episode.episode_id in lost:
+                            self._restart(slot, outbox)
+                        else:
+                            self._advance(slot, slot.episode, outbox, on_episode)
                     elif slot.is_due and not self._is_holding:
                         self._begin(slot, outbox)
         except SimulationFailed:
@@ -177,12 +191,42 @@ class EnvLoop:
 
     # --- one simulation -----------------------------------------------------------------
 
+    def _exchange(self, outbox: Outbox) -> Set[str]:
+        """Exchanges an outbox; returns the ids of episodes that a server lost.
+
+        Raises:
+            ClientError: an item was refused, or a loss is an error; see `on_lost`.
+        """
+        lost: Set[str]
+        try:
+            failures = self._client.exchange(outbox)
+        except ServerLost as error:
+            if self._on_lost == "raise" or self._is_server_lost:
+                raise
+            self._is_server_lost = True
+            lost = {e.episode_id for owners in outbox.owners.values() for e in owners}
+            logger.warning("%d episodes are closed: %s", len(lost), error)
+        else:
+            self._is_server_lost = False
+            for failure in failures.values():
+                if self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
+                    raise failure
+                logger.warning("an episode begins again: %s", failure)
+            lost = failures.keys()
+        self.num_lost_episodes += len(lost)
+        return lost
+
     def _begin(self, slot: _Slot, outbox: Outbox) -> None:
         slot.episode, slot.is_due = None, False
         try:
             slot.seed = next(self._seeds)
         except StopIteration:
             return
+        self._restart(slot, outbox)
+
+    def _restart(self, slot: _Slot, outbox: Outbox) -> None:
+        """Begins an episode with the slot's seed."""
+        slot.episode = None
         observations, _ = self._guarded("reset", slot.simulation.reset, slot.seed)
         slot.episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
         slot.observations, slot.returns, slot.num_steps = observations, {}, 0
@@ -256,7 +300,7 @@ class EnvLoop:
             self._client.exchange(ends)
 
     def _close_open_episodes(self) -> None:
+        episodes = [s.episode for s in self._slots if s.episode is not None and s.episode.is_open]
+        self._client.abort_episode([e.episode_id for e in episodes], "the simulation stopped")
         for slot in self._slots:
-            if slot.episode is not None and slot.episode.is_open:
-                self._client.abort_episode(slot.episode.episode_id, "the simulation stopped")
             slot.episode = None

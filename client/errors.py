@@ -6,8 +6,10 @@
     ├── AssignmentError      fix the code: an agent has no server, or two; an unknown server
     ├── EpisodeMisuse        fix the code: a verb out of order, an unknown or finished episode
     ├── EpisodeAborted       start a new episode: this one is closed on every server
+    │   ├── EpisodeLost      the same, nothing else: a server does not know it (any more)
     │   └── RefusedByServer  the same, and fix the code: the server says what was wrong
-    └── ServerUnavailable    give up or wait: a server cannot be reached any more
+    └── ServerUnavailable    give up: the server lets nobody in, or does not answer
+        └── ServerLost       start a new episode, which waits for the server to return
 """
 
 from __future__ import annotations
@@ -46,6 +48,13 @@ class EpisodeAborted(ClientError):
         self.server_id = server_id
 
 
+class EpisodeLost(EpisodeAborted):
+    """A server does not know the episode: it was started again since, or the episode expired.
+
+    Another episode may be started at once.
+    """
+
+
 class RefusedByServer(EpisodeAborted):
     """A server refused an item of this episode.
 
@@ -75,7 +84,7 @@ class RefusedByServer(EpisodeAborted):
 
 
 class ServerUnavailable(ClientError):
-    """A server does not answer.
+    """A server does not let this client in, or does not answer.
 
     Args:
         message: which server, where, and what was tried.
@@ -85,6 +94,14 @@ class ServerUnavailable(ClientError):
     def __init__(self, message: str, *, server_id: str) -> None:
         super().__init__(message)
         self.server_id = server_id
+
+
+class ServerLost(ServerUnavailable):
+    """A server was lost for longer than the client's patience.
+
+    The episodes of the message that it did not answer are closed on the other servers. The next
+    `start_episode` waits for it again.
+    """
 
 
 def _restore(kind: type[ClientError], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:

@@ -6,6 +6,8 @@ actions again, and go with that message.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +21,13 @@ from muxrl.protocol.messages import (
     Ended,
     EndEpisode,
     Mode,
+    ServerSpec,
     StartEpisode,
     Step,
 )
+
+_TOLD_PER_TIMEOUT = 3
+"""How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
 
 Items = dict[str, list[AnyItem]]
 """Items for each server, by server id."""
@@ -30,12 +36,13 @@ Items = dict[str, list[AnyItem]]
 class ServerSide:
     """The episode on one server, and what that server is to be told next."""
 
-    __slots__ = ("agents", "final_observations", "machine", "returns", "rewards", "terminations",
+    __slots__ = ("final_observations", "machine", "returns", "rewards", "terminations", "told_at",
                  "truncations")  # fmt: skip
 
     def __init__(self, episode_id: str) -> None:
         self.machine = EpisodeStateMachine(episode_id)
-        self.agents: tuple[str, ...] = ()
+        self.told_at = 0.0
+        """When the server was last told of the episode (monotonic)."""
         self.returns: dict[str, float] = {}
         self.rewards: dict[str, float] = {}
         self.terminations: dict[str, bool] = {}
@@ -54,7 +61,7 @@ class JointEpisode:
     Args:
         episode_id: the same on every server.
         server_of: agent id to server id.
-        server_ids: the servers that take part.
+        specs: of the servers that take part, by server id.
         wanting_state: those of them that are sent the global state.
         mode: "train" or "eval".
         should_explore: None: in mode "train" only; a dict: by server id.
@@ -64,7 +71,7 @@ class JointEpisode:
         self,
         episode_id: str,
         server_of: Mapping[str, str],
-        server_ids: tuple[str, ...],
+        specs: Mapping[str, ServerSpec],
         wanting_state: frozenset[str],
         mode: Mode,
         should_explore: bool | Mapping[str, bool] | None,
@@ -77,7 +84,11 @@ class JointEpisode:
         self._wanting_state = wanting_state
         self._mode: Mode = mode
         self._should_explore = should_explore
-        self._sides = {server_id: ServerSide(episode_id) for server_id in server_ids}
+        self._sides = {server_id: ServerSide(episode_id) for server_id in specs}
+        self._longest_silence_s = {
+            server_id: spec.episode_timeout_s / _TOLD_PER_TIMEOUT or math.inf
+            for server_id, spec in specs.items()
+        }
         self._actions: dict[str, Any] = {}
 
     @property
@@ -94,19 +105,19 @@ class JointEpisode:
     def start(self) -> Items:
         """Returns a start for every server."""
         self.is_open = True
+        now = time.monotonic()
         for side in self._sides.values():
             side.machine.handle(EpisodeEvent.START)
+            side.told_at = now
+        return {server_id: [self._start_of(server_id)] for server_id in self._sides}
+
+    def _start_of(self, server_id: str) -> StartEpisode:
         explore = self._should_explore
-        return {
-            server_id: [
-                StartEpisode(
-                    self.episode_id,
-                    self._mode,
-                    explore.get(server_id) if isinstance(explore, Mapping) else explore,
-                )
-            ]
-            for server_id in self._sides
-        }
+        return StartEpisode(
+            self.episode_id,
+            self._mode,
+            explore.get(server_id) if isinstance(explore, Mapping) else explore,
+        )
 
     def step(
         self,
@@ -116,6 +127,9 @@ class JointEpisode:
         logged_log_probs: Mapping[str, float] | None = None,
     ) -> Items:
         """Returns one step for every server that has an acting agent.
+
+        A server that had none for long is told its last item once more, which changes nothing but
+        that the episode does not expire there.
 
         Raises:
             AssignmentError: an agent belongs to no server.
@@ -128,8 +142,10 @@ class JointEpisode:
                 raise self._unassigned(agent_id)
             split.setdefault(server_id, {})[agent_id] = observation
         items: Items = {}
+        now = time.monotonic()
         for server_id, mine in split.items():
             side = self._sides[server_id]
+            side.told_at = now
             item = Step(
                 self.episode_id,
                 side.machine.t,
@@ -149,9 +165,21 @@ class JointEpisode:
             side.machine.handle(EpisodeEvent.OBSERVE)
             side.clear()
             items[server_id] = [item]
+        if len(split) < len(self._sides):
+            self._keep_alive(now, items)
         self._actions = {}
         self.num_steps += 1
         return items
+
+    def _keep_alive(self, now: float, items: Items) -> None:
+        """Adds a repeat of the last item for servers that were told nothing for too long."""
+        for server_id, side in self._sides.items():
+            if now - side.told_at > self._longest_silence_s[server_id]:
+                side.told_at = now
+                t = side.machine.t
+                items[server_id] = [
+                    Step(self.episode_id, t - 1, {}) if t else self._start_of(server_id)
+                ]
 
     def log(
         self,
@@ -219,6 +247,8 @@ class JointEpisode:
         """Takes in a reply that is not a refusal."""
         side = self._sides[server_id]
         if isinstance(reply, Actions):
+            if side.machine.state is EpisodeState.AWAITING_OBSERVATION:
+                return  # the answer to a repeat
             side.machine.handle(EpisodeEvent.ACT)
             self._actions |= reply.actions
         elif isinstance(reply, Ended):

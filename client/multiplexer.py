@@ -1,24 +1,26 @@
-"""One client for many policy servers: asks all of them at once and merges their answers."""
+"""One client for many policy servers, or one: asks all at once and merges their answers."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from muxrl.client.errors import (
     AssignmentError,
     ClientError,
     EpisodeAborted,
+    EpisodeLost,
     EpisodeMisuse,
     RefusedByServer,
     ServerUnavailable,
 )
 from muxrl.client.http import HttpTransport
 from muxrl.client.joint_episode import Items, JointEpisode
-from muxrl.client.transport import AnyItem, Transport
+from muxrl.client.transport import PATIENCE_S, UPDATE_TIMEOUT_S, AnyItem, Transport
 from muxrl.client.websocket import WebSocketTransport
+from muxrl.protocol.errors import EpisodeGone
 from muxrl.protocol.messages import Mode, Refused, ServerSpec
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,11 @@ _TRANSPORTS: dict[str, Callable[..., Transport]] = {
     "websocket": WebSocketTransport,
     "http": HttpTransport,
 }
+
+_LOST_CODES = (404, EpisodeGone.code)
+_ABORT_PATIENCE_S = 5.0
+"""Servers are waited for no longer than this, all together, to close an episode early: what they
+do not hear of expires there by itself."""
 
 
 class Outbox:
@@ -52,12 +59,15 @@ class MultiplexingClient:
         servers: addresses ("host:port" or "http://host:port"), or ready transports; the keys of
             a dict must be the servers' own ids.
         token: bearer token of all servers, "" for none.
-        timeout_s: longest wait for one answer; a server may hold it back while it learns.
+        patience_s: how long a server may be lost (it refuses connections, they are cut, or it is
+            silent) until a method raises `ServerLost`. Until then the same is sent again, and
+            nothing is recorded twice.
+        update_timeout_s: longest wait for an answer that a server holds back while it learns.
         transport: "websocket" (msgpack) or "http" (JSON).
 
     Raises:
         AssignmentError: two servers have the same agent, or a key is not the server's own id.
-        ServerUnavailable: one cannot be reached.
+        ServerUnavailable: one lets nobody in, or cannot be reached for `patience_s`.
     """
 
     def __init__(
@@ -65,7 +75,8 @@ class MultiplexingClient:
         servers: Mapping[str, str | Transport] | Sequence[str | Transport],
         *,
         token: str = "",
-        timeout_s: float = 120.0,
+        patience_s: float = PATIENCE_S,
+        update_timeout_s: float = UPDATE_TIMEOUT_S,
         transport: Literal["websocket", "http"] = "websocket",
     ) -> None:
         make = _TRANSPORTS[transport]
@@ -77,7 +88,12 @@ class MultiplexingClient:
         try:
             for name, server in named:
                 if isinstance(server, str):
-                    server = make(server, token=token, timeout_s=timeout_s)
+                    server = make(
+                        server,
+                        token=token,
+                        patience_s=patience_s,
+                        update_timeout_s=update_timeout_s,
+                    )
                 self._join(name, server)
         except ClientError:
             self.close()
@@ -87,6 +103,8 @@ class MultiplexingClient:
             server_id for server_id, spec in self.specs.items() if spec.state_size is not None
         )
         self._episodes: dict[str, JointEpisode] = {}
+        self._owed: dict[str, list[AnyItem]] = {}
+        """Aborts for servers that were lost, until they are spoken to again."""
         self.num_mismatches = 0
         """Episodes whose steps or returns a server counted differently from this client."""
 
@@ -114,7 +132,7 @@ class MultiplexingClient:
         *,
         should_explore: bool | None = None,
     ) -> str:
-        """Opens an episode on every server, or on none.
+        """Opens an episode on every server, or on none; waits for a server that is lost.
 
         Args:
             episode_id: unique; None makes one.
@@ -126,7 +144,8 @@ class MultiplexingClient:
 
         Raises:
             RefusedByServer: a server refused; the episode is closed on the others.
-            ServerUnavailable: a server does not answer.
+            ServerLost: a server did not return within the client's patience.
+            ServerUnavailable: a server does not let this client in.
         """
         mode: Mode = "train" if training_enabled else "eval"
         episode = self.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
@@ -149,7 +168,12 @@ class MultiplexingClient:
 
         Raises:
             RefusedByServer: a server refused; the episode is closed on all.
-            ServerUnavailable: a server does not answer; the episode is closed on the others.
+            EpisodeLost: a server does not know the episode (any more): it was started again, say;
+                the episode is closed on all, and another one may be started.
+            ServerLost: a server is lost for longer than the client's patience; the episode is
+                closed on the others, and `start_episode` waits for the server again.
+            ServerUnavailable: a server does not let this client in, or its update takes longer
+                than `update_timeout_s`; the episode is closed on the others.
             EpisodeMisuse: the episode is unknown or over.
             AssignmentError: an agent belongs to no server.
         """
@@ -251,16 +275,23 @@ class MultiplexingClient:
         episode = self._find(episode_id)
         self._tell(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
 
-    def abort_episode(self, episode_id: str, reason: str = "") -> None:
-        """Closes an episode early everywhere; servers keep it as truncated at its last step."""
-        episode = self._find(episode_id)
-        self._abort(episode, reason, without=None)
+    def abort_episode(self, episode_id: str | Sequence[str], reason: str = "") -> None:
+        """Closes an episode, or several, early everywhere; servers keep them as truncated."""
+        ids = [episode_id] if isinstance(episode_id, str) else episode_id
+        self._abort([self._find(one) for one in ids], reason)
+
+    def give_up(self) -> None:
+        """Ends the client's patience, from any thread.
+
+        Whoever waits for a lost server in a method of this client gets `ServerLost` within seconds.
+        """
+        for transport in self._transports.values():
+            transport.give_up()
 
     def close(self) -> None:
         """Closes open episodes, and the connections."""
-        for episode in list(getattr(self, "_episodes", {}).values()):
-            if episode.is_open:
-                self._abort(episode, "the client closed", without=None)
+        episodes = getattr(self, "_episodes", {}).values()  # none if the constructor raised
+        self._abort([episode for episode in episodes if episode.is_open], "the client closed")
         for transport in self._transports.values():
             transport.close()
 
@@ -300,7 +331,7 @@ class MultiplexingClient:
         episode = JointEpisode(
             episode_id,
             self._server_of,
-            tuple(self._transports),
+            self.specs,
             self._wanting_state,
             mode,
             should_explore,
@@ -312,41 +343,40 @@ class MultiplexingClient:
         """Sends every server its frame, then takes in all answers.
 
         Returns:
-            The episodes that a server refused, by id; they are closed on all servers.
+            The episodes that a server refused or lost, by id; they are closed on all servers.
 
         Raises:
             ServerUnavailable: a server does not answer; all episodes of the outbox are closed on
                 the others.
         """
-        sent: list[str] = []
-        lost: ServerUnavailable | None = None
+        lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
             try:
                 self._transports[server_id].send(items)
-                sent.append(server_id)
             except ServerUnavailable as error:
-                lost = error
+                lost[server_id] = error
         failures: dict[str, EpisodeAborted] = {}
-        for server_id in sent:
+        for server_id in outbox.items:
+            if server_id in lost:
+                continue
             try:
                 replies = self._transports[server_id].receive()
                 self._hear(server_id, outbox, replies, failures)
             except ServerUnavailable as error:
-                lost = error
-        if lost is not None:
-            for owners in outbox.owners.values():
-                for episode in owners:
-                    if episode.is_open:
-                        self._abort(episode, f"lost server {lost.server_id}", lost.server_id)
-                    self._episodes.pop(episode.episode_id, None)
-            raise lost
-        for episode_id, failure in failures.items():
-            episode = self._episodes.pop(episode_id)
-            self._abort(episode, str(failure), without=None)
+                lost[server_id] = error
+        if lost:
+            told = {e.episode_id: e for owners in outbox.owners.values() for e in owners}
+            self._abort(list(told.values()), f"lost server {', '.join(lost)}", without=lost)
+            raise next(iter(lost.values()))
+        if failures:
+            reason = "; ".join(str(failure) for failure in failures.values())
+            self._abort([self._episodes[episode_id] for episode_id in failures], reason)
         for owners in outbox.owners.values():
             for episode in owners:
                 if not episode.is_open:
                     self._forget(episode)
+        for server_id in self._owed.keys() & outbox.items.keys():
+            self._send_aborts({server_id: self._owed.pop(server_id)})
         return failures
 
     def _hear(
@@ -366,18 +396,7 @@ class MultiplexingClient:
             )
         for episode, reply in zip(owners, replies, strict=True):
             if isinstance(reply, Refused):
-                failures.setdefault(
-                    episode.episode_id,
-                    RefusedByServer(
-                        reply.message,
-                        episode_id=episode.episode_id,
-                        server_id=server_id,
-                        code=reply.code,
-                        agent_id=reply.agent_id,
-                        expected=reply.expected,
-                        got=reply.got,
-                    ),
-                )
+                failures.setdefault(episode.episode_id, _failure(server_id, episode, reply))
             else:
                 episode.hear(server_id, reply)
 
@@ -396,17 +415,33 @@ class MultiplexingClient:
         for failure in self.exchange(outbox).values():
             raise failure
 
-    def _abort(self, episode: JointEpisode, reason: str, without: str | None) -> None:
-        """Closes an episode on all servers that can still be reached."""
-        self._episodes.pop(episode.episode_id, None)
-        for server_id, items in episode.abort(reason[:500]).items():
-            if server_id == without:
-                continue
-            try:
-                self._transports[server_id].send(items)
-                self._transports[server_id].receive()
-            except ServerUnavailable as error:
-                logger.warning("episode %s could not be aborted: %s", episode.episode_id, error)
+    def _abort(
+        self, episodes: Sequence[JointEpisode], reason: str, without: Collection[str] = ()
+    ) -> None:
+        """Closes episodes on all servers; on those that are lost when they are spoken to again."""
+        aborts: dict[str, list[AnyItem]] = {}
+        for episode in episodes:
+            self._episodes.pop(episode.episode_id, None)
+            for server_id, items in episode.abort(reason[:500]).items():
+                whose = self._owed if server_id in without else aborts
+                whose.setdefault(server_id, []).extend(items)
+        self._send_aborts(aborts)
+
+    def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:
+        """Sends one message a server, all before any answer is awaited; raises nothing."""
+        calls: tuple[Callable[[str], object], ...] = (
+            lambda server_id: self._transports[server_id].send(aborts[server_id]),
+            lambda server_id: self._transports[server_id].receive(_ABORT_PATIENCE_S),
+        )
+        reached = list(aborts)
+        for call in calls:
+            for server_id in list(reached):
+                try:
+                    call(server_id)
+                except ServerUnavailable as error:
+                    reached.remove(server_id)
+                    self._owed.setdefault(server_id, []).extend(aborts[server_id])
+                    logger.warning("episodes could not be aborted: %s", error)
 
     def _find(self, episode_id: str) -> JointEpisode:
         episode = self._episodes.get(episode_id)
@@ -416,6 +451,52 @@ class MultiplexingClient:
                 "has ended or was aborted"
             )
         return episode
+
+
+class PolicyClient(MultiplexingClient):
+    """The client of one server.
+
+    Args:
+        server: "host:port", "http://host:port", or a ready transport.
+        token, patience_s, update_timeout_s, transport: see `MultiplexingClient`.
+    """
+
+    def __init__(
+        self,
+        server: str | Transport,
+        *,
+        token: str = "",
+        patience_s: float = PATIENCE_S,
+        update_timeout_s: float = UPDATE_TIMEOUT_S,
+        transport: Literal["websocket", "http"] = "websocket",
+    ) -> None:
+        super().__init__(
+            [server],
+            token=token,
+            patience_s=patience_s,
+            update_timeout_s=update_timeout_s,
+            transport=transport,
+        )
+
+
+def _failure(server_id: str, episode: JointEpisode, reply: Refused) -> EpisodeAborted:
+    """Returns the error for an item of an episode that a server refused."""
+    if reply.code in _LOST_CODES:
+        return EpisodeLost(
+            f"{reply.message}; the episode is closed on every server, and start_episode() may be "
+            "called again",
+            episode_id=episode.episode_id,
+            server_id=server_id,
+        )
+    return RefusedByServer(
+        reply.message,
+        episode_id=episode.episode_id,
+        server_id=server_id,
+        code=reply.code,
+        agent_id=reply.agent_id,
+        expected=reply.expected,
+        got=reply.got,
+    )
 
 
 def _server_of(specs: Mapping[str, ServerSpec]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from muxrl.client.transport import AnyItem
+from muxrl.client.transport import AnyItem, Transport
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import (
     Aborted,
@@ -26,7 +26,7 @@ from muxrl.protocol.spaces import Space
 from muxrl.protocol.values import sample_action
 
 
-class RandomTransport:
+class RandomTransport(Transport):
     """Acts at random in place of the server that `spec` describes.
 
     Action masks in observations (key ``action_mask``) are respected.
@@ -59,11 +59,8 @@ class RandomTransport:
     def send(self, items: Sequence[AnyItem]) -> None:
         self._replies = [self._answer(item) for item in items]
 
-    def receive(self) -> list[AnyReply]:
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         return self._replies
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
     def _answer(self, item: AnyItem) -> AnyReply:
         if isinstance(item, StartEpisode):

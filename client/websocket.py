@@ -8,38 +8,42 @@ as much as the round trip itself.
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+import msgspec
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from muxrl.client.errors import ServerUnavailable
-from muxrl.client.http import HttpTransport, story_of
-from muxrl.client.transport import AnyItem, base_url
-from muxrl.protocol.codec import decode_batch_reply, encode
-from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
-from muxrl.protocol.messages import AnyReply, Batch, Refused, ServerSpec
+from muxrl.client.transport import Broken, NetworkTransport, reason
+from muxrl.protocol.codec import encode
 
-_OPEN_TIMEOUT_S = 5.0
 _READ_BYTES = 1 << 16
-
-
-class _Broken(Exception):
-    """The connection is gone."""
+_DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
+_SLOWEST_BYTES_PER_S = 1_000_000
+"""Of a link: time to send a long message comes on top of the time to be silent."""
 
 
 class _Connection:
-    """One open WebSocket over a blocking socket."""
+    """One open WebSocket over a blocking socket.
 
-    def __init__(self, url: str, headers: dict[str, str]) -> None:
+    Raises:
+        Broken: it cannot be opened.
+        InvalidStatus: the server refused it.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], timeout_s: float) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        self._socket = socket.create_connection((parts.hostname, parts.port), _OPEN_TIMEOUT_S)
+        try:
+            self._socket = socket.create_connection((parts.hostname, parts.port), timeout_s)
+        except OSError as error:
+            raise Broken(f"no connection: {reason(error)}") from None
+        self._timeout_s = timeout_s
+        self._parts: list[bytes] = []
+        self._is_text = False
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._protocol = ClientProtocol(parse_uri(url), max_size=None)
         try:
@@ -51,14 +55,20 @@ class _Connection:
                 self._read()
             if self._protocol.handshake_exc is not None:
                 raise self._protocol.handshake_exc
-        except BaseException:
+        except BaseException as error:
             self._socket.close()
+            if isinstance(error, TimeoutError):
+                raise Broken("it takes connections and does not answer: it hangs") from None
+            if isinstance(error, InvalidHandshake) and not isinstance(error, InvalidStatus):
+                raise Broken(f"no connection: {error}") from None
             raise
         self._protocol.events_received()  # discards the response to the handshake
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, timeout_s: float) -> None:
         if self._protocol.state is not State.OPEN:
-            raise _Broken("it is closing")
+            raise Broken("it is closing")
+        if len(data) > _SLOWEST_BYTES_PER_S:
+            self._set_timeout(timeout_s + len(data) // _SLOWEST_BYTES_PER_S)
         self._protocol.send_binary(data)
         self._flush()
 
@@ -66,26 +76,24 @@ class _Connection:
         """Returns the next message.
 
         Raises:
-            TimeoutError: none came.
-            _Broken: the connection is gone.
+            TimeoutError: nothing came for so long.
+            Broken: the connection is gone.
         """
-        deadline = time.monotonic() + timeout_s
-        self._socket.settimeout(timeout_s)
-        parts: list[bytes] = []
-        is_text = False
+        if timeout_s != self._timeout_s:
+            self._set_timeout(timeout_s)
         while True:
             for event in self._protocol.events_received():
                 if not isinstance(event, Frame) or event.opcode not in _DATA:
                     continue
-                is_text = is_text or event.opcode is Opcode.TEXT
-                parts.append(bytes(event.data))
+                if event.opcode is Opcode.BINARY and event.fin:
+                    return bytes(event.data)
+                if event.opcode is not Opcode.CONT:
+                    self._is_text = event.opcode is Opcode.TEXT
+                self._parts.append(bytes(event.data))
                 if event.fin:
+                    parts, self._parts = self._parts, []
                     message = parts[0] if len(parts) == 1 else b"".join(parts)
-                    return message.decode() if is_text else message
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            self._socket.settimeout(remaining)
+                    return message.decode() if self._is_text else message
             self._read()
 
     def close(self) -> None:
@@ -94,9 +102,13 @@ class _Connection:
             if self._protocol.state is State.OPEN:
                 self._protocol.send_close()
                 self._flush()
-        except _Broken:
+        except Broken:
             pass
         self._socket.close()
+
+    def _set_timeout(self, timeout_s: float) -> None:
+        self._socket.settimeout(timeout_s)  # a system call
+        self._timeout_s = timeout_s
 
     def _read(self) -> None:
         try:
@@ -104,7 +116,7 @@ class _Connection:
         except TimeoutError:
             raise
         except OSError as error:
-            raise _Broken(str(error)) from None
+            raise Broken(f"the connection broke: {error}") from None
         if data:
             self._protocol.receive_data(data)
         else:
@@ -112,7 +124,7 @@ class _Connection:
         self._flush()  # answers to pings and closes
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
             said = self._protocol.close_rcvd
-            raise _Broken(f"the server closed it{f', saying {said}' if said else ''}")
+            raise Broken(f"the server closed the connection{f', saying {said}' if said else ''}")
 
     def _flush(self) -> None:
         try:
@@ -120,136 +132,34 @@ class _Connection:
                 if data:
                     self._socket.sendall(data)
         except OSError as error:
-            raise _Broken(str(error)) from None
+            raise Broken(f"the connection broke: {reason(error)}") from None
 
 
-_DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
+class WebSocketTransport(NetworkTransport):
+    """A `Transport` over one WebSocket; arguments as of `NetworkTransport`."""
 
+    _connection: _Connection | None = None
 
-class WebSocketTransport:
-    """A `Transport` over one WebSocket, reopened once if it breaks.
+    def _encode(self, message: msgspec.Struct) -> bytes:
+        return encode(message)
 
-    Args:
-        address: "host:port" or "http://host:port".
-        token: bearer token, "" for none.
-        timeout_s: longest wait for an answer; a server may hold it back while it learns.
-    """
-
-    def __init__(self, address: str, *, token: str = "", timeout_s: float = 120.0) -> None:
-        self._http = HttpTransport(address, token=token, timeout_s=timeout_s)
-        self._url = base_url(address).replace("http", "ws", 1) + "/v1/ws"
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._timeout_s = timeout_s
-        self._connection: _Connection | None = None
-        self._frame: bytes = b""
-        self._refusals: list[AnyReply] = []
-        self._max_bytes = 0
-        self._server_id = address
-
-    def fetch_spec(self) -> ServerSpec:
-        spec = self._http.fetch_spec()
-        self._server_id = spec.server_id
-        self._max_bytes = spec.max_message_bytes
-        return spec
-
-    def send(self, items: Sequence[AnyItem]) -> None:
-        self._frame = encode(Batch(list(items)))
-        size = len(self._frame)
-        if self._max_bytes and size > self._max_bytes:
-            # The server would close the connection, and its reason could be lost.
-            self._refusals = [self._too_large(item, size) for item in items]
-            return
-        try:
-            self._open().send(self._frame)
-        except _Broken:
-            self._reopen()
-
-    def receive(self) -> list[AnyReply]:
-        if self._refusals:
-            refusals, self._refusals = self._refusals, []
-            return refusals
-        try:
-            answer = self._receive_frame()
-        except _Broken:
-            # Items are idempotent by (episode, t): a repeat gets the old answer.
-            self._reopen()
-            try:
-                answer = self._receive_frame()
-            except _Broken as error:
-                self._drop()
-                raise self._unavailable(f"the connection breaks again and again: {error}") from None
-        try:
-            return decode_batch_reply(answer).replies
-        except MalformedMessage as error:
-            raise self._unavailable(f"its answer cannot be read: {error}") from None
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        self._http.close()
-
-    def _too_large(self, item: AnyItem, size: int) -> Refused:
-        return Refused(
-            item.episode_id,
-            code=MessageTooLarge.code,
-            message=f"a message of {size} bytes is over the limit of server {self._server_id!r}, "
-            f"{self._max_bytes} bytes (limits.max_message_bytes); put fewer simulations "
-            "into one message",
-            expected=f"at most {self._max_bytes} bytes",
-            got=f"{size} bytes",
-        )
-
-    def _receive_frame(self) -> bytes | str:
-        try:
-            return self._open().receive(self._timeout_s)
-        except TimeoutError:
-            # The answer may still come, and must not be taken for that of the next frame.
-            self._drop()
-            raise self._unavailable(
-                f"no answer within {self._timeout_s:g} s; {self._why_silent()}"
-            ) from None
-
-    def _why_silent(self) -> str:
-        try:
-            status = self._http.fetch_status()
-        except ServerUnavailable:
-            return "nor does it answer GET /v1/status: it hangs or is gone"
-        if status.problem:
-            return f"its status is {status.phase}: {status.problem}"
-        if status.is_waiting_for_learner:
-            return (
-                "it holds the simulations while an update runs (while_learning: wait); "
-                "are updates that slow?"
-            )
-        return f"its status is {status.phase}"
-
-    def _open(self) -> _Connection:
+    def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:
+            url = self.url.replace("http", "ws", 1) + "/v1/ws"
             try:
-                self._connection = _Connection(self._url, self._headers)
+                self._connection = _Connection(url, self._headers, timeout_s)
             except InvalidStatus as error:
-                body = error.response.body or b""
-                raise self._unavailable(
-                    f"it answered {error.response.status_code}: {story_of(bytes(body))}"
-                ) from None
-            except (OSError, InvalidHandshake, _Broken) as error:
-                raise self._unavailable(f"no connection: {error}; is it running?") from None
-        return self._connection
+                body = bytes(error.response.body or b"")
+                self._checked(error.response.status_code, body)
+                raise Broken("it opened no WebSocket") from None
+        self._connection.send(frame, timeout_s)
 
-    def _reopen(self) -> None:
-        self._drop()
-        try:
-            self._open().send(self._frame)
-        except _Broken as error:
-            raise self._unavailable(f"the connection breaks again and again: {error}") from None
+    def _await(self, timeout_s: float) -> bytes | str:
+        if self._connection is None:
+            raise Broken("the connection could not be opened")
+        return self._connection.receive(timeout_s)
 
     def _drop(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _unavailable(self, story: str) -> ServerUnavailable:
-        return ServerUnavailable(
-            f"server {self._server_id!r} ({self._http.url}): {story}", server_id=self._server_id
-        )

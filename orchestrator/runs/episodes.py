@@ -29,7 +29,7 @@ def connect(
     replaced: str | None = None,
     seed: int = 0,
     *,
-    timeout_s: float = 120.0,
+    update_timeout_s: float = 600.0,
 ) -> MultiplexingClient:
     """Returns a client of these servers.
 
@@ -37,7 +37,7 @@ def connect(
         servers: by server id.
         replaced: the server whose agents act uniformly at random instead.
         seed: of those actions.
-        timeout_s: longest wait for an answer, which a server may hold back while it learns.
+        update_timeout_s: longest wait for an answer that a server holds back while it learns.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
@@ -45,7 +45,9 @@ def connect(
 
     transports: dict[str, str | Transport] = {}
     for server_id, server in servers.items():
-        transport = WebSocketTransport(server.address, token=server.token, timeout_s=timeout_s)
+        transport = WebSocketTransport(
+            server.address, token=server.token, update_timeout_s=update_timeout_s
+        )
         if server_id == replaced:
             spec = transport.fetch_spec()
             transport.close()

@@ -160,7 +160,7 @@ class SimulationProcess:
             make_simulation(simulation.env, simulation.kwargs)
             for _ in range(simulation.num_envs_per_process)
         ]
-        self._client = connect(servers, timeout_s=update_timeout_s)
+        self._client = connect(servers, update_timeout_s=update_timeout_s)
         settle()
         self._seeds = seeds
         self._loop = EnvLoop(self._simulations, self._client, seeds=seeds)
@@ -212,6 +212,7 @@ class SimulationProcess:
     def stop(self) -> None:
         """Lets `run` return after the current step."""
         self._should_stop.set()
+        self._client.give_up()
 
 
 class EpisodeSeeds(Iterator[int]):
@@ -276,7 +277,7 @@ class EvaluationProcess:
         """
         seeds = range(first_seed, first_seed + num_episodes)
         with connect(
-            self._servers, replaced, first_seed, timeout_s=self._update_timeout_s
+            self._servers, replaced, first_seed, update_timeout_s=self._update_timeout_s
         ) as client:
             episodes = play_episodes(client, self._simulations, seeds, should_explore)
         return returns_by_agent(episodes, self._simulations[0].possible_agents)

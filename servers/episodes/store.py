@@ -163,6 +163,7 @@ class EpisodeStore:
         known = self._open.get(episode_id)
         # A repeat: its answer was lost, perhaps with that of the first step in the same frame.
         if known is not None and known.t <= 1 and known.started_by == item:
+            known.last_seen = now
             return Started(episode_id)
         if known is not None or episode_id in self._tombstones:
             state = "already open" if known is not None else "already over"

@@ -9,7 +9,7 @@ import numpy as np
 
 from muxrl.client.adapters.simulation import StepResult
 from muxrl.client.errors import ServerUnavailable
-from muxrl.client.transport import AnyItem
+from muxrl.client.transport import AnyItem, Transport
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import (
     Aborted,
@@ -39,7 +39,7 @@ def spec(server_id: str, agents: Iterable[str], state_size: int | None = None) -
     )
 
 
-class Server:
+class Server(Transport):
     """A server in the same process: its actions are ``server_id:agent:t``.
 
     Args:
@@ -79,7 +79,7 @@ class Server:
         self.frames.append(list(items))
         self._replies = [self._answer(item) for item in items]
 
-    def receive(self) -> list[AnyReply]:
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
         self._log.append(("receive", self.server_id))
         assert self._replies is not None, "nothing was sent"
         replies, self._replies = self._replies, None

@@ -172,6 +172,28 @@ def test_a_lost_server_ends_the_loop(world: World) -> None:
     assert world.left.open == {}
 
 
+@pytest.mark.parametrize(("tick", "num_resets"), [(1, 7), (3, 6)])
+def test_a_loop_begins_a_lost_episode_again_unless_it_was_over(
+    world: World, tick: int, num_resets: int
+) -> None:
+    """One server forgets one of two episodes: in the middle, or before it hears of the end."""
+    simulations = [CountingSimulation(num_steps=4), CountingSimulation(num_steps=4)]
+    loop = EnvLoop(simulations, world.client, seeds=iter(range(6)), on_lost="restart")
+    ticks = itertools.count()
+
+    def forget() -> bool:
+        if next(ticks) == tick:
+            world.left.open.popitem()
+        return False
+
+    loop.run(world.results.append, forget)
+    assert sorted(r.seed or 0 for r in world.results) == list(range(6)), "each seed once"
+    assert sum(len(simulation.seeds) for simulation in simulations) == num_resets
+    assert loop.num_lost_episodes == 1
+    assert world.left.open == world.right.open == {}
+    assert world.client.num_mismatches == 0
+
+
 def test_an_agent_that_nobody_serves(world: World) -> None:
     with pytest.raises(AssignmentError, match=r"\['x'\]"):
         EnvLoop([CountingSimulation("abx")], world.client)

@@ -11,6 +11,7 @@ from tests.client.scripted_servers import Server, refusing
 
 from muxrl.client import (
     AssignmentError,
+    EpisodeLost,
     EpisodeMisuse,
     MultiplexingClient,
     PolicyClient,
@@ -331,7 +332,10 @@ def test_a_frame_that_is_refused_as_a_whole(
 ) -> None:
     client.start_episode("e")
     client.start_episode("f")
-    left.receive = lambda: (setattr(left, "_replies", None), [Refused("", 400, "not a batch")])[1]  # type: ignore[method-assign]
+    left.receive = lambda patience_s=None: (
+        setattr(left, "_replies", None),
+        [Refused("", 400, "not a batch")],
+    )[1]  # type: ignore[method-assign]
     with pytest.raises(ServerUnavailable, match=r"answered 2 items with 1 replies: not a batch"):
         client.get_action(["e", "f"], {"e": ALL, "f": ALL})
     assert right.open == {}, "the others' answers were taken, and the episodes closed there"
@@ -356,6 +360,49 @@ def test_a_lost_server_aborts_on_the_others(
     assert other.of(AbortEpisode) == [AbortEpisode("e", f"lost server {lost}")]
     with pytest.raises(EpisodeMisuse):
         client.get_action("e", ALL)
+
+
+def test_a_lost_server_hears_of_the_abort_when_it_is_back(
+    client: MultiplexingClient, left: Server, right: Server
+) -> None:
+    client.start_episode("e")
+    right.is_lost = True
+    with pytest.raises(ServerUnavailable):
+        client.get_action("e", ALL)
+    assert right.open.keys() == {"e"}
+    right.is_lost = False
+    client.start_episode("f")
+    assert right.open.keys() == {"f"}
+    assert right.of(AbortEpisode) == [AbortEpisode("e", "lost server right")]
+    client.end_episode("f")
+    assert len(right.frames) == 4, "once"
+
+
+def test_many_episodes_are_aborted_in_one_message_before_any_answer_is_awaited(
+    client: MultiplexingClient, left: Server, right: Server, log: Log
+) -> None:
+    ids = [client.start_episode() for _ in range(4)]
+    log.clear()
+    client.abort_episode(ids)
+    assert log == [("send", "left"), ("send", "right"), ("receive", "left"), ("receive", "right")]
+    assert left.open == right.open == {}
+
+
+@pytest.mark.parametrize("code", [404, 410])
+def test_an_episode_that_a_server_does_not_know_is_lost_and_another_may_start(
+    client: MultiplexingClient, left: Server, right: Server, code: int
+) -> None:
+    client.start_episode("e")
+    client.start_episode("other")
+    left.script = lambda item: (
+        Refused(item.episode_id, code, "it was restarted") if item.episode_id == "e" else None
+    )
+    with pytest.raises(EpisodeLost, match=r"it was restarted.*start_episode\(\)") as loss:
+        client.get_action("e", ALL)
+    assert (loss.value.server_id, loss.value.episode_id) == ("left", "e")
+    assert right.open.keys() == {"other"}
+    client.end_episode("other")
+    client.start_episode("f")
 
 
 def test_all_servers_lost(client: MultiplexingClient, left: Server, right: Server) -> None:

@@ -92,4 +92,4 @@ def transport_to(server: PolicyServer, name: str, **kwargs: Any) -> Transport:
     if name == "random":
         return RandomTransport(server.spec())
     kind = {"websocket": WebSocketTransport, "http": HttpTransport}[name]
-    return kind(server.address, **{"token": TOKEN, "timeout_s": 20.0, **kwargs})
+    return kind(server.address, **{"token": TOKEN, "patience_s": 20.0, **kwargs})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.compliance.real_servers import Peer, transport_to
 
+from muxrl.client.transport import NetworkTransport
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
@@ -202,8 +203,8 @@ def test_a_mismatch_is_answered_at_once_by_name_and_other_episodes_go_on(
 
 
 def peer_address(peer: Peer) -> str:
-    http = getattr(peer.transport, "_http", peer.transport)
-    return http.url.removeprefix("http://")  # type: ignore[no-any-return]
+    assert isinstance(peer.transport, NetworkTransport)
+    return peer.transport.url.removeprefix("http://")
 
 
 def test_a_float64_array_comes_with_the_cure(server: PolicyServer) -> None:

@@ -116,13 +116,17 @@ class ScriptedStore:
 
     def act(self, pending: PendingStep) -> Actions:
         """Does what inference does."""
+        return pending.finish(self.choose(pending), self.weights_seq_no)
+
+    def choose(self, pending: PendingStep) -> list[SeatAction]:
+        """Returns an action for each request of a step."""
         chosen = []
         for request in pending.requests:
             n = len(request.seat.members)
             is_team = request.seat.seat_id in self.plan.groups
             action = pending.t % 3
             chosen.append(SeatAction(np.full(n, action) if is_team else np.int64(action)))
-        return pending.finish(chosen, self.weights_seq_no)
+        return chosen
 
     def end(self, t: int, episode_id: str = "e", **kwargs: Any) -> Ended:
         reply = self.store.accept(EndEpisode(episode_id, t, **kwargs), self.now)

@@ -1,0 +1,292 @@
+"""Exactly once, as a property: whatever links lose, repeat, delay or cut, all is recorded once.
+
+Client, transport and server are the real ones, without sockets, threads and clocks: Hypothesis
+plays the network between them, and shrinks what it finds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+
+from muxrl.client import MultiplexingClient, ServerLost
+from muxrl.client.transport import Broken, NetworkTransport
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.codec import decode_batch, encode, encode_json
+from muxrl.protocol.messages import AgentInfo, AnyReply, BatchReply, ServerSpec, Status
+from muxrl.servers.app import PolicyServerApp
+from muxrl.servers.batcher import Batcher
+from muxrl.servers.episodes.episode import PendingStep
+
+SERVERS = {"left": "ab", "right": "c"}
+AGENTS = "abc"
+FATES = (
+    "frame lost",  # the connection stays, nothing comes
+    "answer lost",
+    "cut before",  # the server never sees the frame
+    "cut after",  # it does, and its answer is lost
+    "twice",
+    "late",  # the server sees the frame of a connection that is cut much later
+    "held",  # until its learner has finished
+)
+
+
+class Server:
+    """A `PolicyServerApp` around an `EpisodeStore`; its actions are ``t % 3``."""
+
+    def __init__(self, server_id: str) -> None:
+        plan = make_plan(SERVERS[server_id])
+        self.scripted = ScriptedStore(plan)
+        self.is_held = False
+        agents = {a: AgentInfo(p.policy_id, p.observation_space, p.action_space)
+                  for a, p in plan.agents.items()}  # fmt: skip
+        spec = ServerSpec(PROTOCOL_VERSION, server_id, "PPO", agents)
+        feed = self.scripted.feed
+        feed._num_ahead = lambda: int(self.is_held)  # type: ignore[method-assign]
+        self.app = PolicyServerApp(
+            spec=spec,
+            address="memory",
+            token="",
+            store=self.scripted.store,
+            batcher=Batcher(self, server_id),  # type: ignore[arg-type]
+            feed=feed,
+            status=lambda: Status(server_id, "ready", is_waiting_for_learner=self.is_held),
+            shutdown=lambda: None,
+        )
+
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[Any], int]:
+        """In place of inference."""
+        return [self.scripted.choose(step) for step in steps], 0
+
+    def answer(self, frame: bytes) -> list[bytes]:
+        """Returns a list that has the answer, or will have it."""
+        answers: list[bytes] = []
+
+        def reply(replies: list[AnyReply]) -> None:
+            answers.append(encode(BatchReply(replies)))
+
+        self.app.answer(decode_batch(frame).items, reply, is_alone=True)
+        return answers
+
+    def release(self) -> None:
+        self.is_held = False
+        self.app.feed._let_through()
+
+
+class Unhurried:
+    """In place of the event that pauses are waited on."""
+
+    def wait(self, time_s: float) -> bool:
+        return False
+
+    def is_set(self) -> bool:
+        return False
+
+
+class HostileTransport(NetworkTransport):
+    """Carries frames as `fates` say, one for each time that a frame is sent; then faithfully."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__("memory:1", patience_s=10_000.0)
+        self.server = server
+        self.fates: deque[str] = deque()
+        self.late: deque[bytes] = deque()
+        self.is_down = False
+        self._has_given_up = Unhurried()  # type: ignore[assignment]
+        self._answers: list[bytes] | None = None
+
+    def _encode(self, message: msgspec.Struct) -> bytes:
+        return encode(message)
+
+    def _post(self, frame: bytes, timeout_s: float) -> None:
+        self._answers = None
+        if self.is_down:
+            raise Broken("it is down")
+        fate = self.fates.popleft() if self.fates else ""
+        if fate == "cut before":
+            raise Broken(fate)
+        if fate == "late":
+            self.late.append(frame)
+        elif fate == "frame lost":
+            self._answers = []
+        else:
+            self.server.is_held |= fate == "held"
+            self._answers = self.server.answer(frame)
+            if fate == "twice":
+                self.server.answer(frame)
+            if fate == "answer lost":
+                self._answers = []
+            if fate == "cut after":
+                self._answers = None
+
+    def _await(self, timeout_s: float) -> bytes:
+        if self._answers is None:
+            raise Broken("it was cut")
+        if not self._answers:
+            raise TimeoutError
+        return self._answers.pop()
+
+    def _drop(self) -> None:
+        self._answers = None
+
+    def _get(self, path: str, timeout_s: float) -> bytes:
+        if self.is_down:
+            raise Broken("it is down")
+        answer = encode_json(self.server.app.spec if "spec" in path else self.server.app.status())
+        self.server.release()
+        return answer
+
+
+@dataclass
+class Made:
+    """What the simulation did in one episode, agent by agent."""
+
+    episode_id: str
+    t: int = 0
+    times: dict[str, list[int]] = field(default_factory=dict)
+    """When it acted."""
+    actions: dict[str, list[int]] = field(default_factory=dict)
+    rewards: dict[str, list[float]] = field(default_factory=dict)
+    """For each of its actions."""
+
+
+fates = st.fixed_dictionaries({s: st.lists(st.sampled_from(FATES), max_size=3) for s in SERVERS})
+acting = st.lists(st.sampled_from(AGENTS), min_size=1, unique=True)
+rewards = st.dictionaries(st.sampled_from(AGENTS), st.integers(-3, 3))
+
+
+class Network(RuleBasedStateMachine):
+    """Plays episodes over hostile links."""
+
+    @initialize()
+    def connect(self) -> None:
+        self.servers = {server_id: Server(server_id) for server_id in SERVERS}
+        self.links = {s: HostileTransport(server) for s, server in self.servers.items()}
+        self.client = MultiplexingClient(self.links)
+        self.ids = itertools.count()
+        self.playing: list[Made] = []
+        self.ended: list[Made] = []
+        self.aborted: list[Made] = []
+        self.lost: list[Made] = []
+
+    def start(self) -> None:
+        episode_id = self.client.start_episode(f"e{next(self.ids)}")
+        self.playing.append(Made(episode_id))
+
+    @rule(data=st.data(), fates=fates, is_new=st.booleans())
+    def step(self, data: Any, fates: dict[str, list[str]], is_new: bool) -> None:
+        """One message for one or more episodes."""
+        self.set(fates)
+        if not self.playing or (is_new and len(self.playing) < 3):
+            self.start()
+        together = data.draw(st.sets(st.sampled_from(range(len(self.playing))), min_size=1))
+        episodes = [self.playing[i] for i in sorted(together)]
+        observations = {
+            made.episode_id: {a: seen(a, made.t) for a in data.draw(acting)} for made in episodes
+        }
+        answers = self.client.get_action([made.episode_id for made in episodes], observations)
+        for made in episodes:
+            actions = answers[made.episode_id]
+            assert actions.keys() == observations[made.episode_id].keys()
+            for agent, action in actions.items():
+                made.times.setdefault(agent, []).append(made.t)
+                made.actions.setdefault(agent, []).append(int(action))
+                made.rewards.setdefault(agent, []).append(0.0)
+            paid = data.draw(rewards)
+            self.client.log_returns(made.episode_id, paid)
+            for agent, reward in paid.items():
+                if agent in made.rewards:
+                    made.rewards[agent][-1] += reward
+            made.t += 1
+
+    @rule(data=st.data(), fates=fates, how=st.sampled_from(["end", "end", "abort"]))
+    def finish(self, data: Any, fates: dict[str, list[str]], how: str) -> None:
+        made = self.pick(data)
+        self.set(fates)
+        if how == "end":
+            final = {agent: seen(agent, made.t) for agent in AGENTS}
+            self.client.end_episode(made.episode_id, final, truncated=True)
+            self.ended.append(made)
+        else:
+            self.client.abort_episode(made.episode_id)
+            self.aborted.append(made)
+
+    @rule(data=st.data(), down=st.sampled_from(sorted(SERVERS)), fates=fates)
+    def lose_a_server(self, data: Any, down: str, fates: dict[str, list[str]]) -> None:
+        """It stays away for longer than the client's patience, in the middle of an episode."""
+        made = self.pick(data)
+        self.set(fates)
+        link = self.links[down]
+        link.is_down, link._patience_s = True, 0.0
+        with pytest.raises(ServerLost) as loss:
+            self.client.get_action(made.episode_id, {a: seen(a, made.t) for a in AGENTS})
+        assert loss.value.server_id == down
+        link.is_down, link._patience_s = False, 10_000.0
+        for agent in AGENTS:
+            made.times.setdefault(agent, []).append(made.t)
+        self.lost.append(made)
+
+    @rule(server_id=st.sampled_from(sorted(SERVERS)))
+    def deliver_late(self, server_id: str) -> None:
+        """What an old connection still carried reaches the server."""
+        link = self.links[server_id]
+        while link.late:
+            self.servers[server_id].answer(link.late.popleft())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "client"):
+            return
+        for made in list(self.playing):
+            self.set({})
+            self.client.abort_episode(made.episode_id)
+            self.aborted.append(made)
+        for server_id, server in self.servers.items():
+            self.deliver_late(server_id)
+            server.release()
+            server.scripted.store.expire(time.monotonic() + 1e6)
+            self.check(server.scripted, SERVERS[server_id])
+            assert server.scripted.store.counts.num_episodes == len(self.ended)
+        assert self.client.num_mismatches == 0
+        self.client.close()
+
+    def check(self, store: ScriptedStore, agents: str) -> None:
+        """Compares what was recorded with what was made."""
+        for made, agent in itertools.product(self.ended + self.aborted + self.lost, agents):
+            times, actions, rewards = store.recorded(agent, made.episode_id)
+            expected = made.times.get(agent, [])
+            if made in self.ended:
+                expected = [*expected, made.t] if expected else []
+            num = len(actions)
+            if made in self.lost:
+                assert times == expected[: len(times)], "a part, in order"
+            elif expected[1:]:
+                assert times == expected, "each once, in order"
+                assert num == len(expected) - 1
+            else:
+                assert num == 0, "nothing followed from its only action"
+            assert actions == made.actions.get(agent, [])[:num]
+            assert rewards == made.rewards.get(agent, [])[:num]
+
+    def set(self, fates: dict[str, list[str]]) -> None:
+        for server_id, link in self.links.items():
+            link.fates = deque(fates.get(server_id, ()))
+
+    def pick(self, data: Any) -> Made:
+        if not self.playing:
+            self.start()
+        return self.playing.pop(data.draw(st.integers(0, len(self.playing) - 1)))
+
+
+TestExactlyOnce = Network.TestCase
+TestExactlyOnce.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

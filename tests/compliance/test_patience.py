@@ -1,0 +1,394 @@
+"""Links that are cut, hang, or lose what they carry, on the way to real servers.
+
+Nothing is lost or recorded twice, a lost server is named in time, and another episode may follow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.client.scripted_servers import CountingSimulation
+from tests.compliance.links import Link
+from tests.compliance.real_servers import SEES, make_plan
+
+from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost, ServerUnavailable
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.protocol.spaces import Box
+from muxrl.servers.config import LimitsConfig
+from muxrl.servers.server import PolicyServer
+
+TRANSPORTS = ["websocket", "http"]
+SEEN = {"a": [0.0, 0.0], "b": [0.0, 0.0]}
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., PolicyServer]]:
+    """Starts servers that act at random, which need no Ray; stops them in the end."""
+    servers: list[PolicyServer] = []
+
+    def start(agents: str = "ab", **fields: Any) -> PolicyServer:
+        spaces = {agent: SEES[agent] for agent in agents}
+        server = PolicyServer(make_plan("RANDOM", spaces, **fields))
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        assert server.stop()
+
+
+@pytest.fixture
+def server(start_server: Callable[..., PolicyServer]) -> PolicyServer:
+    return start_server()
+
+
+@pytest.fixture
+def link(server: PolicyServer) -> Iterator[Link]:
+    with Link(server.address) as link:
+        yield link
+
+
+def play(
+    client: MultiplexingClient, num_steps: int = 3, at: Callable[[int], None] | None = None
+) -> None:
+    """Plays an episode; calls `at` with each `t` before its step."""
+    episode_id = client.start_episode()
+    for t in range(num_steps):
+        if at is not None:
+            at(t)
+        client.get_action(episode_id, SEEN)
+        client.log_returns(episode_id, {"a": 1.0, "b": 0.5})
+    client.end_episode(episode_id)
+
+
+def counts(server: PolicyServer) -> tuple[int, int, int]:
+    counts = server.policies.store.counts
+    return counts.num_env_steps, counts.num_episodes, counts.num_aborted
+
+
+# --- it is survived -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("what", ["frame", "answer"])
+def test_what_is_swallowed_is_sent_again(
+    server: PolicyServer, link: Link, transport: Any, what: Any
+) -> None:
+    with MultiplexingClient([link.address], transport=transport, patience_s=3.0) as client:
+        began = time.monotonic()
+        play(client, at=lambda t: link.swallow(what) if t == 1 else None)
+        assert time.monotonic() - began < 2.5, "before patience ends"
+        assert link.num_swallowed == 1
+        assert client.num_mismatches == 0
+        assert counts(server) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("state", "time_s"), [("down", 3.0), ("hung", 1.0)])
+def test_an_outage_in_mid_episode(
+    server: PolicyServer,
+    link: Link,
+    transport: Any,
+    state: Any,
+    time_s: float,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(t: int) -> None:
+        if t == 1:
+            link.set(state)
+            threading.Timer(time_s, link.set, ["up"]).start()
+
+    with MultiplexingClient([link.address], transport=transport) as client:
+        play(client, at=fail)
+        assert client.num_mismatches == 0
+        assert counts(server) == (3, 1, 0)
+    if state == "down":
+        assert "trying again for up to 30 s" in caplog.text
+        assert "is back after 3." in caplog.text
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_connection_cut_before_each_step(
+    server: PolicyServer, link: Link, transport: Any
+) -> None:
+    with MultiplexingClient([link.address], transport=transport) as client:
+        play(client, 20, at=lambda t: link.cut())
+        assert client.num_mismatches == 0
+        assert counts(server) == (20, 1, 0)
+
+
+def test_a_client_waits_for_its_server_to_come_up(server: PolicyServer, link: Link) -> None:
+    link.set("down")
+    threading.Timer(0.5, link.set, ["up"]).start()
+    with MultiplexingClient([link.address], patience_s=10.0) as client:
+        play(client)
+
+
+def test_a_server_that_stops_is_waited_for(
+    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link
+) -> None:
+    """It refuses to start episodes (503) until its process has gone and another one is there."""
+    server.policies.store.is_accepting = False
+
+    def replace() -> None:
+        link.target = start_server().address
+        link.cut()
+
+    with MultiplexingClient([link.address]) as client:
+        threading.Timer(0.7, replace).start()
+        play(client)
+        assert client.num_mismatches == 0
+
+
+# --- it is not ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("state", ["down", "hung"])
+def test_a_lost_server_is_named_and_the_next_start_waits_for_it(
+    server: PolicyServer, link: Link, transport: Any, state: Any
+) -> None:
+    with MultiplexingClient([link.address], transport=transport, patience_s=1.0) as client:
+        link_fails = lambda t: link.set(state) if t == 1 else None  # noqa: E731
+        began = time.monotonic()
+        with pytest.raises(ServerLost) as loss:
+            play(client, at=link_fails)
+        assert 1.0 <= time.monotonic() - began < 4.0
+        assert loss.value.server_id == "random"
+        for words in (
+            "server 'random'",
+            link.address,
+            "no answer for 1",
+            "tried",
+            "start_episode()",
+        ):
+            assert words in str(loss.value)
+        threading.Timer(0.5, link.set, ["up"]).start()
+        play(client)
+        assert client.num_mismatches == 0
+        assert server.status().num_open_episodes == 0, "the lost one is closed there, too"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_server_that_was_started_again_does_not_know_the_episode(
+    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, transport: Any
+) -> None:
+    other = start_server("c", server_id="other")
+
+    def restart(t: int) -> None:
+        if t == 2:
+            link.target = start_server().address
+            link.cut()
+
+    with MultiplexingClient([link.address, other.address], transport=transport) as client:
+        episode_id = client.start_episode()
+        seen = {**SEEN, "c": [[0, 0], [0, 0]]}
+        for _ in range(2):
+            client.get_action(episode_id, seen)
+            client.log_returns(episode_id, {"c": 1.0})
+        restart(2)
+        with pytest.raises(EpisodeLost, match=r"does not know episode.*start_episode\(\)") as loss:
+            client.get_action(episode_id, seen)
+        assert (loss.value.server_id, loss.value.episode_id) == ("random", episode_id)
+        assert counts(other) == (2, 0, 1), "its steps are kept, as truncated"
+        play(client)
+        assert client.num_mismatches == 0
+
+
+@pytest.mark.parametrize("fields", [{"server_id": "other"}, {"agents": "abc"}])
+def test_another_server_in_its_place_is_refused(
+    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, fields: Any
+) -> None:
+    other = start_server(**fields)
+
+    def replace() -> None:
+        link.target = other.address
+        link.set("up")
+
+    with MultiplexingClient([link.address]) as client:
+        link.set("down")
+        threading.Timer(0.5, replace).start()
+        with pytest.raises(ServerUnavailable, match="lost, and another server is there now"):
+            play(client)
+        assert other.status().num_open_episodes == 0
+        link.target = server.address
+        play(client)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_two_hung_servers_take_no_longer_than_one(
+    start_server: Callable[..., PolicyServer], transport: Any
+) -> None:
+    """And the episodes of four environments are closed on the third one at once."""
+    servers = [start_server(agent, server_id=agent) for agent in "abc"]
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(Link(server.address)) for server in servers]
+        client = MultiplexingClient(
+            [one.address for one in links], transport=transport, patience_s=2.0
+        )
+        stack.enter_context(client)
+        ids = [client.start_episode() for _ in range(4)]
+        seen = {e: {**SEEN, "c": [[0, 0], [0, 0]]} for e in ids}
+        client.get_action(ids, seen)
+        for one in links[:2]:
+            one.set("hung")
+        began = time.monotonic()
+        with pytest.raises(ServerLost):
+            client.get_action(ids, seen)
+        assert time.monotonic() - began < 5.0
+        assert servers[2].status().num_open_episodes == 0
+        assert counts(servers[2])[2] == 4
+
+
+def test_giving_up_ends_a_wait(server: PolicyServer, link: Link) -> None:
+    with MultiplexingClient([link.address], patience_s=60.0) as client:
+        link.set("down")
+        threading.Timer(0.3, client.give_up).start()
+        began = time.monotonic()
+        with pytest.raises(ServerLost):
+            client.start_episode()
+        assert time.monotonic() - began < 5.0
+
+
+def test_an_answer_that_comes_after_an_interrupt_is_not_the_next_one(server: PolicyServer) -> None:
+    with MultiplexingClient([server.address]) as client:
+        (transport,) = client._transports.values()
+        one, two = client.start_episode(), client.start_episode()
+        for episode_id in (one, two):
+            client.get_action(episode_id, SEEN)
+        wait, transport._await = transport._await, None  # type: ignore[attr-defined]
+        with pytest.raises(TypeError):  # in place of a Ctrl-C
+            client.get_action(one, {"a": [0.0, 0.0]})
+        transport._await = wait  # type: ignore[attr-defined]
+        assert client.get_action(two, SEEN).keys() == {"a", "b"}
+
+
+# --- a server that is busy ------------------------------------------------------------------
+
+
+class Learner:
+    """Closes the gate of a server, as an update does."""
+
+    def __init__(self, server: PolicyServer) -> None:
+        self.feed = server.policies.feed
+        self.feed._is_discarding = False
+        self.feed._is_learning = True
+
+    def finish(self) -> None:
+        self.feed.finish_learning()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_server_that_learns_is_not_lost(server: PolicyServer, transport: Any) -> None:
+    with MultiplexingClient([server.address], transport=transport, patience_s=0.5) as client:
+        learner = Learner(server)
+        threading.Timer(3.0, learner.finish).start()
+        play(client)
+        assert client.num_mismatches == 0
+        assert counts(server) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_update_that_takes_too_long_is_an_error(server: PolicyServer, transport: Any) -> None:
+    with MultiplexingClient(
+        [server.address], transport=transport, patience_s=1.0, update_timeout_s=1.5
+    ) as client:
+        learner = Learner(server)
+        with pytest.raises(
+            ServerUnavailable, match=r"while_learning: wait.*update_timeout_s"
+        ) as loss:
+            play(client)
+        assert not isinstance(loss.value, ServerLost)
+        learner.finish()
+
+
+# --- episodes that live on elsewhere --------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_steps_before", [0, 1])
+def test_an_episode_does_not_expire_where_nobody_acts(
+    start_server: Callable[..., PolicyServer], num_steps_before: int
+) -> None:
+    limits = LimitsConfig(episode_timeout_s=0.6)
+    idle = start_server("b", server_id="idle", limits=limits)
+    acting = start_server("a", server_id="acting", limits=limits)
+    with MultiplexingClient([idle.address, acting.address]) as client:
+        episode_id = client.start_episode()
+        for _ in range(num_steps_before):
+            client.get_action(episode_id, SEEN)
+        for _ in range(20):
+            time.sleep(0.1)
+            client.get_action(episode_id, {"a": [0.0, 0.0]})
+            client.log_returns(episode_id, {"a": 1.0, "b": 1.0})
+            for server in (idle, acting):
+                assert server.policies.store.expire(time.monotonic()) == []
+        assert client.get_action(episode_id, SEEN).keys() == {"a", "b"}
+        client.end_episode(episode_id)
+        assert client.num_mismatches == 0
+
+
+# --- the loop -------------------------------------------------------------------------------
+
+
+def simulation(num_steps: int = 5) -> CountingSimulation:
+    made = CountingSimulation("ab", num_steps=num_steps)
+    made._observations = lambda: {"a": [0.0, 0.0], "b": [0.0, 0.0]}  # type: ignore[method-assign]
+    made.observation_spaces = dict.fromkeys("ab", Box((2,)))
+    return made
+
+
+@pytest.mark.parametrize("fault", ["restarted", "lost"])
+def test_a_loop_goes_on_after_a_loss(
+    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, fault: str
+) -> None:
+    results: list[EpisodeResult] = []
+    with MultiplexingClient([link.address], patience_s=1.0) as client:
+        loop = EnvLoop(
+            [simulation(), simulation(7)], client, seeds=iter(range(20)), on_lost="restart"
+        )
+
+        def fail_once() -> bool:
+            if loop.num_env_steps == 22:
+                if fault == "restarted":
+                    link.target = start_server().address
+                    link.cut()
+                else:
+                    link.set("down")
+                    threading.Timer(1.5, link.set, ["up"]).start()
+            return False
+
+        loop.run(results.append, fail_once)
+        assert sorted(result.seed or 0 for result in results) == list(range(20)), "each seed once"
+        assert loop.num_lost_episodes == 2
+        assert client.num_mismatches == 0
+
+
+def test_a_loop_does_not_wait_for_ever(server: PolicyServer, link: Link) -> None:
+    with MultiplexingClient([link.address], patience_s=0.5) as client:
+        loop = EnvLoop([simulation()], client, on_lost="restart")
+        with pytest.raises(ServerLost):
+            loop.run(should_stop=lambda: loop.num_env_steps == 22 and link.set("down") is not None)
+        assert loop.num_lost_episodes == 1
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_loop_may_raise_instead(
+    start_server: Callable[..., PolicyServer], server: PolicyServer, link: Link, transport: Any
+) -> None:
+    with MultiplexingClient([link.address], transport=transport) as client:
+        loop = EnvLoop([simulation()], client)
+
+        def restart() -> bool:
+            if loop.num_env_steps == 8:
+                link.target = start_server().address
+                link.cut()
+            return False
+
+        with pytest.raises(EpisodeLost):
+            loop.run(should_stop=restart)
