@@ -103,7 +103,7 @@ class TimeoutsConfig:
     """For the servers to listen, from when their processes were asked for."""
     report_s: float = 60.0
     """For the report that every process gives about once a second."""
-    update_s: float = 120.0
+    update_s: float = 600.0
     """For an update of a learner: simulations that wait for it, its last one when learning ends,
     and the one before a checkpoint."""
     save_s: float = 300.0

@@ -29,7 +29,7 @@ def connect(
     replaced: str | None = None,
     seed: int = 0,
     *,
-    update_timeout_s: float = 120.0,
+    update_timeout_s: float = 600.0,
 ) -> MultiplexingClient:
     """Returns a client of these servers.
 
@@ -37,7 +37,7 @@ def connect(
         servers: by server id.
         replaced: the server whose agents act uniformly at random instead.
         seed: of those actions.
-        update_timeout_s: longest wait for an update of a server, which holds its answers back.
+        update_timeout_s: longest wait for an answer that a server holds back while it learns.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
