@@ -1,15 +1,25 @@
-"""HTTP/1.1 with JSON: a transport where only HTTP gets through."""
+"""HTTP/1.1 with JSON: a transport where only HTTP gets through.
+
+Steps go over the standard library's connection: its socket can be waited on again after a time-out,
+and it sends without waiting for the answer. `requests` does neither; `NetworkTransport` asks for
+spec and status with it.
+"""
 
 from __future__ import annotations
 
 import http.client
 import selectors
+from urllib.parse import urlsplit
 
 import msgspec
 
-from muxrl.client.transport import Broken, NetworkTransport, http_connection, reason
+from muxrl.client.transport import Broken, NetworkTransport, reason
 from muxrl.protocol.codec import encode_json
 
+_CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {
+    "http": http.client.HTTPConnection,
+    "https": http.client.HTTPSConnection,
+}
 _NETWORK_ERRORS = (OSError, http.client.HTTPException)
 
 
@@ -23,7 +33,10 @@ class HttpTransport(NetworkTransport):
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:
-            self._connection = http_connection(self.url, timeout_s)
+            parts = urlsplit(self.url)
+            assert parts.hostname is not None
+            kind = _CONNECTIONS[parts.scheme]
+            self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
         headers = {"Content-Type": "application/json", **self._headers}
         try:
             self._connection.request("POST", "/v1/step", frame, headers)

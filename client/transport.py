@@ -13,7 +13,6 @@ connection of its own, which tells one that is learning from one that is lost.
 from __future__ import annotations
 
 import abc
-import http.client
 import logging
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
+import requests
 
 from muxrl.client.errors import ServerLost, ServerUnavailable
 from muxrl.protocol import PROTOCOL_VERSION
@@ -350,17 +350,17 @@ class NetworkTransport(Transport, abc.ABC):
             Broken: it does not answer.
             ServerUnavailable: it refuses.
         """
-        connection = http_connection(self.url, timeout_s)
         try:
-            connection.request("GET", path, headers=self._headers)
-            response = connection.getresponse()
-            return self._checked(response.status, response.read())
-        except TimeoutError:
+            with requests.Session() as session:
+                session.trust_env = False  # policy servers are not behind a web proxy
+                response = session.get(
+                    self.url + path, headers=self._headers, timeout=timeout_s, allow_redirects=False
+                )
+        except requests.Timeout:
             raise Broken(f"GET {path} is not answered: it hangs, or is out of reach") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Broken(f"no connection: {reason(error)}") from None
-        finally:
-            connection.close()
+        except requests.RequestException as error:
+            raise Broken(f"no connection: {_cause(error)}") from None
+        return self._checked(response.status_code, response.content)
 
     def _checked(self, code: int, body: bytes) -> bytes:
         """Returns the body of an answer with this HTTP status.
@@ -440,18 +440,14 @@ def base_url(address: str) -> str:
     return f"{scheme}://{host}:{parts.port}"
 
 
-def http_connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
-    """Returns a connection, not open yet, to the server at "http://host:port"."""
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    kind = {
-        "http": http.client.HTTPConnection,
-        "https": http.client.HTTPSConnection,
-    }[parts.scheme]
-    return kind(parts.hostname, parts.port, timeout=timeout_s)
+def _cause(error: BaseException) -> str:
+    """Returns what the system said, which urllib3 and `requests` wrap several times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return reason(error)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Returns what an exception of the network says; some say nothing but their name."""
     return str(error) or type(error).__name__
 

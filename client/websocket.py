@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidHandshake, InvalidStatus, PayloadTooBig
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from muxrl.client.transport import Broken, NetworkTransport, reason
 from muxrl.protocol.codec import encode
+from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import answer_bytes
 
 _READ_BYTES = 1 << 16
@@ -83,6 +84,7 @@ class _Connection:
         Raises:
             TimeoutError: nothing came for so long.
             Broken: the connection is gone.
+            MalformedMessage: it is longer than the server's spec allows.
         """
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
@@ -128,8 +130,8 @@ class _Connection:
             self._protocol.receive_eof()
         self._flush()  # answers to pings and closes
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
-            if self._protocol.parser_exc is not None:
-                raise Broken(f"its answer is refused: {self._protocol.parser_exc}")
+            if isinstance(self._protocol.parser_exc, PayloadTooBig):
+                raise MalformedMessage(str(self._protocol.parser_exc))
             said = self._protocol.close_rcvd
             raise Broken(f"the server closed the connection{f', saying {said}' if said else ''}")
 

@@ -27,11 +27,10 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.servers.access import check_access
-from muxrl.servers.batcher import Batcher
+from muxrl.servers.batcher import Answered, AnyItem, Batcher, Frame
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
-from muxrl.servers.frame import Answered, AnyItem, Frame
 from muxrl.servers.message_limits import MessageLimits
 
 logger = logging.getLogger(__name__)

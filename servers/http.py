@@ -24,7 +24,7 @@ from muxrl.protocol.messages import (
     StartEpisode,
 )
 from muxrl.servers.app import PolicyServerApp
-from muxrl.servers.frame import AnyItem
+from muxrl.servers.batcher import AnyItem
 
 Endpoint = Callable[[PolicyServerApp, Request], Awaitable[object]]
 

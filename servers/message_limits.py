@@ -22,7 +22,7 @@ from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
 from muxrl.protocol.message_sizes import needed_items
 from muxrl.protocol.messages import Batch, ServerSpec
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
-from muxrl.servers.frame import AnyItem
+from muxrl.servers.batcher import AnyItem
 
 MAX_PLAIN_BYTES = 2 << 20
 """Of a msgpack message, without its arrays. Empty lists, the slowest, have one byte."""

@@ -34,7 +34,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.records.agent_returns import Floats
+from muxrl.orchestrator.records.recorded_run import Floats
 from muxrl.orchestrator.reports.statistics import mean_interval
 from muxrl.servers.config import ServerConfig
 

@@ -107,7 +107,7 @@ class TimeoutsConfig:
     report_s: float = 60.0
     """For the report that every process gives about once a second. One that is silent for longer
     is killed, and started again as its `restarts` allow."""
-    update_s: float = 120.0
+    update_s: float = 600.0
     """For an update of a learner: simulations that wait for it, its last one when learning ends,
     and the one before a checkpoint."""
     save_s: float = 300.0

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.records.agent_returns import AgentReturns
+from muxrl.orchestrator.records.recorded_run import AgentReturns
 from muxrl.orchestrator.reports.plain_table import MISSING, interval, number, plain_table
 from muxrl.orchestrator.reports.rliable import interquartile_mean
 from muxrl.orchestrator.reports.statistics import Estimate, mean_interval

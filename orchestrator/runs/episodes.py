@@ -29,7 +29,7 @@ class Patience:
     """How long servers are waited for; see `MultiplexingClient`."""
 
     patience_s: float = 30.0
-    update_timeout_s: float = 120.0
+    update_timeout_s: float = 600.0
 
 
 _PATIENCE = Patience()

@@ -346,6 +346,8 @@ class Run:
             if not self.has_started:  # nothing to save, and what is still made does not answer
                 self._servers.kill()
             elif not any(status.problem for status in self.statuses.values()):
+                if death := self._servers.find_death():  # else simulations would wait for it
+                    raise death
                 self._end_learning(self.config.timeouts.stop_s)
         except RunFailed as error:
             problems.append(f"no checkpoint at the end: {error}")

@@ -12,7 +12,6 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from muxrl.client.errors import ServerUnavailable
-from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.message_sizes import answer_bytes
@@ -93,7 +92,7 @@ def test_an_answer_longer_than_its_spec_allows_is_not_read(
     transport = closing_server(0)
     agents = {"a": AgentInfo("default", Discrete(2), Discrete(2))}
     spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=1000)
-    monkeypatch.setattr(HttpTransport, "fetch_spec", lambda self: spec)
+    monkeypatch.setattr(transport, "_get_spec", lambda outage: spec)
     transport.fetch_spec()
     limit = answer_bytes(spec)
     monkeypatch.setattr(f"{__name__}.BatchReply", lambda replies: Aborted("x" * (limit + 1)))

@@ -26,7 +26,7 @@ from muxrl.protocol.messages import (
     ServerSpec,
 )
 from muxrl.servers.app import PolicyServerApp
-from muxrl.servers.frame import Answered, AnyItem
+from muxrl.servers.batcher import Answered, AnyItem
 from muxrl.servers.message_limits import MessageLimits
 from muxrl.servers.websocket import WebSocketConnection
 

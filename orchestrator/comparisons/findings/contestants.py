@@ -19,7 +19,7 @@ from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.evaluations.evaluated import unnumbered
-from muxrl.orchestrator.records.agent_returns import AgentReturns, Floats, returns_by_episode
+from muxrl.orchestrator.records.recorded_run import AgentReturns, Floats, returns_by_episode
 from muxrl.servers.config import ServerConfig
 
 Kind = Literal["role", "team", "agent", "total"]

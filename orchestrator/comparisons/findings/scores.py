@@ -21,8 +21,7 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import (
     point_at,
 )
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
-from muxrl.orchestrator.records.agent_returns import Floats
-from muxrl.orchestrator.records.recorded_run import EvaluationPoint
+from muxrl.orchestrator.records.recorded_run import EvaluationPoint, Floats
 from muxrl.orchestrator.reports.rliable import interquartile_mean, interquartile_mean_interval
 from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate, mean_interval
 

@@ -6,7 +6,7 @@ never trained on; and with no stored episode of n steps ``sample()`` never retur
 is given the return over the k < n steps that there are, bootstrapped from the observation after
 them with gamma**k: the losses read ``n_step`` row by row.
 
-Episodes have one agent each (see `replay_episodes`), so a stored step is an agent's step.
+Episodes have one agent each (see `env_runner.by_agent`), so a stored step is an agent's step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ray.rllib.utils.replay_buffers import (
     MultiAgentPrioritizedEpisodeReplayBuffer,
 )
 
+from muxrl.servers.env_runner import alone
 from muxrl.servers.episodes.columns import Spaces, num_bytes, pack_episodes, unpack_episodes
-from muxrl.servers.replay_episodes import alone
 
 _COUNTS = (
     "_num_episodes_evicted",

@@ -19,7 +19,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import Served, serve
 from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.fixed_policies.saved_spaces import saved_spaces
+from muxrl.servers.fixed_policies.frozen import saved_spaces
 from muxrl.servers.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer, ServerProblem
 

@@ -13,8 +13,8 @@ from muxrl.servers.algorithms.off_policy.step_replay import (
     EveryStepEpisodeReplayBuffer,
     EveryStepPrioritizedEpisodeReplayBuffer,
 )
+from muxrl.servers.env_runner import by_agent
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.replay_episodes import by_agent
 from muxrl.servers.seats import SeatAction
 
 GAMMA = 0.5
