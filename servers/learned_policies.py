@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from muxrl.servers.feed import Feed
 from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem
 from muxrl.servers.seats import Seat
 from muxrl.servers.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 class LearnedPolicies:

@@ -135,7 +135,7 @@ class SimulationActors:
             name = self._playing[ref]
             try:
                 ray.get(ref)
-            except Exception as error:  # whatever the simulation raised
+            except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
                 notice_deaths()
                 self._lose(name, error)
             else:
