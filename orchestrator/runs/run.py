@@ -345,9 +345,10 @@ class Run:
         try:
             if not self.has_started:  # nothing to save, and what is still made does not answer
                 self._servers.kill()
-            elif not any(status.problem for status in self.statuses.values()):
-                if death := self._servers.find_death():  # else simulations would wait for it
-                    raise death
+            elif not self._has_ended and not any(s.problem for s in self.statuses.values()):
+                self._servers.notice_deaths()  # else simulations would wait for it
+                if lost := self._servers.restarting:
+                    raise RunFailed(f"{', '.join(lost)} was lost and does not listen again yet")
                 self._end_learning(self.config.timeouts.stop_s)
         except RunFailed as error:
             problems.append(f"no checkpoint at the end: {error}")
