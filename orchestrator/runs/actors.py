@@ -95,8 +95,8 @@ class Reports:
                 yield (
                     name,
                     Silent(
-                        f"did not answer for {self._timeout_s:g} s (timeouts.report_s sets how long it "
-                        "may take)"
+                        f"did not answer for {self._timeout_s:g} s (timeouts.report_s sets how "
+                        "long it may take)"
                     ),
                 )
 
