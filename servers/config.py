@@ -47,7 +47,8 @@ class LimitsConfig:
 
 @dataclass
 class RestartsConfig:
-    """How often a process that died or is silent is started again before the run ends."""
+    """How often a process that died, raised or is silent is started again before the run ends;
+    `simulation.restarts` has the same keys."""
 
     max: int = 3
     """Restarts within `within_s`; with one more the run ends. 0: with the first loss."""
