@@ -5,6 +5,7 @@ Only `muxrl.json` is read; the server that loads the weights compares them with 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def _misfits(
             )
             continue
         for kind in ("observation_space", "action_space"):
-            ours, theirs = msgspec.to_builtins(getattr(plan, kind)), saved[policy_id][kind]
+            theirs = saved[policy_id][kind]
+            ours = json.loads(msgspec.json.encode(getattr(plan, kind)))
             if ours != theirs:
                 yield (
                     f"policy {policy_id!r} has the {kind.replace('_', ' ')} {theirs} in {given!r}, "

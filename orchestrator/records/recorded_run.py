@@ -1,4 +1,7 @@
-"""A run as its files tell it, whole or cut short."""
+"""A run as its files tell it, whole or cut short: returns put together, and as a pandas frame.
+
+pandas, which Ray Tune brings, is imported when needed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,9 @@ from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.metrics import read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Floats = NDArray[np.float64]
 AgentReturns = Mapping[str, Sequence[float | None]]
@@ -226,3 +232,49 @@ def _training_curve(
 
 def _last_env_steps(records: Sequence[Mapping[str, Any]]) -> int:
     return int(records[-1].get("env_steps") or 0) if records else 0
+
+
+EVALUATION_COLUMNS = (
+    "run",
+    "assignment",
+    "seed",
+    "server",
+    "algorithm",
+    "agent",
+    "env_steps",
+    "time_s",
+    "is_final",
+    "replaced",
+    "episode",
+    "return",
+)
+
+
+def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
+    """Returns every evaluated return of some runs, a row for each agent in each episode.
+
+    Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` are those that serve the agent,
+    `env_steps` and `time_s` of training before the evaluation, `replaced` the server whose agents
+    acted at random (None: all as learned), `episode` its place in the evaluation, which is the same
+    seed in every condition, and `return` the agent's raw one.
+
+    Raises:
+        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
+    """
+    from pandas import DataFrame
+
+    rows: list[tuple[Any, ...]] = []
+    for run_dir in run_dirs:
+        run = RecordedRun.read(run_dir)
+        server_of = {agent: s for s, server in run.servers.items() for agent in server.agents}
+        for record in read_metrics(RunDirectory.open(run_dir).metrics / "evaluation.jsonl"):
+            for agent, returns in record["returns"].items():
+                server_id = server_of[agent]
+                about = (
+                    *(run.name, run.assignment, run.seed),
+                    *(server_id, run.servers[server_id].algorithm, agent),
+                    *(record["env_steps"], record["time_s"], bool(record.get("is_final"))),
+                    record["replaced"],
+                )
+                rows += [(*about, episode, value) for episode, value in enumerate(returns)]
+    return DataFrame(rows, columns=list(EVALUATION_COLUMNS))

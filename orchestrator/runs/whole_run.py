@@ -63,8 +63,8 @@ class RunResult:
         return _EXIT_CODES[self.outcome]
 
     def frame(self) -> DataFrame:
-        """The run's evaluations, a row for each episode and agent; see `records.frames`."""
-        from muxrl.orchestrator.records.frames import evaluation_frame
+        """The run's evaluations, a row for each episode and agent; see `records.recorded_run`."""
+        from muxrl.orchestrator.records.recorded_run import evaluation_frame
 
         return evaluation_frame([self.run_dir])
 

@@ -98,8 +98,8 @@ class SweepResult:
         )
 
     def evaluations(self) -> DataFrame:
-        """Returns every evaluated return of the trials that are done; see `records.frames`."""
-        from muxrl.orchestrator.records.frames import evaluation_frame
+        """Returns every evaluated return of the trials that are done; see `evaluation_frame`."""
+        from muxrl.orchestrator.records.recorded_run import evaluation_frame
 
         return evaluation_frame(self.run_dirs())
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, assert_readable, config, launch
+from tests.faults.test_launch_faults import Run, assert_readable, config, launch, small_server
 
+from muxrl.client import ClientError, MultiplexingClient
+from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.resuming import find_checkpoint
@@ -169,6 +174,49 @@ def test_a_simulation_that_raises_too_often_ends_the_run_by_name(
     run.assert_nothing_is_left()
     _, _, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert damage == []
+
+
+def test_an_external_simulation_waits_for_a_server_that_is_killed(
+    launch: Callable[..., Run],
+) -> None:
+    spaces = {
+        "observation_space": {"type": "box", "shape": [1]},
+        "action_space": {"type": "discrete", "n": 9},
+    }
+    experiment = lasting(stop={"env_steps": 3_000})
+    experiment["simulation"] = {"env": "external", "agents": {"a": spaces, "b": spaces}}
+    experiment["servers"] = {
+        "ppo": small_server("PPO", "a"),
+        "a2c": small_server("A2C", "b"),
+    }
+    run = launch(experiment)
+    addresses = run.folder / "servers.json"
+    run.wait_for("addresses", addresses.exists)
+    is_killed = False
+
+    def kill_once() -> bool:
+        nonlocal is_killed
+        checkpoints = CheckpointFolder(run.folder / "checkpoints").env_steps
+        if checkpoints and checkpoints[0] and loop.num_env_steps % 10 == 5 and not is_killed:
+            is_killed = True
+            os.kill(run.pid_of("a2c"), signal.SIGKILL)
+        return run.popen.poll() is not None or loop.num_env_steps >= 6_000
+
+    with (
+        MultiplexingClient(json.loads(addresses.read_text()), patience_s=PATIENCE_S) as client,
+        contextlib.suppress(ClientError),  # the run ends, and its servers with it
+    ):
+        loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
+        threading.Timer(PATIENCE_S, client.give_up).start()
+        loop.run(should_stop=kill_once)
+    assert run.wait(PATIENCE_S) == 0, run.output
+    assert is_killed
+    assert loop.num_lost_episodes >= 1
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    joint = rows(run, "joint")
+    assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
+    assert [row["restarted"] for row in joint if "restarted" in row] == [["a2c"]]
 
 
 def test_an_evaluation_that_is_killed_is_begun_again(launch: Callable[..., Run]) -> None:

@@ -14,7 +14,7 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.checkpoint import ABOUT_FILE
 from muxrl.servers.config import AgentPlan
 
-SEES, DOES = Box([4], "float32", -1.0, 1.0), Discrete(2)
+SEES, DOES = Box((4,), "float32", -1.0, 1.0), Discrete(2)
 AGENTS = {"a": AgentPlan("default", SEES, DOES)}
 
 
