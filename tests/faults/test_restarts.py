@@ -207,7 +207,7 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
         contextlib.suppress(ClientError),  # the run ends, and its servers with it
     ):
         loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
-        threading.Timer(PATIENCE_S, client.give_up).start()
+        threading.Thread(target=lambda: (run.popen.wait(), client.give_up())).start()
         loop.run(should_stop=kill_once)
     assert run.wait(PATIENCE_S) == 0, run.output
     assert is_killed
@@ -220,7 +220,7 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
 
 
 def test_an_evaluation_that_is_killed_is_begun_again(launch: Callable[..., Run]) -> None:
-    evaluation = {"interval_env_steps": 1_000, "num_episodes": 50, "final_num_episodes": 2}
+    evaluation = {"interval_env_steps": 1_000, "num_episodes": 10, "final_num_episodes": 2}
     run = launch(lasting(evaluation=evaluation, stop={"env_steps": 3_000}))
     run.wait_for_learning()
     os.kill(run.pid_of("evaluation"), signal.SIGKILL)
