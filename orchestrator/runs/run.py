@@ -146,6 +146,7 @@ class Run:
         """
         self._simulations.watch(self.config.metrics_interval_s, self._servers.notice_deaths)
         self._look()
+        self.tally.tick()
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
         self._metrics.joint(self.tally.record())
@@ -170,11 +171,11 @@ class Run:
         self._simulations.collect(_ANSWER_S)
         if self.experiment.is_external:
             self.tally.set_external(self.statuses)
-        self.tally.tick()
         return not self._servers.restarting
 
     def _look_and_record(self) -> bool:
         all_listen = self._look()
+        self.tally.tick()
         self._metrics.joint(self.tally.record())
         return all_listen
 
@@ -310,6 +311,8 @@ class Run:
             self._evaluations.wait(self._look)
             self._evaluations.begin(self.tally.env_steps, self.tally.time_s, is_final=True)
             self._evaluations.wait(self._look)
+        if self.tally.has_restarted:
+            self._metrics.joint(self.tally.record())
 
     def _end_learning(self, update_s: float) -> bool:
         """Ends learning, where episodes end if they do soon, with a last checkpoint; once.

@@ -128,6 +128,11 @@ class Tally:
         """Processor seconds of all servers and simulations together, without evaluations."""
         return self._cpu_s_before + sum(self.cpu_s_of.values())
 
+    @property
+    def has_restarted(self) -> bool:
+        """Whether processes were started again since the last record."""
+        return bool(self._restarted)
+
     def tick(self) -> None:
         """Reads the clock."""
         self.time_s = time.monotonic() - self._began_at
