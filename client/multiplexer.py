@@ -64,6 +64,7 @@ class MultiplexingClient:
             nothing is recorded twice.
         update_timeout_s: longest wait for an answer that a server holds back while it learns.
         transport: "websocket" (msgpack) or "http" (JSON).
+        episode_prefix: with which the ids begin that it makes for episodes.
 
     Raises:
         AssignmentError: two servers have the same agent, or a key is not the server's own id.
@@ -78,7 +79,9 @@ class MultiplexingClient:
         patience_s: float = PATIENCE_S,
         update_timeout_s: float = UPDATE_TIMEOUT_S,
         transport: Literal["websocket", "http"] = "websocket",
+        episode_prefix: str = "",
     ) -> None:
+        self._episode_prefix = episode_prefix
         make = _TRANSPORTS[transport]
         named: Iterable[tuple[str | None, str | Transport]] = (
             servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
@@ -325,7 +328,7 @@ class MultiplexingClient:
         should_explore: bool | Mapping[str, bool] | None = None,
     ) -> JointEpisode:
         """Makes an episode that no server knows yet; put its `start` into an `Outbox`."""
-        episode_id = episode_id or uuid.uuid4().hex
+        episode_id = episode_id or f"{self._episode_prefix}{uuid.uuid4().hex}"
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
         episode = JointEpisode(

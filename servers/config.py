@@ -46,6 +46,17 @@ class LimitsConfig:
 
 
 @dataclass
+class RestartsConfig:
+    """How often a process that died, raised or is silent is started again before the run ends;
+    `simulation.restarts` has the same keys."""
+
+    max: int = 3
+    """Restarts within `within_s`; with one more the run ends. 0: with the first loss."""
+    within_s: float = 600.0
+    """Seconds in which restarts are counted."""
+
+
+@dataclass
 class ServerConfig:
     """One policy server: an algorithm, its agents, and how they share policies."""
 
@@ -93,6 +104,11 @@ class ServerConfig:
     initialize_from: str = ""
     """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint, whose
     weights the policies begin with; all else begins anew. "": no such weights."""
+    on_server_loss: Literal["wait", "stop"] = "wait"
+    """"wait": it is started again from the newest checkpoint, as `restarts` allows, and simulations
+    wait for it; "stop": the run ends."""
+    restarts: RestartsConfig = field(default_factory=RestartsConfig)
+    """When the run ends nevertheless."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     """Placement and threads."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)

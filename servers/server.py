@@ -67,6 +67,7 @@ class PolicyServer:
         self._problem = ""
         self._is_stopping = False
         self._is_serving = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         # First, so that a port in use is found before the algorithm is built, which takes seconds.
         self._socket = _listen(plan)
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])
@@ -171,13 +172,23 @@ class PolicyServer:
                 f"server {self.plan.server_id!r} is still in an update after {timeout_s:g} s"
             )
 
+    def abort_episodes(self, prefix: str) -> None:
+        """Closes the open episodes whose ids begin so as truncated, soon; from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._abort_episodes, prefix)
+
+    def _abort_episodes(self, prefix: str) -> None:
+        num = self.policies.store.abort_all(prefix, time.monotonic())
+        logger.warning("%d episodes closed as truncated: their simulation was lost", num)
+
     def _serve(self) -> None:
         # Once more, since torch keeps the number for each thread. Without it, MKL's tanh of a
         # handful of numbers wakes a thread for every core (milliseconds instead of 2 µs).
         torch.set_num_threads(self.plan.resources.num_torch_threads)
 
         async def serve() -> None:
-            self.policies.feed.bind(asyncio.get_running_loop())
+            self._loop = asyncio.get_running_loop()
+            self.policies.feed.bind(self._loop)
             expiry = asyncio.create_task(expire_episodes(self.policies.store))
             try:
                 await self._uvicorn.serve(sockets=[self._socket])

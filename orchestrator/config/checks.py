@@ -84,11 +84,13 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
         "checkpoint.interval_env_steps": checkpoint.interval_env_steps,
         "checkpoint.keep_last": checkpoint.keep_last,
         **{f"timeouts.{key}": value for key, value in asdict(timeouts).items()},
+        "simulation.restarts.within_s": simulation.restarts.within_s,
         "metrics_interval_s": config.metrics_interval_s,
     }
     not_negative: dict[str, float | None] = {
         "seed": config.seed,
         "simulation.num_cpus": simulation.num_cpus,
+        "simulation.restarts.max": simulation.restarts.max,
         "evaluation.final_num_episodes": evaluation.final_num_episodes,
         "evaluation.seed": evaluation.seed,
         "checkpoint.replay_max_mib": checkpoint.replay_max_mib,
@@ -100,6 +102,7 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
             f"{at}.resources.num_torch_threads": server.resources.num_torch_threads,
             f"{at}.limits.max_episodes": server.limits.max_episodes,
             f"{at}.limits.max_message_bytes": server.limits.max_message_bytes,
+            f"{at}.restarts.within_s": server.restarts.within_s,
             f"{at}.limits.episode_timeout_s": server.limits.episode_timeout_s,
         }
         not_negative |= {
@@ -107,6 +110,7 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
             f"{at}.resources.num_gpus": server.resources.num_gpus,
             f"{at}.limits.tombstone_s": server.limits.tombstone_s,
             f"{at}.port": server.port,
+            f"{at}.restarts.max": server.restarts.max,
         }
         if server.port > 65_535:
             yield f"{at}.port: is {server.port}; TCP ports go up to 65535, and 0 takes a free one"

@@ -25,6 +25,7 @@ SECTIONS: dict[type, str] = {
     schema.SimulationConfig: "simulation",
     schema.ExternalAgentConfig: "simulation.agents.AGENT",
     server_config.ServerConfig: "servers.SERVER",
+    server_config.RestartsConfig: "servers.SERVER.restarts",
     server_config.ResourcesConfig: "servers.SERVER.resources",
     server_config.LimitsConfig: "servers.SERVER.limits",
     schema.StopConfig: "stop",

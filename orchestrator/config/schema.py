@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from muxrl.servers.config import ServerConfig
+from muxrl.servers.config import RestartsConfig, ServerConfig
 
 
 @dataclass
@@ -33,6 +33,8 @@ class SimulationConfig:
     """Environments that each of these plays in lockstep: they share every message."""
     num_cpus: float = 0.5
     """Ray CPUs reserved by each process; logical, for placement only."""
+    restarts: RestartsConfig = field(default_factory=RestartsConfig)
+    """For each simulation process, and for the evaluation."""
     agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)
     """Agent to its spaces; only for 'external', other simulations are asked."""
     state_size: int | None = None
@@ -97,12 +99,14 @@ class CheckpointConfig:
 
 @dataclass
 class TimeoutsConfig:
-    """How long the run waits for its own processes before it ends."""
+    """How long the run waits for its own processes."""
 
     start_s: float = 120.0
-    """For the servers to listen, from when their processes were asked for."""
+    """For the servers to listen, from when their processes were asked for. Simulations wait for a
+    lost server for start_s and report_s together."""
     report_s: float = 60.0
-    """For the report that every process gives about once a second."""
+    """For the report that every process gives about once a second. One that is silent for longer
+    is killed, and started again as its `restarts` allow."""
     update_s: float = 600.0
     """For an update of a learner: simulations that wait for it, its last one when learning ends,
     and the one before a checkpoint."""

@@ -222,9 +222,36 @@ def hash_files(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
 
 
-def find_damage(place: Path, manifest: Manifest) -> Iterator[str]:
-    """Yields a sentence for each file of a checkpoint that is missing or not what was written."""
+def find_newest_of_server(
+    checkpoints: CheckpointFolder, server_id: str
+) -> tuple[Path, Manifest] | None:
+    """Returns a server's own folder in the newest checkpoint where it is whole, and the manifest.
+
+    Returns:
+        None if there is no such checkpoint.
+    """
+    for env_steps in checkpoints.env_steps:
+        place = checkpoints.path / str(env_steps)
+        with contextlib.suppress(CannotResume):
+            manifest = Manifest.read(place)
+            if server_id in manifest.servers and not any(
+                find_damage(place, manifest, only=server_id)
+            ):
+                return place / server_id, manifest
+    return None
+
+
+def find_damage(place: Path, manifest: Manifest, only: str | None = None) -> Iterator[str]:
+    """Yields a sentence for each file of a checkpoint that is missing or not what was written.
+
+    Args:
+        place: the checkpoint's folder.
+        manifest: its own.
+        only: the server whose files are looked at; None: all.
+    """
     for server_id, server in manifest.servers.items():
+        if only is not None and server_id != only:
+            continue
         for name, expected in server.files.items():
             path = place / server_id / name
             try:

@@ -10,7 +10,8 @@ Server record, one for each training iteration
 Joint record, one for each second
     ``time_s, cpu_s, env_steps, episodes, env_steps_per_s, episode_return_mean: {agent_id: float}``;
     `cpu_s` is the processor time of servers and simulations, without the evaluation process; the
-    first one after the run was resumed has ``resumed_from``, the env steps of the checkpoint
+    first one after the run was resumed has ``resumed_from``, the env steps of the checkpoint, the
+    first one after processes were started again ``restarted``, their names
 Evaluation record, one for each condition at each evaluation point
     ``time_s, env_steps, replaced, should_explore, num_episodes, returns: {agent_id: [float]}``;
     `replaced` is the server whose agents acted at random, None where all acted as learned
@@ -161,6 +162,21 @@ class MetricsWriter:
         self._recorded_env_steps = env_steps
         if self._scalars is not None:
             self._scalars.purge(env_steps + 1)
+
+    def cut_back_server(self, server_id: str, length: int) -> None:
+        """Drops what a server has recorded since `sync` returned this length of its file.
+
+        TensorBoard keeps it: it can only forget the metrics of all.
+
+        Raises:
+            CannotRecord: the file cannot be cut.
+        """
+        path = self._folder / f"{server_id}.jsonl"
+        try:
+            if path.exists() and path.stat().st_size > length:
+                os.truncate(path, length)
+        except OSError as error:
+            raise CannotRecord(path, error, self._recorded_env_steps) from error
 
     def close(self) -> None:
         """Flushes and closes all files; a second call does nothing."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +115,10 @@ class RecordedRun:
     """How the run ended; None where nobody wrote that down."""
     resumed_at: tuple[int, ...] = ()
     """Env steps of the checkpoints from which it was resumed."""
+    restarted_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By process, the env steps at which it was lost and started again."""
+    num_lost_episodes: int = 0
+    """Training episodes that were closed early since a process was lost."""
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
@@ -165,7 +169,17 @@ class RecordedRun:
             },
             status=read_status(directory),
             resumed_at=tuple(r["resumed_from"] for r in joint if "resumed_from" in r),
+            restarted_at=_restarted_at(joint),
+            num_lost_episodes=int(joint[-1].get("num_lost_episodes", 0)) if joint else 0,
         )
+
+
+def _restarted_at(joint: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
+    at: dict[str, list[int]] = {}
+    for record in joint:
+        for name in record.get("restarted", ()):
+            at.setdefault(name, []).append(int(record["env_steps"]))
+    return {name: tuple(env_steps) for name, env_steps in at.items()}
 
 
 def _points(evaluations: Iterable[Mapping[str, Any]]) -> tuple[EvaluationPoint, ...]:

@@ -9,6 +9,7 @@
     host, pid   the process that watches over the run
     env_steps   of training, at the last change of state
     num_resumed how often it was resumed; `started_at` is of the first time
+    num_restarts how often each process was started again after it was lost
     muxrl       its version
 
 A run that was killed leaves the state that it was in, and a process id that no longer lives.
@@ -20,7 +21,8 @@ import json
 import logging
 import os
 import platform
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
@@ -49,6 +51,7 @@ class RunStatus:
     env_steps: int
     muxrl: str | None
     num_resumed: int = 0
+    num_restarts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def has_ended(self) -> bool:
@@ -76,7 +79,15 @@ class StatusFile:
             before.env_steps if before else 0,
             installed_version(),
             before.num_resumed + 1 if before else 0,
+            dict(before.num_restarts) if before else {},
         )
+        self._write()
+
+    def note_restart(self, name: str) -> None:
+        """Says that a process was lost and is started again."""
+        before = self._status.num_restarts
+        after = {**before, name: before.get(name, 0) + 1}
+        self._status = replace(self._status, num_restarts=after)
         self._write()
 
     def enter(self, state: State, env_steps: int, cause: str = "") -> None:

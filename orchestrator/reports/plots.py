@@ -67,7 +67,7 @@ def _figure(report: Report) -> Any:
     for index, server in enumerate(drawn):
         axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
         _draw_server(axes, server, _style(report, server), limit)
-        _mark_resuming(axes, report)
+        _mark_gaps(axes, report)
         axes.set_title(_panel_title(server), fontsize=_TEXT, fontweight="bold", loc="left", pad=25)
         subtitle = axes.annotate(
             _panel_subtitle(server, len(report.seeds)),
@@ -83,7 +83,7 @@ def _figure(report: Report) -> Any:
             axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
     axes = figure.add_subplot(grid[0, 1] if is_beside else grid[num_rows, :])
     _draw_training(axes, report, limit)
-    _mark_resuming(axes, report)
+    _mark_gaps(axes, report)
     if not is_beside:
         axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
     heading = "\n".join(_wrapped_assignment(report.assignment))
@@ -253,8 +253,9 @@ def _draw_training(axes: Any, report: Report, limit: float) -> None:
     _finish(axes, limit)
 
 
-def _mark_resuming(axes: Any, report: Report) -> None:
-    for env_steps in report.resumed_at:
+def _mark_gaps(axes: Any, report: Report) -> None:
+    restarted_at = [n for env_steps in report.restarted_at.values() for n in env_steps]
+    for env_steps in {*report.resumed_at, *restarted_at}:
         axes.axvline(env_steps, color=RANDOM_COLOUR, linewidth=0.6, zorder=0)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -64,6 +64,10 @@ class Report:
     """How each run ended; None where nobody wrote that down."""
     resumed_at: tuple[int, ...] = ()
     """Env steps at which runs were resumed."""
+    restarted_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By process, the env steps at which it was lost and started again, in any of the runs."""
+    num_lost_episodes: int = 0
+    """Training episodes of all runs that were closed early since a process was lost."""
 
     @property
     def caption(self) -> str:
@@ -113,6 +117,8 @@ class Report:
             "states": [status and status.state for status in self.statuses],
             "causes": [status and status.cause for status in self.statuses],
             "resumed_at": self.resumed_at,
+            "restarted_at": self.restarted_at,
+            "num_lost_episodes": self.num_lost_episodes,
             "evaluated_actions": {None: None, True: "sampled", False: "greedy"}[
                 self.should_explore
             ],
@@ -155,6 +161,11 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
         notes=tuple(_notes(runs, servers)),
         statuses=tuple(run.status for run in runs),
         resumed_at=tuple(sorted({n for run in runs for n in run.resumed_at})),
+        restarted_at={
+            name: tuple(sorted(n for run in runs for n in run.restarted_at.get(name, ())))
+            for name in sorted({name for run in runs for name in run.restarted_at})
+        },
+        num_lost_episodes=sum(run.num_lost_episodes for run in runs),
     )
 
 
@@ -245,6 +256,17 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
         if run.resumed_at:
             at = ", ".join(f"{n:,}" for n in run.resumed_at)
             yield f"run {run.name} was resumed at {at} env steps (thin vertical line)"
+        for name, restarted_at in run.restarted_at.items():
+            at = ", ".join(f"{n:,}" for n in restarted_at)
+            yield (
+                f"in run {run.name}, {name} was lost and started again {len(restarted_at)}×, at "
+                f"{at} env steps (thin vertical line)"
+            )
+        if run.num_lost_episodes:
+            yield (
+                f"run {run.name} lost {run.num_lost_episodes} training episodes with these "
+                "processes; the servers that lived keep them as truncated"
+            )
         status = run.status
         if status is None or status.state == "done":
             continue

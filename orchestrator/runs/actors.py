@@ -1,12 +1,21 @@
-"""The Ray actors of a run: started, asked, and why one died or failed."""
+"""The Ray actors of a run: started, asked, ended, and why one died or failed."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.runs.processes import ProcessId, ProcessReport
 from muxrl.orchestrator.runs.ray_session import worker_environment
+
+_KILL_TIMEOUT_S = 20.0
+"""For a process on another machine, where Ray first starts one that kills it."""
 
 
 def start_actor(process: type, *arguments: Any, scheduling: Any, **options: Any) -> Any:
@@ -27,6 +36,112 @@ def start_actor(process: type, *arguments: Any, scheduling: Any, **options: Any)
         **options,
     )
     return actor.remote(*arguments)
+
+
+class Silent(Exception):
+    """A process has not answered; it may be stopped, or wedged."""
+
+
+class Reports:
+    """Asks processes for their reports, each again once it has answered.
+
+    Nobody has to wait for one that is silent: this is noticed when its time is over.
+
+    Args:
+        timeout_s: after which a process counts as silent.
+        start_s: how much longer the first answer of a process may take.
+    """
+
+    def __init__(self, timeout_s: float, start_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._start_s = start_s
+        self._asked: dict[str, tuple[Any, float]] = {}
+        self._processes: dict[str, ProcessId] = {}
+
+    def ask(self, actors: Mapping[str, Any]) -> None:
+        """Asks those that owe no answer."""
+        for name, actor in actors.items():
+            if name not in self._asked:
+                timeout_s = self._timeout_s
+                if name not in self._processes:
+                    timeout_s += self._start_s
+                self._asked[name] = actor.report.remote(), time.monotonic() + timeout_s
+
+    def take(self, wait_s: float) -> Iterator[tuple[str, ProcessReport | Exception]]:
+        """Yields what has come, with its process's name: reports, and why there will be none.
+
+        Args:
+            wait_s: for how long to wait for answers.
+        """
+        import ray
+
+        if not self._asked:
+            return
+        names = {ref: name for name, (ref, _) in self._asked.items()}
+        answered, _ = ray.wait(list(names), num_returns=len(names), timeout=wait_s)
+        for ref in answered:
+            name = names[ref]
+            if self._asked.pop(name, None) is None:  # forgotten since
+                continue
+            try:
+                report = ray.get(ref)
+            except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
+                yield name, error
+                continue
+            self._processes[name] = report.process
+            yield name, report
+        for name, (_, deadline) in list(self._asked.items()):
+            if time.monotonic() >= deadline:
+                yield (
+                    name,
+                    Silent(
+                        f"did not answer for {self._timeout_s:g} s (timeouts.report_s sets how "
+                        "long it may take)"
+                    ),
+                )
+
+    def owing(self) -> list[str]:
+        """Returns the processes whose answers are still to come."""
+        return list(self._asked)
+
+    def forget(self, name: str) -> ProcessId | None:
+        """Drops what is known of a process that is gone; returns its id if it ever answered."""
+        self._asked.pop(name, None)
+        return self._processes.pop(name, None)
+
+
+def end_actor(actor: Any, process: ProcessId | None = None) -> None:
+    """Kills an actor's process, even one that is stopped, which does not hear Ray.
+
+    Args:
+        actor: its handle.
+        process: to be killed by SIGKILL, too; None: it is known to be dead, or nobody knows.
+    """
+    import ray
+
+    if process is not None:
+        if process.node_id == ray.get_runtime_context().get_node_id():
+            _kill(process.pid)
+        else:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            there = NodeAffinitySchedulingStrategy(process.node_id, soft=False)
+            kill = ray.remote(_kill).options(num_cpus=0, scheduling_strategy=there)
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(kill.remote(process.pid), timeout=_KILL_TIMEOUT_S)
+    ray.kill(actor)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def is_dead(error: Exception) -> bool:
+    """Whether an answer that did not come means that the process is gone."""
+    import ray
+
+    return isinstance(error, ray.exceptions.RayActorError)
 
 
 def answer_of(ref: Any, timeout_s: float | None, who: str, log: Path, key: str = "") -> Any:
@@ -74,6 +189,8 @@ def failure(who: str, error: Exception, log: Path) -> RunFailed:
     """Returns what to raise for an actor that died or raised."""
     import ray
 
+    if isinstance(error, Silent):
+        return RunFailed(f"{who} {error}; its log: {log}")
     if isinstance(error, ray.exceptions.RayActorError):
         return RunFailed(f"{who} died ({cause_of_death(error)}); its log: {log}")
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error

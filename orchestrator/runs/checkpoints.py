@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from muxrl.orchestrator.config import CheckpointConfig
@@ -78,6 +78,7 @@ class Checkpoints:
         evaluations: Evaluations | None,
         *,
         update_s: float,
+        look: Callable[[], bool],
         is_last: bool = False,
     ) -> bool:
         """Holds the simulations, writes a checkpoint, and lets them go on.
@@ -87,16 +88,20 @@ class Checkpoints:
             simulations: of the run.
             evaluations: of the run.
             update_s: for how long to wait for an update of a server.
+            look: see `SimulationActors.hold`.
             is_last: the run ends here: learners finish, and simulations stay held.
 
         Returns:
             Whether it was written; `problem` says why not.
 
         Raises:
-            RunFailed: a process has died.
+            RunFailed: a process was lost once too often.
         """
         try:
-            late = simulations.hold(self._config.hold_s, update_s)
+            late = simulations.hold(self._config.hold_s, update_s, look)
+            if servers.restarting:
+                lost = ", ".join(servers.restarting)
+                raise NotSaved(f"no checkpoint: {lost} is being started again")
             if late and not is_last:
                 raise NotSaved(
                     f"no checkpoint: {', '.join(late)} did not pause in time; if its steps are "
@@ -105,7 +110,7 @@ class Checkpoints:
             if is_last:
                 servers.finish_training(update_s)
             with contextlib.suppress(RunFailed) if is_last else contextlib.nullcontext():
-                simulations.collect(simulations.ask())  # of a dead one there is the last report
+                simulations.report_now()  # of a dead one there is the last report
             self._tally.tick()
             self._write(servers, simulations, evaluations, update_s)
             self.problem = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from muxrl.client import MultiplexingClient
@@ -24,12 +24,24 @@ class ServerAddress:
     token: str = ""
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long servers are waited for; see `MultiplexingClient`."""
+
+    patience_s: float = 30.0
+    update_timeout_s: float = 600.0
+
+
+_PATIENCE = Patience()
+
+
 def connect(
     servers: Mapping[str, ServerAddress],
     replaced: str | None = None,
     seed: int = 0,
     *,
-    update_timeout_s: float = 600.0,
+    patience: Patience = _PATIENCE,
+    episode_prefix: str = "",
 ) -> MultiplexingClient:
     """Returns a client of these servers.
 
@@ -37,7 +49,8 @@ def connect(
         servers: by server id.
         replaced: the server whose agents act uniformly at random instead.
         seed: of those actions.
-        update_timeout_s: longest wait for an answer that a server holds back while it learns.
+        patience: how long servers are waited for.
+        episode_prefix: of the ids of its episodes.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
@@ -46,7 +59,10 @@ def connect(
     transports: dict[str, str | Transport] = {}
     for server_id, server in servers.items():
         transport = WebSocketTransport(
-            server.address, token=server.token, update_timeout_s=update_timeout_s
+            server.address,
+            token=server.token,
+            patience_s=patience.patience_s,
+            update_timeout_s=patience.update_timeout_s,
         )
         if server_id == replaced:
             spec = transport.fetch_spec()
@@ -54,7 +70,7 @@ def connect(
             transports[server_id] = RandomTransport(spec, seed)
         else:
             transports[server_id] = transport
-    return MultiplexingClient(transports)
+    return MultiplexingClient(transports, episode_prefix=episode_prefix)
 
 
 def play_episodes(
@@ -62,6 +78,8 @@ def play_episodes(
     simulations: Sequence[Simulation],
     seeds: Sequence[int],
     should_explore: bool | Mapping[str, bool] | None = None,
+    *,
+    on_lost: Literal["raise", "restart"] = "raise",
 ) -> list[EpisodeResult]:
     """Plays one evaluation episode for each seed.
 
@@ -71,6 +89,7 @@ def play_episodes(
         seeds: of the simulations' resets.
         should_explore: whether actions are sampled as in training, a dict: by server id; None:
             as each server does in evaluation.
+        on_lost: see `EnvLoop`.
 
     Returns:
         The episodes, ordered by seed.
@@ -88,6 +107,7 @@ def play_episodes(
         mode="eval",
         should_explore=should_explore,
         seeds=iter(seeds),
+        on_lost=on_lost,
     )
     loop.run(results.append)
     return sorted(results, key=lambda result: result.seed or 0)

@@ -8,17 +8,24 @@ policies act in every condition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.actors import answer_of, start_actor
+from muxrl.orchestrator.runs.actors import Reports, Silent, end_actor, failure, start_actor
 from muxrl.orchestrator.runs.episodes import ServerAddress
 from muxrl.orchestrator.runs.processes import EvaluationProcess
+from muxrl.orchestrator.runs.restarts import Quota
+from muxrl.orchestrator.runs.simulation_actors import patience
 
-_LOG = "evaluation"
+logger = logging.getLogger(__name__)
+
+_NAME = "evaluation"
+_LOOK_S = 0.5
 
 
 class Evaluations:
@@ -30,6 +37,8 @@ class Evaluations:
         folder: the run's directory.
         metrics: where results go.
         scheduling: Ray's scheduling strategy of the process.
+        on_restart: called when the process is lost and started again, with its name and the prefix
+            of the ids of its episodes.
         due_at: env steps of the next one, of a run that is resumed; None: after one interval.
     """
 
@@ -40,13 +49,15 @@ class Evaluations:
         folder: RunDirectory,
         metrics: MetricsWriter,
         scheduling: Any,
+        on_restart: Callable[[str, str], None],
         due_at: int | None = None,
     ) -> None:
         self.latest: dict[str, Any] | None = None
         """The newest record with all agents as learned."""
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
-        simulation, self._config = experiment.config.simulation, experiment.config.evaluation
+        self._experiment = experiment.config
+        self._config = experiment.config.evaluation
         learning = {
             s: p for s, p in experiment.servers.items() if s not in experiment.fixed_servers
         }
@@ -55,18 +66,32 @@ class Evaluations:
         self._should_explore = {
             s: self._config.should_explore and plan.samples_actions for s, plan in learning.items()
         }
-        self._log = folder.log(_LOG)
+        self._log = folder.log(_NAME)
+        self._servers = servers
+        self._scheduling = scheduling
+        self._on_restart = on_restart
+        timeouts = experiment.config.timeouts
+        self._reports = Reports(timeouts.report_s, timeouts.start_s)
+        self._quota = Quota(experiment.config.simulation.restarts, "simulation.restarts")
         self._metrics = metrics
-        self._running: list[tuple[Any, dict[str, Any]]] = []
+        self._running: list[dict[str, Any]] = []
+        self._ref: Any = None  # of the first of these
         self._due_at = due_at if due_at is not None else self._config.interval_env_steps
+        self._start()
+
+    def _start(self) -> None:
+        simulation = self._experiment.simulation
+        self._prefix = f"{_NAME}-{uuid.uuid4().hex[:8]}-"
         self._actor = start_actor(
             EvaluationProcess,
             simulation,
-            servers,
-            experiment.config.timeouts.update_s,
+            self._servers,
+            patience(self._experiment.timeouts),
+            self._prefix,
             self._log,
-            scheduling=scheduling,
+            scheduling=self._scheduling,
             num_cpus=simulation.num_cpus,
+            max_concurrency=2,  # evaluate, report
         )
 
     @property
@@ -93,7 +118,7 @@ class Evaluations:
     @property
     def due_at(self) -> int | None:
         """When a run that is resumed from here is to evaluate: what is under way, once more."""
-        return self._running[0][1]["env_steps"] if self._running else self._due_at
+        return self._running[0]["env_steps"] if self._running else self._due_at
 
     def begin(self, env_steps: int, time_s: float, *, is_final: bool = False) -> None:
         """Begins an evaluation in all conditions.
@@ -107,7 +132,6 @@ class Evaluations:
         num = config.final_num_episodes if is_final else config.num_episodes
         self.bytes_before = self._metrics.length("evaluation")
         for replaced in self._conditions:
-            ref = self._actor.evaluate.remote(replaced, config.seed, num, self._should_explore)
             record = {
                 "time_s": time_s,
                 "env_steps": env_steps,
@@ -116,27 +140,67 @@ class Evaluations:
                 "num_episodes": num,
                 "is_final": is_final,
             }
-            self._running.append((ref, record))
+            self._running.append(record)
+        self._play_first()
+
+    def _play_first(self) -> None:
+        """Has the first condition that is not done be played."""
+        if self._running:
+            first = self._running[0]
+            self._ref = self._actor.evaluate.remote(
+                first["replaced"],
+                self._config.seed,
+                first["num_episodes"],
+                self._should_explore,
+            )
 
     def collect(self) -> None:
-        """Writes down the conditions that are done, in order.
+        """Writes down the conditions that are done, in order; looks after a process that was lost.
 
         Raises:
-            RunFailed: the process died, or an episode failed.
+            RunFailed: the process was lost once too often.
         """
         import ray
 
-        while self._running and ray.wait([self._running[0][0]], timeout=0)[0]:
-            self._write_first()
+        while self._running and ray.wait([self._ref], timeout=0)[0]:
+            try:
+                returns = ray.get(self._ref)
+            except ray.exceptions.RayError as error:
+                self._lose(error)
+                return
+            self._write_first(returns)
+        self._reports.ask({_NAME: self._actor})
+        for _, answer in self._reports.take(0):
+            if isinstance(answer, Exception):
+                self._lose(answer)
 
-    def wait(self) -> None:
+    def wait(self, look: Callable[[], object]) -> None:
         """Waits for all conditions and writes them down.
 
+        Args:
+            look: looks after all other processes meanwhile.
+
         Raises:
-            RunFailed: the process died, or an episode failed.
+            RunFailed: the process was lost once too often.
         """
+        import ray
+
         while self._running:
-            self._write_first()
+            ray.wait([self._ref], timeout=_LOOK_S)
+            self.collect()
+            if self._running:
+                look()
+
+    def _lose(self, error: Exception) -> None:
+        """Ends what is left of the process, and has another one play what was not done."""
+        problem = failure("the evaluation", error, self._log)
+        process = self._reports.forget(_NAME)
+        end_actor(self._actor, process if isinstance(error, Silent) else None)
+        self._quota.take(problem)
+        logger.warning("%s; it is begun again", problem)
+        self._on_restart(_NAME, self._prefix)
+        self._start()
+        self._play_first()
 
     def stop(self) -> None:
         """Ends the process."""
@@ -144,9 +208,10 @@ class Evaluations:
 
         ray.kill(self._actor)
 
-    def _write_first(self) -> None:
-        ref, record = self._running.pop(0)
-        record["returns"] = answer_of(ref, None, "the evaluation", self._log)
+    def _write_first(self, returns: Mapping[str, Any]) -> None:
+        record = self._running.pop(0)
+        self._play_first()
+        record["returns"] = returns
         self._metrics.evaluation(record)
         if record["replaced"] is None:
             self.latest = record

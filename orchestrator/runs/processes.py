@@ -23,6 +23,7 @@ from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.checkpoints import SavedServer, hash_files
 from muxrl.orchestrator.runs.episodes import (
+    Patience,
     ServerAddress,
     connect,
     play_episodes,
@@ -36,7 +37,31 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ServerReport:
+class ProcessId:
+    """Where a process is, for whoever has to kill it."""
+
+    pid: int
+    node_id: str
+    """Of its machine, as Ray calls it; "" without Ray."""
+
+    @classmethod
+    def of_this(cls) -> ProcessId:
+        """Returns that of the process that asks."""
+        import ray
+
+        node_id = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        return cls(os.getpid(), node_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessReport:
+    """What a process says of itself when it is asked, about once a second."""
+
+    process: ProcessId = field(default_factory=ProcessId.of_this)
+
+
+@dataclass(frozen=True)
+class ServerReport(ProcessReport):
     """A server's status, and what it has trained."""
 
     status: Status
@@ -72,6 +97,10 @@ class ServerProcess:
     def status(self) -> Status:
         """Returns the server's status."""
         return self._server.status()
+
+    def abort_episodes(self, prefix: str) -> None:
+        """Closes the episodes whose ids begin so as truncated."""
+        self._server.abort_episodes(prefix)
 
     def report(self) -> ServerReport:
         """Returns the server's status, and its training records since the last call."""
@@ -118,8 +147,8 @@ class ServerProcess:
         return self._server.stop()
 
 
-@dataclass
-class SimulationReport:
+@dataclass(frozen=True)
+class SimulationReport(ProcessReport):
     """What a simulation process has played since its last report."""
 
     num_env_steps: int = 0
@@ -131,6 +160,8 @@ class SimulationReport:
     """Processor seconds since its environments were made."""
     num_episodes_begun: int = 0
     """Of the whole run, those of earlier processes of this name included."""
+    num_lost_episodes: int = 0
+    """Since the process began: episodes closed early since a server was lost."""
 
 
 class SimulationProcess:
@@ -140,7 +171,8 @@ class SimulationProcess:
         simulation: what to make, and how many of it.
         servers: where actions come from.
         seeds: of its episodes.
-        update_timeout_s: longest wait for an update of a server.
+        patience: how long servers are waited for.
+        episode_prefix: of the ids of its episodes.
         log_path: the process's log file.
     """
 
@@ -149,7 +181,8 @@ class SimulationProcess:
         simulation: SimulationConfig,
         servers: Mapping[str, ServerAddress],
         seeds: EpisodeSeeds,
-        update_timeout_s: float,
+        patience: Patience,
+        episode_prefix: str,
         log_path: Path,
     ) -> None:
         set_up(log_path)
@@ -160,10 +193,10 @@ class SimulationProcess:
             make_simulation(simulation.env, simulation.kwargs)
             for _ in range(simulation.num_envs_per_process)
         ]
-        self._client = connect(servers, update_timeout_s=update_timeout_s)
+        self._client = connect(servers, patience=patience, episode_prefix=episode_prefix)
         settle()
         self._seeds = seeds
-        self._loop = EnvLoop(self._simulations, self._client, seeds=seeds)
+        self._loop = EnvLoop(self._simulations, self._client, seeds=seeds, on_lost="restart")
         self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
         self._episodes: list[dict[str, float]] = []
@@ -193,7 +226,12 @@ class SimulationProcess:
         cpu_s = time.process_time() - self._cpu_before_s
         num_mismatches = self._client.num_mismatches
         return SimulationReport(
-            self._loop.num_env_steps, episodes, num_mismatches, cpu_s, self._seeds.num_drawn
+            self._loop.num_env_steps,
+            episodes,
+            num_mismatches,
+            cpu_s,
+            self._seeds.num_drawn,
+            self._loop.num_lost_episodes,
         )
 
     def hold(self, grace_s: float, timeout_s: float) -> bool:
@@ -238,7 +276,8 @@ class EvaluationProcess:
     Args:
         simulation: what to make; one environment is enough here.
         servers: where actions come from.
-        update_timeout_s: longest wait for a server.
+        patience: how long servers are waited for.
+        episode_prefix: of the ids of its episodes.
         log_path: the process's log file.
     """
 
@@ -246,7 +285,8 @@ class EvaluationProcess:
         self,
         simulation: SimulationConfig,
         servers: Mapping[str, ServerAddress],
-        update_timeout_s: float,
+        patience: Patience,
+        episode_prefix: str,
         log_path: Path,
     ) -> None:
         set_up(log_path)
@@ -255,7 +295,12 @@ class EvaluationProcess:
         # A few in lockstep share every message; with more, all wait longer for the slowest.
         self._simulations = [make_simulation(simulation.env, simulation.kwargs) for _ in range(4)]
         self._servers = dict(servers)
-        self._update_timeout_s = update_timeout_s
+        self._patience = patience
+        self._episode_prefix = episode_prefix
+
+    def report(self) -> ProcessReport:
+        """Says that the process lives."""
+        return ProcessReport()
 
     def evaluate(
         self,
@@ -277,9 +322,15 @@ class EvaluationProcess:
         """
         seeds = range(first_seed, first_seed + num_episodes)
         with connect(
-            self._servers, replaced, first_seed, update_timeout_s=self._update_timeout_s
+            self._servers,
+            replaced,
+            first_seed,
+            patience=self._patience,
+            episode_prefix=self._episode_prefix,
         ) as client:
-            episodes = play_episodes(client, self._simulations, seeds, should_explore)
+            episodes = play_episodes(
+                client, self._simulations, seeds, should_explore, on_lost="restart"
+            )
         return returns_by_agent(episodes, self._simulations[0].possible_agents)
 
 

@@ -43,6 +43,9 @@ MAY_CHANGE = (
     "servers.*.token",
     "servers.*.resources.*",
     "servers.*.limits.*",
+    "servers.*.restarts.*",
+    "servers.*.on_server_loss",
+    "simulation.restarts.*",
 )
 """Keys of the config that a resumed run may have otherwise."""
 

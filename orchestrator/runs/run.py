@@ -7,12 +7,14 @@ that a sweep can hold one in each of its trials. `whole_run` puts a Ray and a te
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.errors import NotSaved, RunFailed
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -29,6 +31,9 @@ from muxrl.orchestrator.runs.tally import Tally
 from muxrl.protocol.messages import Status
 
 logger = logging.getLogger(__name__)
+
+_ANSWER_S = 1.0
+"""For the reports of a round; one that takes longer is taken in in a later round."""
 
 
 class Run:
@@ -62,11 +67,14 @@ class Run:
         self._folder = folder
         self._metrics = metrics
         self._before = before
-        self._servers = ServerActors(experiment, folder, self._take_records)
+        self._servers = ServerActors(
+            experiment, folder, self._take_records, self._note_server_restart
+        )
         self._simulations = SimulationActors(
             experiment.config,
             folder,
             self.tally.add,
+            self._note_simulation_restart,
             before.num_episodes_begun if before else None,
         )
         self._evaluations: Evaluations | None = None
@@ -102,6 +110,7 @@ class Run:
                     self._folder,
                     self._metrics,
                     scheduling,
+                    self._note_evaluation_restart,
                     self._before.evaluation_due_at if self._before else None,
                 )
         self.has_started = True
@@ -119,7 +128,7 @@ class Run:
         elif self._evaluations is not None and self.config.evaluation.interval_env_steps:
             self.status.enter("evaluating", 0)
             self._evaluations.begin(0, 0.0)
-            self._evaluations.wait()
+            self._evaluations.wait(self._look)
         self.status.enter("running", self.tally.env_steps)
         self._simulations.play()
         self.tally.begin()
@@ -130,28 +139,63 @@ class Run:
         """Looks after the run for `metrics_interval_s`, and writes metrics.
 
         Returns:
-            Whether a stop condition holds now.
+            Whether a stop condition holds now, and no server is being started again.
 
         Raises:
-            RunFailed: a process died, a simulation raised, or training failed.
+            RunFailed: a process was lost once too often, or training failed.
         """
-        self._simulations.watch(self.config.metrics_interval_s, self._servers.find_death)
-        self._collect_reports()
+        self._simulations.watch(self.config.metrics_interval_s, self._servers.notice_deaths)
+        self._look()
+        self.tally.tick()
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
         self._metrics.joint(self.tally.record())
+        if self._servers.restarting:
+            return False
         if self._checkpoints.is_due:
             self._save()
         return self._stop_conditions.reached(self.tally, self.statuses)
 
-    def _collect_reports(self) -> None:
-        """Asks every process for its report, all at once."""
-        of_servers, of_simulations = self._servers.ask(), self._simulations.ask()
-        self._servers.collect(of_servers)
-        self._simulations.collect(of_simulations)
+    def _look(self) -> bool:
+        """Takes in reports, and has processes that were lost be started again.
+
+        Returns:
+            Whether all servers listen.
+
+        Raises:
+            RunFailed: as `watch`.
+        """
+        self._servers.ask()
+        self._simulations.ask()
+        self._servers.collect(_ANSWER_S)
+        self._simulations.collect(_ANSWER_S)
         if self.experiment.is_external:
             self.tally.set_external(self.statuses)
+        return not self._servers.restarting
+
+    def _look_and_record(self) -> bool:
+        all_listen = self._look()
         self.tally.tick()
+        self._metrics.joint(self.tally.record())
+        return all_listen
+
+    def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
+        """A server goes back to a checkpoint: what it learned since is lost, and its records."""
+        length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
+        self._metrics.cut_back_server(server_id, length)
+        self._note_restart(server_id)
+
+    def _note_simulation_restart(self, name: str, prefix: str) -> None:
+        self._servers.abort_episodes(prefix)
+        self._note_restart(name, self.config.simulation.num_envs_per_process)
+
+    def _note_evaluation_restart(self, name: str, prefix: str) -> None:
+        self._servers.abort_episodes(prefix)
+        self._note_restart(name)
+
+    def _note_restart(self, name: str, num_lost_episodes: int = 0) -> None:
+        self.tally.restart(name, num_lost_episodes)
+        self.status.note_restart(name)
 
     def _take_records(self, server_id: str, report: ServerReport) -> None:
         self.tally.cpu_s_of[server_id] = report.cpu_s
@@ -173,13 +217,14 @@ class Run:
         """Writes a checkpoint of all servers; returns whether it could be written.
 
         Raises:
-            RunFailed: a process died.
+            RunFailed: a process was lost once too often.
         """
         return self._checkpoints.write(
             self._servers,
             self._simulations,
             self._evaluations,
             update_s=self.config.timeouts.update_s if update_s is None else update_s,
+            look=self._look_and_record,
             is_last=is_last,
         )
 
@@ -212,7 +257,12 @@ class Run:
         """Returns how the run stands; of servers that have not reported, what is known before."""
         tally = self.tally
         is_evaluating = self._evaluations is not None and self._evaluations.is_running
-        notes = ["evaluating" if is_evaluating else "", self._checkpoints.problem]
+        restarts = ", ".join(f"{name} {n}×" for name, n in tally.num_restarts.items())
+        notes = [
+            "evaluating" if is_evaluating else "",
+            f"started again: {restarts}" if restarts else "",
+            self._checkpoints.problem,
+        ]
         return Snapshot(
             tally.time_s,
             tally.env_steps,
@@ -234,7 +284,7 @@ class Run:
         return ServerSnapshot(
             server_id,
             algorithm,
-            status.phase,
+            "restarting" if server_id in self._servers.restarting else status.phase,
             status.is_waiting_for_learner,
             status.num_env_steps,
             self.tally.server_rate(server_id, status.num_env_steps),
@@ -252,23 +302,34 @@ class Run:
         Raises:
             RunFailed: a process died.
         """
-        self._end_learning(self.config.timeouts.update_s)
+        while not self._end_learning(self.config.timeouts.update_s):
+            while not self._look():
+                time.sleep(self.config.metrics_interval_s)
         self._simulations.stop()
         if self._evaluations is not None and self.has_final_evaluation:
             self.status.enter("evaluating", self.tally.env_steps)
-            self._evaluations.wait()
+            self._evaluations.wait(self._look)
             self._evaluations.begin(self.tally.env_steps, self.tally.time_s, is_final=True)
-            self._evaluations.wait()
+            self._evaluations.wait(self._look)
+        if self.tally.has_restarted:
+            self._metrics.joint(self.tally.record())
 
-    def _end_learning(self, update_s: float) -> None:
-        """Ends learning, where episodes end if they do soon, with a last checkpoint; once."""
+    def _end_learning(self, update_s: float) -> bool:
+        """Ends learning, where episodes end if they do soon, with a last checkpoint; once.
+
+        Returns:
+            Whether it has ended: no server was lost meanwhile.
+        """
         if self._has_ended:
-            return
+            return True
         self._has_ended = True
         if self.config.checkpoint.at_end:
             self._save(is_last=True, update_s=update_s)
         else:
-            self._servers.finish_training(update_s)
+            with contextlib.suppress(NotSaved):  # one was lost
+                self._servers.finish_training(update_s)
+        self._has_ended = not self._servers.restarting
+        return self._has_ended
 
     def stop(self) -> list[str]:
         """Ends every process that is left; saves a last checkpoint; never raises.
@@ -283,14 +344,14 @@ class Run:
         if not ray.is_initialized():
             return []
         problems: list[str] = []
+        self._servers.may_restart = self._simulations.may_restart = False
         try:
             if not self.has_started:  # nothing to save, and what is still made does not answer
                 self._servers.kill()
-            elif not self._has_ended and not any(
-                status.problem for status in self.statuses.values()
-            ):
-                if death := self._servers.find_death():  # else simulations would wait for it
-                    raise death
+            elif not self._has_ended and not any(s.problem for s in self.statuses.values()):
+                self._servers.notice_deaths()  # else simulations would wait for it
+                if lost := self._servers.restarting:
+                    raise RunFailed(f"{', '.join(lost)} was lost and does not listen again yet")
                 self._end_learning(self.config.timeouts.stop_s)
         except RunFailed as error:
             problems.append(f"no checkpoint at the end: {error}")

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.config.seeds import derive_seed
-from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.actors import answer_of, failure, start_actor
-from muxrl.orchestrator.runs.episodes import ServerAddress
+from muxrl.orchestrator.runs.actors import (
+    Reports,
+    Silent,
+    end_actor,
+    failure,
+    is_dead,
+    start_actor,
+)
+from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
 from muxrl.orchestrator.runs.processes import EpisodeSeeds, SimulationProcess, SimulationReport
+from muxrl.orchestrator.runs.restarts import Quota
+
+logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 10.0
 _LAST_REPORT_TIMEOUT_S = 5.0
 _HOLD_SLACK_S = 5.0
 """For the way there and back, on a busy machine."""
+_SKIPPED_SEEDS = 10_000
+"""More than a process begins episodes between two reports."""
+
+
+def patience(timeouts: TimeoutsConfig) -> Patience:
+    """Returns how long simulations wait for servers: until one is missed and started again."""
+    return Patience(timeouts.report_s + timeouts.start_s, timeouts.update_s)
 
 
 class SimulationActors:
     """The simulations of one run; none until `start`, and none ever where they are external.
 
+    One that is lost is started again, as `simulation.restarts` allows, with the seeds that follow.
+
     Args:
         config: of the run.
         folder: the run's directory.
         on_report: called with each simulation's name and report.
+        on_restart: called when a simulation is lost and started again, with its name and the prefix
+            of the ids of its episodes.
         num_episodes_begun: by process, of a run that is resumed.
     """
 
@@ -36,50 +58,72 @@ class SimulationActors:
         config: ExperimentConfig,
         folder: RunDirectory,
         on_report: Callable[[str, SimulationReport], None],
+        on_restart: Callable[[str, str], None],
         num_episodes_begun: Mapping[str, int] | None = None,
     ) -> None:
         self._config = config
         self._folder = folder
         self._on_report = on_report
+        self._on_restart = on_restart
         self.num_episodes_begun = dict(num_episodes_begun or {})
         """By process, as of its last report."""
+        self.may_restart = True
+        self._servers: Mapping[str, ServerAddress] = {}
+        self._scheduling: Any = None
         self._actors: dict[str, Any] = {}
+        self._prefixes: dict[str, str] = {}
+        self._is_playing = False
         self._playing: dict[Any, str] = {}
+        timeouts, num_processes = config.timeouts, config.simulation.num_processes
+        self._reports = Reports(timeouts.report_s, timeouts.start_s)
+        self._quotas = {
+            f"simulation-{i}": Quota(config.simulation.restarts, "simulation.restarts")
+            for i in range(num_processes)
+        }
 
     def start(self, servers: Mapping[str, ServerAddress], scheduling: Any) -> None:
         """Starts all processes; they make their environments and connect."""
+        self._servers, self._scheduling = servers, scheduling
+        for name in self._quotas:
+            self._start(name)
+
+    def _start(self, name: str) -> None:
         simulation = self._config.simulation
-        for i in range(simulation.num_processes):
-            name = f"simulation-{i}"
-            self._actors[name] = start_actor(
-                SimulationProcess,
-                simulation,
-                servers,
-                EpisodeSeeds(
-                    derive_seed(self._config.seed, "simulation", str(i)),
-                    self.num_episodes_begun.get(name, 0),
-                ),
-                self._config.timeouts.update_s,
-                self._folder.log(name),
-                scheduling=scheduling,
-                num_cpus=simulation.num_cpus,
-                max_concurrency=4,  # run, hold, report, stop
-            )
+        # Not the name alone, which its successor has, too.
+        self._prefixes[name] = f"{name}-{uuid.uuid4().hex[:8]}-"
+        self._actors[name] = start_actor(
+            SimulationProcess,
+            simulation,
+            self._servers,
+            EpisodeSeeds(
+                derive_seed(self._config.seed, "simulation", name.rpartition("-")[2]),
+                self.num_episodes_begun.get(name, 0),
+            ),
+            patience(self._config.timeouts),
+            self._prefixes[name],
+            self._folder.log(name),
+            scheduling=self._scheduling,
+            num_cpus=simulation.num_cpus,
+            max_concurrency=4,  # run, hold, report, stop
+        )
+        if self._is_playing:
+            self._playing[self._actors[name].run.remote()] = name
 
     def play(self) -> None:
         """Lets all of them play training episodes from now on."""
+        self._is_playing = True
         self._playing = {actor.run.remote(): name for name, actor in self._actors.items()}
 
-    def watch(self, time_s: float, find_cause: Callable[[], RunFailed | None]) -> None:
-        """Sleeps, unless a simulation ends, which it never should: then the run fails.
+    def watch(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
+        """Sleeps, unless a simulation ends, which it never should: then it is started again.
 
         Args:
             time_s: how long.
-            find_cause: says whether a server has died. Simulations then fail, too, and the run
-                reports the cause, not the consequence.
+            notice_deaths: looks after servers that have died. Simulations then fail, too, and if
+                the run ends, it reports the cause, not the consequence.
 
         Raises:
-            RunFailed: a simulation ended.
+            RunFailed: a process was lost once too often.
         """
         import ray
 
@@ -88,34 +132,79 @@ class SimulationActors:
             return
         ended, _ = ray.wait(list(self._playing), timeout=time_s)
         for ref in ended:
-            name = self._playing.pop(ref)
-            log = self._folder.log(name)
+            name = self._playing[ref]
             try:
                 ray.get(ref)
-            except Exception as error:  # whatever the simulation raised
-                raise (find_cause() or failure(name, error, log)) from error
-            raise RunFailed(f"{name} ended by itself; its log: {log}")
+            except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
+                notice_deaths()
+                self._lose(name, error)
+            else:
+                self._lose(name, Silent("ended by itself"))
 
-    def ask(self) -> dict[str, Any]:
-        """Asks every process for its report; `collect` waits for the answers."""
-        return {name: actor.report.remote() for name, actor in self._actors.items()}
+    def ask(self) -> None:
+        """Asks every process for its report; `collect` takes in the answers."""
+        self._reports.ask(self._actors)
 
-    def collect(self, reports: Mapping[str, Any]) -> None:
-        """Takes in the reports that were asked for.
+    def collect(self, wait_s: float) -> None:
+        """Takes in the reports that have come, and looks after processes that were lost.
+
+        Args:
+            wait_s: for how long to wait for reports.
 
         Raises:
-            RunFailed: a process died or did not answer.
+            RunFailed: a process was lost once too often.
         """
-        for name, ref in reports.items():
-            timeout_s, log = self._config.timeouts.report_s, self._folder.log(name)
-            self._take(name, answer_of(ref, timeout_s, name, log, "timeouts.report_s"))
+        for name, answer in self._reports.take(wait_s):
+            if isinstance(answer, SimulationReport):
+                self._take(name, answer)
+            elif isinstance(answer, Exception):
+                self._lose(name, answer)
 
-    def hold(self, grace_s: float, update_s: float) -> list[str]:
+    def report_now(self) -> None:
+        """Takes in how things stand at this moment.
+
+        Raises:
+            RunFailed: as `collect`.
+        """
+        self.collect(_LAST_REPORT_TIMEOUT_S)  # what was asked for before is of before
+        self.ask()
+        self.collect(_LAST_REPORT_TIMEOUT_S)
+
+    def _lose(self, name: str, error: Exception) -> None:
+        """Ends what is left of a process, and starts it again.
+
+        Raises:
+            RunFailed: it may not be started again.
+        """
+        import ray
+
+        problem = failure(name, error, self._folder.log(name))
+        actor = self._actors.pop(name)
+        self._playing = {ref: other for ref, other in self._playing.items() if other != name}
+        if isinstance(error, Silent) or is_dead(error):
+            # What it has begun since its last report nobody knows; no seed is to come twice.
+            begun = self.num_episodes_begun.get(name, 0) + _SKIPPED_SEEDS
+            self.num_episodes_begun[name] = begun
+        else:  # it has raised, and still answers
+            with contextlib.suppress(ray.exceptions.RayError):
+                self._take(name, ray.get(actor.report.remote(), timeout=_LAST_REPORT_TIMEOUT_S))
+        process = self._reports.forget(name)
+        end_actor(actor, process if isinstance(error, Silent) else None)
+        if not self.may_restart:
+            raise problem
+        self._quotas[name].take(problem)
+        logger.warning("%s; it is started again with the seeds that follow", problem)
+        lost = self._prefixes[name]
+        self._on_restart(name, lost)
+        self._start(name)
+
+    def hold(self, grace_s: float, update_s: float, look: Callable[[], bool]) -> list[str]:
         """Has all environments pause; `release` lets them go on.
 
         Args:
             grace_s: for so long, they play their episodes to the end.
             update_s: for how long to wait after that for a step, in which a server may learn.
+            look: looks after all processes meanwhile; returns whether it is worth to wait on.
 
         Returns:
             The processes whose environments have not paused in time; those that do not live are
@@ -123,18 +212,21 @@ class SimulationActors:
         """
         import ray
 
-        holds = {n: actor.hold.remote(grace_s, update_s) for n, actor in self._actors.items()}
-        late: list[str] = []
-        for name, ref in holds.items():
-            try:
-                is_held = ray.get(ref, timeout=grace_s + update_s + _HOLD_SLACK_S)
-            except ray.exceptions.GetTimeoutError:
-                is_held = False
-            except ray.exceptions.RayError:  # it has died, which `watch` finds
-                continue
-            if not is_held:
-                late.append(name)
-        return late
+        calls = {a.hold.remote(grace_s, update_s): name for name, a in self._actors.items()}
+        late = set(calls.values())
+        left = list(calls)
+        deadline = time.monotonic() + grace_s + update_s + _HOLD_SLACK_S
+        while left and time.monotonic() < deadline:
+            done, left = ray.wait(left, num_returns=len(left), timeout=min(1.0, grace_s + update_s))
+            for ref in done:
+                is_held = True
+                with contextlib.suppress(ray.exceptions.RayError):  # it has died; `collect` sees it
+                    is_held = ray.get(ref)
+                if is_held:
+                    late.discard(calls[ref])
+            if left and not look():
+                break
+        return sorted(late)
 
     def release(self) -> None:
         """Lets all environments go on."""
@@ -145,6 +237,7 @@ class SimulationActors:
         """Ends all processes after the step they are in; a second call does nothing."""
         import ray
 
+        self._is_playing = False
         actors, self._actors = self._actors, {}
         playing, self._playing = self._playing, {}
         for actor in actors.values():
@@ -152,6 +245,9 @@ class SimulationActors:
         if playing:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.wait(list(playing), num_returns=len(playing), timeout=_STOP_TIMEOUT_S)
+        for name, answer in self._reports.take(_LAST_REPORT_TIMEOUT_S):
+            if isinstance(answer, SimulationReport):
+                self._take(name, answer)
         for name, actor in actors.items():
             with contextlib.suppress(ray.exceptions.RayError):
                 self._take(name, ray.get(actor.report.remote(), timeout=_LAST_REPORT_TIMEOUT_S))

@@ -51,6 +51,13 @@ class Tally:
         self._mismatches_before = 0
         self._cpu_s_before = 0.0
         self._resumed_from: int | None = None
+        self.num_lost_episodes = 0
+        """Training episodes that were closed early since a process was lost."""
+        self.num_restarts: dict[str, int] = {}
+        """By process, how often it was started again; those without are left out."""
+        self._lost_episodes: dict[str, int] = {}
+        self._lost_before = 0
+        self._restarted: list[str] = []  # since the last record
         self._rate = StepRate()
         self._server_rates: dict[str, StepRate] = {}
 
@@ -67,6 +74,8 @@ class Tally:
             "env_steps": self.env_steps,
             "num_episodes": self.num_episodes,
             "num_mismatches": self.num_mismatches,
+            "num_lost_episodes": self.num_lost_episodes,
+            "num_restarts": dict(self.num_restarts),
             "recent": list(self._recent),
         }
 
@@ -77,6 +86,8 @@ class Tally:
         self.num_episodes = state["num_episodes"]
         self.num_mismatches = self._mismatches_before = state["num_mismatches"]
         self._cpu_s_before = state["cpu_s"]
+        self.num_lost_episodes = self._lost_before = state.get("num_lost_episodes", 0)
+        self.num_restarts = dict(state.get("num_restarts", {}))
         self._recent.extend(state["recent"])
 
     def add(self, name: str, report: SimulationReport) -> None:
@@ -88,16 +99,39 @@ class Tally:
         self._recent.extend(report.episodes)
         self.env_steps = self._steps_before + sum(self._steps.values())
         self.num_mismatches = self._mismatches_before + sum(self._mismatches.values())
+        self._lost_episodes[name] = report.num_lost_episodes
+        self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
+
+    def restart(self, name: str, num_lost_episodes: int = 0) -> None:
+        """Says that a process was lost and is started again; what it has done still counts.
+
+        Args:
+            name: of the process; its next reports begin at 0.
+            num_lost_episodes: that were open on it.
+        """
+        self._steps_before += self._steps.pop(name, 0)
+        self._mismatches_before += self._mismatches.pop(name, 0)
+        self._cpu_s_before += self.cpu_s_of.pop(name, 0.0)
+        self._lost_before += self._lost_episodes.pop(name, 0) + num_lost_episodes
+        self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
+        self.num_restarts[name] = self.num_restarts.get(name, 0) + 1
+        self._restarted.append(name)
 
     def set_external(self, statuses: Mapping[str, Status]) -> None:
         """Takes the servers' counts instead, for an external simulation."""
-        self.env_steps = max((s.num_env_steps for s in statuses.values()), default=0)
-        self.num_episodes = max((s.num_episodes for s in statuses.values()), default=0)
+        # A server that was started again goes back to its checkpoint; the run does not.
+        self.env_steps = max(self.env_steps, *(s.num_env_steps for s in statuses.values()), 0)
+        self.num_episodes = max(self.num_episodes, *(s.num_episodes for s in statuses.values()), 0)
 
     @property
     def cpu_s(self) -> float:
         """Processor seconds of all servers and simulations together, without evaluations."""
         return self._cpu_s_before + sum(self.cpu_s_of.values())
+
+    @property
+    def has_restarted(self) -> bool:
+        """Whether processes were started again since the last record."""
+        return bool(self._restarted)
 
     def tick(self) -> None:
         """Reads the clock."""
@@ -111,7 +145,8 @@ class Tally:
     def record(self) -> dict[str, Any]:
         """Returns the joint record as of now; see `muxrl.orchestrator.records.metrics`.
 
-        The first one after `restore` says from where the run was resumed.
+        The first one after `restore` says from where the run was resumed, the first one after
+        `restart` which processes were.
         """
         agents = sorted({agent for returns in self._recent for agent in returns})
         means = {}
@@ -119,13 +154,16 @@ class Tally:
             values = [returns[agent] for returns in self._recent if agent in returns]
             means[agent] = sum(values) / len(values)
         resumed_from, self._resumed_from = self._resumed_from, None
+        restarted, self._restarted = self._restarted, []
         return {
             **({} if resumed_from is None else {"resumed_from": resumed_from}),
+            **({"restarted": restarted} if restarted else {}),
             "time_s": self.time_s,
             "cpu_s": self.cpu_s,
             "env_steps": self.env_steps,
             "episodes": self.num_episodes,
             "env_steps_per_s": self.env_steps_per_s,
             "num_mismatches": self.num_mismatches,
+            "num_lost_episodes": self.num_lost_episodes,
             "episode_return_mean": means,
         }

@@ -153,6 +153,14 @@ class EpisodeStore:
             del self._tombstones[episode_id]
         return expired
 
+    def abort_all(self, prefix: str, now: float) -> int:
+        """Closes the episodes whose ids begin so as truncated; returns how many there were."""
+        lost = [episode_id for episode_id in self._open if episode_id.startswith(prefix)]
+        for episode_id in lost:
+            self._abort(AbortEpisode(episode_id, "its simulation was lost"), now)
+        self.finish_frame()
+        return len(lost)
+
     # --- items --------------------------------------------------------------------------
 
     def _start(self, item: StartEpisode, now: float) -> Started:

@@ -44,8 +44,9 @@ def small_server(algorithm: str, agent: str) -> dict[str, Any]:
     }
 
 
-def config(fault: str | None = None, at_step: int = 150) -> dict[str, Any]:
+def config(fault: str | None = None, at_step: int = 150, max_restarts: int = 0) -> dict[str, Any]:
     """Returns an experiment of two servers and one simulation, which may have a fault."""
+    restarts = {"restarts": {"max": max_restarts}}
     kwargs: dict[str, Any] = {"num_agents": 2, "num_steps": 100}
     env = "muxrl.experiments.simulations.zero_cost:ZeroCost"
     if fault is not None:
@@ -53,8 +54,11 @@ def config(fault: str | None = None, at_step: int = 150) -> dict[str, Any]:
         kwargs |= {"fault": fault, "at_step": at_step % 100, "in_episode": at_step // 100}
     return {
         "name": "hurt",
-        "simulation": {"env": env, "kwargs": kwargs, "num_processes": 1},
-        "servers": {"ppo": small_server("PPO", "agent_0"), "a2c": small_server("A2C", "agent_1")},
+        "simulation": {"env": env, "kwargs": kwargs, "num_processes": 1} | restarts,
+        "servers": {
+            "ppo": small_server("PPO", "agent_0") | restarts,
+            "a2c": small_server("A2C", "agent_1") | restarts,
+        },
         "stop": {"time_s": 600},
         "evaluation": {"final_num_episodes": 0},
         "checkpoint": {"at_end": False},

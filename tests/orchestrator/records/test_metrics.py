@@ -163,6 +163,21 @@ def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDire
     assert scalar.step == 30
 
 
+def test_one_server_goes_back_and_the_others_do_not(run: RunDirectory) -> None:
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        for name in ("prey", "wolves"):
+            metrics.server(name, {"env_steps": 10})
+        lengths = metrics.sync()
+        for name in ("prey", "wolves"):
+            metrics.server(name, {"env_steps": 20})
+        metrics.cut_back_server("prey", lengths["prey.jsonl"])
+        metrics.cut_back_server("absent", 0)
+        metrics.server("prey", {"env_steps": 15})
+    prey, wolves = (read_metrics(run.metrics / f"{name}.jsonl") for name in ("prey", "wolves"))
+    assert [record["env_steps"] for record in prey] == [10, 15]
+    assert [record["env_steps"] for record in wolves] == [10, 20]
+
+
 def test_tensorboard_gets_the_same_numbers(run: RunDirectory) -> None:
     pytest.importorskip("tensorboardX")
     with MetricsWriter(run, tensorboard=True) as metrics:

@@ -59,6 +59,19 @@ def test_a_run_that_is_resumed_keeps_its_beginning(run: RunDirectory) -> None:
         assert again.started_at == "2026-11-21T00:00:00+00:00"
 
 
+def test_restarts_are_counted_by_process_and_kept_by_a_run_that_is_resumed(
+    run: RunDirectory,
+) -> None:
+    file = StatusFile(run)
+    for name in ("ppo", "simulation-0", "ppo"):
+        file.note_restart(name)
+    file.enter("interrupted", 10, "Ctrl-C")
+    StatusFile(run, read_status(run)).note_restart("ppo")
+    again = read_status(run)
+    assert again is not None
+    assert again.num_restarts == {"ppo": 3, "simulation-0": 1}
+
+
 def test_a_full_disk_keeps_the_last_one_and_ends_nothing(run: RunDirectory) -> None:
     program = """
 from muxrl.orchestrator.records.run_status import StatusFile

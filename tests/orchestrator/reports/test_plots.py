@@ -40,6 +40,25 @@ def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
     assert report.to_dict()["resumed_at"] == (990,)
 
 
+def test_a_thin_line_and_a_note_where_processes_were_started_again(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    with MetricsWriter(run, tensorboard=False) as metrics:
+        metrics.joint({"env_steps": 991, "restarted": ["sheep", "simulation-0"]})
+        metrics.joint({"env_steps": 995, "restarted": ["sheep"], "num_lost_episodes": 4})
+    report = results_of([RecordedRun.read(run.path)])
+    for axes in _figure(report).axes:
+        lines = [list(line.get_xdata()) for line in axes.get_lines()]
+        assert [991, 991] in lines
+        assert [995, 995] in lines
+    story = f"in run {run.name}, sheep was lost and started again 2×, at 991, 995 env steps"
+    assert any(note.startswith(story) for note in report.notes)
+    assert any("lost 4 training episodes" in note for note in report.notes)
+    summary = report.to_dict()
+    assert summary["restarted_at"] == {"sheep": (991, 995), "simulation-0": (991,)}
+    assert summary["num_lost_episodes"] == 4
+
+
 def test_pyplot_and_displays_are_left_alone() -> None:
     program = (
         "import sys, muxrl.orchestrator.reports.plots; sys.exit('matplotlib.pyplot' in sys.modules)"

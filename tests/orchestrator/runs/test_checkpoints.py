@@ -27,6 +27,7 @@ class World:
         self.asked: list[str] = []
         self.problem: Exception | None = None
         self.late: list[str] = []
+        self.restarting: list[str] = []
         self.num_episodes_begun = {"simulation-0": 7}
         self.env_steps = 100
         self.run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
@@ -39,18 +40,17 @@ class World:
 
     def write(self, *, is_last: bool = False) -> bool:
         world: Any = self
-        return self.checkpoints.write(world, world, None, update_s=1.0, is_last=is_last)
+        return self.checkpoints.write(
+            world, world, None, update_s=1.0, look=lambda: True, is_last=is_last
+        )
 
     # --- as servers and as simulations
 
-    def hold(self, grace_s: float, update_s: float) -> list[str]:
+    def hold(self, grace_s: float, update_s: float, look: Callable[[], bool]) -> list[str]:
         self.asked.append("hold")
         return self.late
 
-    def ask(self) -> None:
-        pass
-
-    def collect(self, reports: None) -> None:
+    def report_now(self) -> None:
         self.tally.add("simulation-0", SimulationReport(self.env_steps, [{"a": 1.0}]))
 
     def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
@@ -101,19 +101,25 @@ def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("problem", "late", "story"),
+    ("problem", "late", "restarting", "story"),
     [
-        (NotSaved("no checkpoint of server 'ppo': OSError: full"), [], "server 'ppo': OSError"),
-        (OSError(28, "No space left on device"), [], "no checkpoint: .*No space left"),
-        (None, ["simulation-1"], "no checkpoint: simulation-1 did not pause in time"),
+        (NotSaved("no checkpoint of server 'ppo': OSError: full"), [], [], "server 'ppo': OSError"),
+        (OSError(28, "No space left on device"), [], [], "no checkpoint: .*No space left"),
+        (None, ["simulation-1"], [], "no checkpoint: simulation-1 did not pause in time"),
+        (None, ["simulation-1"], ["ppo"], "no checkpoint: ppo is being started again"),
     ],
 )
 def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
-    make: Callable[..., World], problem: Exception | None, late: list[str], story: str
+    make: Callable[..., World],
+    problem: Exception | None,
+    late: list[str],
+    restarting: list[str],
+    story: str,
 ) -> None:
     world = make(interval_env_steps=50)
     world.write()
     world.problem, world.late, world.env_steps = problem, late, 150
+    world.restarting = restarting
     assert not world.write()
     assert world.asked[-1] == "release"
     with pytest.raises(AssertionError, match=story):
@@ -121,7 +127,8 @@ def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
     assert sorted(p.name for p in world.folder.path.iterdir()) == ["100", "last"]
     assert not world.checkpoints.is_due
     world.problem, world.late, world.env_steps = None, [], 200
-    world.collect(None)
+    world.restarting = []
+    world.report_now()
     assert world.checkpoints.is_due
     assert world.write()
     assert world.checkpoints.problem == ""
@@ -138,7 +145,7 @@ def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypat
     world.write()
     assert not world.checkpoints.is_due
     world.env_steps = 600
-    world.collect(None)
+    world.report_now()
     assert world.checkpoints.is_due
 
 

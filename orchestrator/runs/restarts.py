@@ -1,0 +1,50 @@
+"""How often a process may be started again."""
+
+from __future__ import annotations
+
+import time
+
+from muxrl.orchestrator.errors import RunFailed
+from muxrl.servers.config import RestartsConfig
+
+
+class Quota:
+    """The restarts of one process.
+
+    Args:
+        config: how many of them in which time.
+        key: of the config, for messages.
+    """
+
+    def __init__(self, config: RestartsConfig, key: str) -> None:
+        self._config = config
+        self._key = key
+        self._taken_at: list[float] = []
+        self._num_taken = 0
+
+    def take(self, problem: RunFailed, now: float | None = None) -> None:
+        """Counts one more.
+
+        Args:
+            problem: why it is needed.
+            now: monotonic time; None asks the clock.
+
+        Raises:
+            RunFailed: that would be too many; the problem, and how often it was started again.
+        """
+        now = time.monotonic() if now is None else now
+        self._taken_at = [at for at in self._taken_at if now - at < self._config.within_s]
+        if self._config.max == 0:
+            raise problem
+        if len(self._taken_at) >= self._config.max:
+            raise RunFailed(
+                f"{problem}; it was started again {_times(len(self._taken_at))} within "
+                f"{self._config.within_s:g} s, as often as {self._key}.max allows, and "
+                f"{_times(self._num_taken)} in all"
+            ) from problem
+        self._taken_at.append(now)
+        self._num_taken += 1
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

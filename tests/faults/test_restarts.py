@@ -1,0 +1,235 @@
+"""One process of a run dies or stops, and the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.client.scripted_servers import CountingSimulation
+from tests.faults.started import PATIENCE_S
+from tests.faults.test_launch_faults import Run, assert_readable, config, launch, small_server
+
+from muxrl.client import ClientError, MultiplexingClient
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.resuming import find_checkpoint
+
+__all__ = ["launch"]
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+def lasting(fault: str | None = None, at_step: int = 150, **changes: Any) -> dict[str, Any]:
+    """Returns an experiment whose processes may be started again, with a checkpoint a second."""
+    return config(fault, at_step, max_restarts=3) | {"checkpoint": {"interval_s": 1}} | changes
+
+
+def rows(run: Run, name: str) -> list[dict[str, Any]]:
+    path = run.folder / "metrics" / f"{name}.jsonl"
+    return [json.loads(row) for row in path.read_text().splitlines()]
+
+
+def wait_for_checkpoint(run: Run) -> None:
+    run.wait_for_learning()
+    checkpoints = CheckpointFolder(run.folder / "checkpoints")
+    run.wait_for("a checkpoint", lambda: bool(checkpoints.env_steps and checkpoints.env_steps[0]))
+
+
+def wait_until_it_goes_on(run: Run, name: str) -> None:
+    """Waits until env steps grow again after a process was started again."""
+
+    def goes_on() -> bool:
+        joint = rows(run, "joint")
+        marks = [i for i, row in enumerate(joint) if name in row.get("restarted", ())]
+        return bool(marks) and joint[-1]["env_steps"] > joint[marks[-1]]["env_steps"] + 500
+
+    run.wait_for(f"steps after {name} was started again", goes_on)
+
+
+def end_well(run: Run) -> dict[str, Any]:
+    """Ends a run as its user may, checks what it leaves, and returns its summary."""
+    os.killpg(run.popen.pid, signal.SIGINT)
+    assert run.wait(PATIENCE_S) == 130, run.output
+    assert "Traceback" not in run.output
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    place, _, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})
+    summary: dict[str, Any] = json.loads((run.folder / "summary.json").read_text())
+    return summary
+
+
+def assert_goes_forward(run: Run) -> None:
+    """Asserts that no file has two rows for one step, and that no iteration is missing."""
+    joint = rows(run, "joint")
+    assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
+    assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
+    for server_id in ("ppo", "a2c"):
+        records = rows(run, server_id)
+        assert [r["iteration"] for r in records] == list(range(1, len(records) + 1))
+        assert [r["env_steps"] for r in records] == sorted({r["env_steps"] for r in records})
+
+
+def test_a_server_that_is_killed_goes_on_from_its_checkpoint(launch: Callable[..., Run]) -> None:
+    run = launch(lasting())
+    wait_for_checkpoint(run)
+    address = json.loads((run.folder / "servers.json").read_text())
+    os.kill(run.pid_of("a2c"), signal.SIGKILL)
+    wait_until_it_goes_on(run, "a2c")
+    summary = end_well(run)
+    assert summary["restarted_at"].keys() == {"a2c"}
+    assert summary["num_lost_episodes"] == 1
+    assert "a2c was lost and started again 1×" in (run.folder / "summary.md").read_text()
+    status = json.loads((run.folder / "status.json").read_text())
+    assert status["num_restarts"] == {"a2c": 1}
+    assert_goes_forward(run)
+    assert json.loads((run.folder / "servers.json").read_text()) == address
+    assert "it is started again from its checkpoint at " in run.output
+    # What a lost learner has missed is not much: it was begun again from a checkpoint of a second.
+    ppo, a2c = (rows(run, name)[-1]["env_steps"] for name in ("ppo", "a2c"))
+    assert 0.5 * ppo < a2c <= ppo
+
+
+def test_a_server_that_is_stopped_is_killed_and_others_are_watched(
+    launch: Callable[..., Run],
+) -> None:
+    run = launch(lasting(timeouts={"report_s": 4}))
+    wait_for_checkpoint(run)
+    os.kill(run.pid_of("a2c"), signal.SIGSTOP)
+    wait_until_it_goes_on(run, "a2c")
+    summary = end_well(run)
+    assert summary["restarted_at"].keys() == {"a2c"}
+    assert "did not answer for 4 s (timeouts.report_s" in run.output
+    assert_goes_forward(run)
+    times = [row["time_s"] for row in rows(run, "joint")]
+    # On a busy machine, too; it was stopped for 4 s, and took some more to start.
+    assert max(b - a for a, b in itertools.pairwise(times)) < 4.0
+
+
+def test_a_server_begins_from_scratch_where_it_has_no_checkpoint(
+    launch: Callable[..., Run],
+) -> None:
+    run = launch(lasting(checkpoint={"interval_s": None}, stop={"env_steps": 4_000}))
+    run.wait_for_learning()
+    os.kill(run.pid_of("ppo"), signal.SIGKILL)
+    assert run.wait(PATIENCE_S) == 0, run.output
+    assert "it is started again from scratch: there is no checkpoint of it" in run.output
+    assert_readable(run)
+    assert_goes_forward(run)
+    run.assert_nothing_is_left()
+
+
+def test_a_simulation_that_is_killed_is_started_again(launch: Callable[..., Run]) -> None:
+    run = launch(lasting())
+    wait_for_checkpoint(run)
+    os.kill(run.pid_of("simulation-0"), signal.SIGKILL)
+    wait_until_it_goes_on(run, "simulation-0")
+    summary = end_well(run)
+    assert summary["restarted_at"].keys() == {"simulation-0"}
+    assert summary["num_lost_episodes"] == 1
+    assert_goes_forward(run)
+    for name in ("ppo", "a2c"):
+        log = (run.folder / "logs" / f"{name}.log").read_text()
+        assert "1 episodes closed as truncated: their simulation was lost" in log
+
+
+def test_a_simulation_that_raises_now_and_then_does_not_end_a_run(
+    launch: Callable[..., Run],
+) -> None:
+    # In its fourth episode, and again in the fourth of the process that comes after.
+    run = launch(lasting("raise", at_step=350, stop={"env_steps": 900}))
+    assert run.wait(2 * PATIENCE_S) == 0, run.output
+    assert_readable(run)
+    assert_goes_forward(run)
+    run.assert_nothing_is_left()
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert len(summary["restarted_at"]["simulation-0"]) == 2
+    assert "InjectedFault" in run.output
+    assert rows(run, "joint")[-1]["num_mismatches"] == 0
+
+
+def test_a_simulation_that_raises_too_often_ends_the_run_by_name(
+    launch: Callable[..., Run],
+) -> None:
+    experiment = lasting("raise", at_step=120)
+    experiment["simulation"]["restarts"] = {"max": 1}
+    run = launch(experiment)
+    assert run.wait(2 * PATIENCE_S) == 1, run.output
+    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    for story in (
+        "simulation-0 failed: ",
+        "InjectedFault: injected at step 20 of episode 1",
+        "it was started again once within 600 s, as often as simulation.restarts.max allows",
+    ):
+        assert story in problem
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    _, _, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert damage == []
+
+
+def test_an_external_simulation_waits_for_a_server_that_is_killed(
+    launch: Callable[..., Run],
+) -> None:
+    spaces = {
+        "observation_space": {"type": "box", "shape": [1]},
+        "action_space": {"type": "discrete", "n": 9},
+    }
+    experiment = lasting(stop={"env_steps": 3_000})
+    experiment["simulation"] = {"env": "external", "agents": {"a": spaces, "b": spaces}}
+    experiment["servers"] = {
+        "ppo": small_server("PPO", "a"),
+        "a2c": small_server("A2C", "b"),
+    }
+    run = launch(experiment)
+    addresses = run.folder / "servers.json"
+    run.wait_for("addresses", addresses.exists)
+    is_killed = False
+
+    def kill_once() -> bool:
+        nonlocal is_killed
+        checkpoints = CheckpointFolder(run.folder / "checkpoints").env_steps
+        if checkpoints and checkpoints[0] and loop.num_env_steps % 10 == 5 and not is_killed:
+            is_killed = True
+            os.kill(run.pid_of("a2c"), signal.SIGKILL)
+        return run.popen.poll() is not None or loop.num_env_steps >= 6_000
+
+    with (
+        MultiplexingClient(json.loads(addresses.read_text()), patience_s=PATIENCE_S) as client,
+        contextlib.suppress(ClientError),  # the run ends, and its servers with it
+    ):
+        loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
+        threading.Thread(target=lambda: (run.popen.wait(), client.give_up())).start()
+        loop.run(should_stop=kill_once)
+    assert run.wait(PATIENCE_S) == 0, run.output
+    assert is_killed
+    assert loop.num_lost_episodes >= 1
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    joint = rows(run, "joint")
+    assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
+    assert [row["restarted"] for row in joint if "restarted" in row] == [["a2c"]]
+
+
+def test_an_evaluation_that_is_killed_is_begun_again(launch: Callable[..., Run]) -> None:
+    evaluation = {"interval_env_steps": 1_000, "num_episodes": 10, "final_num_episodes": 2}
+    run = launch(lasting(evaluation=evaluation, stop={"env_steps": 3_000}))
+    run.wait_for_learning()
+    os.kill(run.pid_of("evaluation"), signal.SIGKILL)
+    assert run.wait(2 * PATIENCE_S) == 0, run.output
+    assert "the evaluation died" in run.output
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    conditions = [row["replaced"] for row in rows(run, "evaluation")]
+    assert conditions == [None, "a2c", "ppo"] * (len(conditions) // 3)
+    assert len(conditions) >= 6
+    status = json.loads((run.folder / "status.json").read_text())
+    assert status["num_restarts"] == {"evaluation": 1}
