@@ -20,6 +20,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.placement import cpus_wanted, strategy
 from muxrl.orchestrator.runs.ray_session import ray_session, worker_environment
 from muxrl.orchestrator.runs.resuming import find_checkpoint
+from muxrl.orchestrator.runs.shared_folder import check_shared
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
@@ -46,6 +47,7 @@ def start_sweep(
 
     Raises:
         ConfigError: with all problems of the sweep and its trials; nothing was started.
+        RunFailed: Ray did not start, or a machine of its cluster does not see the directory.
         OSError: the directory is there already, or cannot be made.
     """
     plan = make_plan(config)
@@ -73,6 +75,7 @@ def resume_sweep(
         NotASweepDirectory: the folder is not a sweep's.
         SweepIsRunning: another process runs it.
         ConfigError: the sweep cannot run any more, for example since its simulation has changed.
+        RunFailed: as for `start_sweep`.
     """
     folder = SweepDirectory.open(sweep_dir)
     # Locked before anything is read: a process that runs the sweep may be finishing trials.
@@ -122,6 +125,7 @@ def _run(
             try:
                 lock.note(cleanup.enter_context(sweep_ray(plan)))
                 claim_signals()
+                check_shared(folder.path)
                 for note in placement_notes(plan):
                     say(note, soft_wrap=True, highlight=False)
                 run_trials(plan, trial_log, should_print=console is not None)
