@@ -298,14 +298,21 @@ def _listen(plan: ServerPlan) -> socket.socket:
     return sock
 
 
-def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool = False) -> int:
+def serve_forever(
+    plan: ServerPlan,
+    run_dir: Path | None = None,
+    *,
+    resume: bool = False,
+    interval_s: float | None = None,
+) -> int:
     """Runs one server in the foreground until SIGINT, SIGTERM or SIGHUP; returns the exit code.
 
     Args:
         plan: the server.
-        run_dir: where its last checkpoint goes; None: none is written.
+        run_dir: where its checkpoint goes, each in place of the one before; None: none is written.
         resume: whether it goes on from its newest checkpoint in `run_dir`. Without it, a folder
             that has one is refused, since it would be overwritten.
+        interval_s: seconds from one checkpoint to the next; None: only one at the end.
 
     Ray must be running: RLlib would start one with other settings.
     """
@@ -322,15 +329,21 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool
     except ServerProblem as refusal:
         logger.error("%s", refusal)
         return 2  # nothing was started
+    checkpoint = run_dir / "checkpoints" / plan.server_id / "last" if run_dir else None
+    if checkpoint is None or interval_s is None:
+        interval_s = math.inf
     try:
         server = PolicyServer(plan, on_shutdown=stop.set)
         address = server.start()
         logger.info("ready on http://%s; Ctrl-C ends it", address)
-        while not stop.wait(1.0):
+        due_at = time.monotonic() + interval_s
+        while not stop.wait(min(1.0, interval_s)):
             if server.status().problem:
                 break
+            if checkpoint is not None and time.monotonic() >= due_at:
+                _save(server, checkpoint)
+                due_at = time.monotonic() + interval_s
         problem = server.status().problem
-        checkpoint = run_dir / "checkpoints" / plan.server_id / "last" if run_dir else None
         if not server.stop(checkpoint):
             problem = problem or f"its last update took more than {_STOP_TIMEOUT_S:g} s" + (
                 "; no checkpoint was written" if checkpoint else ""
@@ -341,6 +354,14 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool
     if problem:
         logger.error("server %r: %s", plan.server_id, problem)
     return 1 if problem else 0
+
+
+def _save(server: PolicyServer, checkpoint: Path) -> None:
+    """Writes a checkpoint while the server goes on; one that cannot be written is logged."""
+    try:
+        server.policies.save(checkpoint)
+    except (StillLearning, OSError) as error:
+        logger.warning("no checkpoint, and the next one when it is due: %s", error)
 
 
 def _going_on(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> ServerPlan:
