@@ -360,7 +360,8 @@ class MultiplexingClient:
             if server_id in lost:
                 continue
             try:
-                replies = self._transports[server_id].receive()
+                # Where one is lost, no patience is left for others.
+                replies = self._transports[server_id].receive(0.0 if lost else None)
                 self._hear(server_id, outbox, replies, failures)
             except ServerUnavailable as error:
                 lost[server_id] = error

@@ -81,7 +81,8 @@ class Transport(Protocol):
         """Returns the replies to the frame sent last, one for each item, in order.
 
         Args:
-            patience_s: how long the server may be lost; None: as long as it usually may.
+            patience_s: how long the server may be lost, from when the frame was sent; None: as
+                long as it usually may, from now on.
 
         Raises:
             ServerUnavailable: the server is lost for good, or holds its answer back for too long.
@@ -194,6 +195,7 @@ class NetworkTransport(Transport, abc.ABC):
         if self._is_answer_due:  # a Ctrl-C, say; it is not to be taken for the next one
             self._drop()
         self._items = items
+        self._refusals = []
         self._frame = frame = self._encode(Batch(list(items)))
         if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
             # The server would close the connection, and its reason could be lost.
@@ -210,15 +212,17 @@ class NetworkTransport(Transport, abc.ABC):
         if self._refusals:
             refusals, self._refusals = self._refusals, []
             return refusals
+        began_at = time.monotonic()
         try:
             replies = decode_batch_reply(self._await(self._silence_s)).replies
         except (Broken, TimeoutError) as error:
-            replies = self._recover(error, patience_s)
+            replies = self._recover(error, self._outage(began_at, patience_s))
         except MalformedMessage as error:
             raise self._unreadable(error) from None
         for reply in replies:
             if type(reply) is Refused and self._is_ending(replies):
-                replies = self._recover(Broken("it is stopping"), patience_s, replies)
+                outage = self._outage(began_at, patience_s)
+                replies = self._recover(Broken("it is stopping"), outage, replies)
                 break
         self._is_answer_due = False
         return replies
@@ -231,20 +235,25 @@ class NetworkTransport(Transport, abc.ABC):
 
     # --- patience -----------------------------------------------------------------------
 
+    def _outage(self, began_at: float, patience_s: float | None) -> _Outage:
+        """Returns the outage of a `receive` that began then."""
+        if patience_s is None:  # another server may have learned for long since the frame was sent
+            return _Outage(began_at, self._patience_s)
+        return _Outage(self._sent_at, patience_s)
+
     def _recover(
         self,
         trouble: Exception,
-        patience_s: float | None,
+        outage: _Outage,
         heard: list[AnyReply] | None = None,
     ) -> list[AnyReply]:
         """Sends the frame again and again until its answer comes.
 
         Args:
             trouble: why it did not come.
-            patience_s: see `receive`.
+            outage: since when, and for how long it may last.
             heard: the answer of a server that is stopping: it starts no episodes any more.
         """
-        outage = _Outage(self._sent_at, self._patience_s if patience_s is None else patience_s)
         while True:
             try:
                 if not (isinstance(trouble, TimeoutError) and self._is_learning(outage)):
