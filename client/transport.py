@@ -112,8 +112,11 @@ class NetworkTransport(Transport, abc.ABC):
         update_timeout_s: longest wait for an answer that the server holds back while it learns.
 
     Raises:
-        ValueError: `address` has no host or no port, or a time is negative.
+        ValueError: `address` has no host or no port, or asks for TLS of a transport that has none,
+            or a time is negative.
     """
+
+    _has_tls = True
 
     def __init__(
         self,
@@ -127,6 +130,11 @@ class NetworkTransport(Transport, abc.ABC):
             if not value >= 0:
                 raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
         self.url = base_url(address)
+        if self.url.startswith("https") and not self._has_tls:
+            raise ValueError(
+                f"the WebSocket transport has no TLS, so it would send its token to {address!r} in "
+                'clear text; use transport="http", or a tunnel'
+            )
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._update_timeout_s = update_timeout_s
@@ -144,6 +152,14 @@ class NetworkTransport(Transport, abc.ABC):
     @abc.abstractmethod
     def _encode(self, message: msgspec.Struct) -> bytes:
         """Returns the bytes of a message."""
+
+    def _decode(self, answer: bytes | str) -> list[AnyReply]:
+        """Returns the replies in an answer.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        return decode_batch_reply(answer).replies
 
     @abc.abstractmethod
     def _post(self, frame: bytes, timeout_s: float) -> None:
@@ -214,7 +230,7 @@ class NetworkTransport(Transport, abc.ABC):
             return refusals
         began_at = time.monotonic()
         try:
-            replies = decode_batch_reply(self._await(self._silence_s)).replies
+            replies = self._decode(self._await(self._silence_s))
         except (Broken, TimeoutError) as error:
             replies = self._recover(error, self._outage(began_at, patience_s))
         except MalformedMessage as error:
@@ -262,7 +278,7 @@ class NetworkTransport(Transport, abc.ABC):
                     if outage.is_noted:
                         self._check_is_the_same(outage)
                     self._post(self._frame, outage.clipped(_ATTEMPT_S))
-                replies = decode_batch_reply(self._await(outage.clipped(self._silence_s))).replies
+                replies = self._decode(self._await(outage.clipped(self._silence_s)))
             except (Broken, TimeoutError) as error:
                 trouble = error
                 continue

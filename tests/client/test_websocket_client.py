@@ -12,6 +12,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from muxrl.client.errors import ServerUnavailable
+from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.message_sizes import answer_bytes
@@ -98,3 +99,10 @@ def test_an_answer_longer_than_its_spec_allows_is_not_read(
     monkeypatch.setattr(f"{__name__}.BatchReply", lambda replies: Aborted("x" * (limit + 1)))
     with pytest.raises(ServerUnavailable, match=rf"exceeds limit of {limit} bytes"):
         ask(transport)
+
+
+def test_a_token_does_not_go_in_clear_text_where_tls_is_asked_for() -> None:
+    for address in ("https://somewhere:443", "wss://somewhere:443"):
+        with pytest.raises(ValueError, match=r"no TLS.*transport=\"http\""):
+            WebSocketTransport(address, token="secret")
+    assert HttpTransport("https://somewhere:443", token="secret").url == "https://somewhere:443"
