@@ -106,3 +106,15 @@ def test_a_token_does_not_go_in_clear_text_where_tls_is_asked_for() -> None:
         with pytest.raises(ValueError, match=r"no TLS.*transport=\"http\""):
             WebSocketTransport(address, token="secret")
     assert HttpTransport("https://somewhere:443", token="secret").url == "https://somewhere:443"
+
+
+def test_a_refusal_that_nobody_took_is_not_the_next_answer(
+    closing_server: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = closing_server(0)
+    agents = {"a": AgentInfo("default", Discrete(2), Discrete(2))}
+    spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=100)
+    monkeypatch.setattr(transport, "_get_spec", lambda outage: spec)
+    transport.fetch_spec()
+    transport.send([AbortEpisode("long", "x" * 200)])  # then Ctrl-C, say
+    assert ask(transport) == Aborted("e")
