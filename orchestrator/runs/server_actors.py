@@ -74,6 +74,7 @@ class ServerActors:
         self._actors: dict[str, Any] = {}
         self._starting: dict[str, tuple[Any, float]] = {}  # calls and deadlines
         self._has_finished = False
+        self._lost_for_good: RunFailed | None = None
         self._pids: dict[str, int] = {}
         self._reports = Reports(self._timeouts.report_s, 0.0)
         self._quotas = {
@@ -163,9 +164,13 @@ class ServerActors:
         process = self._reports.forget(server_id)
         end_actor(self._actors.pop(server_id), None if is_dead(error) else process)
         self._starting.pop(server_id, None)
-        if not self.may_restart:
-            raise problem
-        self._quotas[server_id].take(problem)
+        try:
+            if not self.may_restart:
+                raise problem
+            self._quotas[server_id].take(problem)
+        except RunFailed as final:
+            self._lost_for_good = final
+            raise
         plan = self._experiment.servers[server_id]
         port = int(self.addresses[server_id].address.rpartition(":")[2])
         plan = replace(plan, port=port, resume_from="")
@@ -209,8 +214,10 @@ class ServerActors:
         """Looks after servers that have just died, of which Ray may learn only now.
 
         Raises:
-            RunFailed: one may not be started again.
+            RunFailed: one may not be started again, or was lost for good before.
         """
+        if self._lost_for_good is not None:
+            raise self._lost_for_good
         deadline = time.monotonic() + _DEATH_NOTICE_S
         for server_id, actor in self._listening.items():
             left_s = max(0.1, deadline - time.monotonic())

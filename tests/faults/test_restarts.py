@@ -127,6 +127,29 @@ def test_a_server_begins_from_scratch_where_it_has_no_checkpoint(
     run.assert_nothing_is_left()
 
 
+def test_a_server_that_is_lost_too_often_ends_the_run_and_keeps_the_checkpoint(
+    launch: Callable[..., Run],
+) -> None:
+    experiment = lasting()
+    experiment["servers"]["a2c"]["restarts"] = {"max": 1}
+    run = launch(experiment)
+    wait_for_checkpoint(run)
+    os.kill(run.pid_of("a2c"), signal.SIGKILL)
+    wait_until_it_goes_on(run, "a2c")
+    pid = run.pid_of("a2c")
+    newest = CheckpointFolder(run.folder / "checkpoints").env_steps[0]
+    os.kill(pid, signal.SIGKILL)
+    assert run.wait() == 1, run.output
+    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    assert f"server 'a2c' (pid {pid}, A2C) died" in problem
+    assert "started again once within 600 s, as often as servers.a2c.restarts.max" in problem
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert (damage, {*manifest.servers}) == ([], {"ppo", "a2c"})
+    assert int(place.name) >= newest
+
+
 def test_a_simulation_that_is_killed_is_started_again(launch: Callable[..., Run]) -> None:
     run = launch(lasting())
     wait_for_checkpoint(run)
