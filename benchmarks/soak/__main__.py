@@ -38,7 +38,8 @@ def show(outcome: Outcome) -> None:
     print(f"{'process':28}{'lives':>6}{'longest s':>11}{'RSS MiB':>16}{'fds':>12}{'threads':>12}")
     for name, lives in outcome.lives.items():
         life = max(lives, key=lambda life: life.lasted_s)
-        first, last = life.settled[0], life.settled[-1]
+        shown = life.settled or life.samples[-1:]
+        first, last = shown[0], shown[-1]
         rss = f"{first.rss_mib:.0f} -> {last.rss_mib:.0f}"
         descriptors = f"{first.descriptors} -> {last.descriptors}"
         threads = f"{first.threads} -> {last.threads}"

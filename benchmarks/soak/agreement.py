@@ -1,6 +1,6 @@
 """Whether servers have counted what the simulations played, from one checkpoint to the next.
 
-A checkpoint is one moment of the whole run: simulations pause, and what each has played has arrived.
+A checkpoint is one moment of the whole run: simulations pause, and servers have all they played.
 So between two checkpoints
 
 - without a loss each server's env steps and episodes grow by exactly what the simulations report;
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from muxrl.orchestrator.records.checkpoints import Manifest
@@ -78,7 +79,7 @@ def agreement(moments: Sequence[Moment], num_envs: int) -> Agreement:
         moments: in order.
         num_envs: environments of all simulations together.
     """
-    pairs = list(zip(moments, moments[1:], strict=False))
+    pairs = list(pairwise(moments))
     exact = sum(not _lost(a, b) for a, b in pairs)
     rates = [
         (b.simulations.env_steps - a.simulations.env_steps) / (b.time_s - a.time_s)

@@ -10,10 +10,15 @@ from pathlib import Path
 import numpy as np
 
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
-_WARM_UP = 1 / 3
-"""Part of a process's life that is not looked at: imports, first batches, replays that fill."""
-MIN_WINDOW_S = 20.0
+_WARM_UP_PART = 1 / 3
+_WARM_UP_S = 45.0
+"""This part of a process's life, and at least so long, is not looked at: imports, first batches,
+replays that fill."""
+_MIN_WINDOW_S = 20.0
 """Over less than that a slope says nothing."""
+MOST_LOGS = 200.0
+"""Ray 2.60 keeps the logs of so many workers open, of those that have ended, too
+(``LOG_MONITOR_MAX_OPEN_FILES``)."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,15 @@ class Bound:
     descriptors: float = 8.0
     threads: float = 4.0
 
+    def of(self, life: Life) -> dict[str, float]:
+        """Returns the limits of one process by quantity."""
+        is_ray_s_log_reader = life.name == "log_monitor.py"
+        return {
+            "rss_mib": self.rss_mib + self.rss_part * life.settled[0].rss_mib,
+            "descriptors": MOST_LOGS if is_ray_s_log_reader else self.descriptors,
+            "threads": self.threads,
+        }
+
 
 @dataclass
 class Life:
@@ -69,8 +83,8 @@ class Life:
     @property
     def settled(self) -> list[Sample]:
         """The samples after its warm-up."""
-        begin = self.samples[0].at_s + _WARM_UP * self.lasted_s
-        return [sample for sample in self.samples if sample.at_s >= begin]
+        warm_up_s = max(_WARM_UP_S, _WARM_UP_PART * self.lasted_s)
+        return [s for s in self.samples if s.at_s - self.samples[0].at_s >= warm_up_s]
 
     def growth(self, what: str) -> float:
         """Returns the slope of `what` after the warm-up, times its length."""
@@ -80,15 +94,10 @@ class Life:
 
     def problems(self, bound: Bound) -> list[str]:
         """Returns a sentence for each quantity that grows by more than its bound."""
-        limits = {
-            "rss_mib": bound.rss_mib + bound.rss_part * self.settled[0].rss_mib,
-            "descriptors": bound.descriptors,
-            "threads": bound.threads,
-        }
         return [
             f"{self.name} (pid {self.pid}): {what} grew by {self.growth(what):.1f}, at most "
             f"{limit:.1f} were expected"
-            for what, limit in limits.items()
+            for what, limit in bound.of(self).items()
             if self.growth(what) > limit
         ]
 
@@ -126,5 +135,5 @@ class Samples:
 
     def long(self, at_least_s: float) -> list[Life]:
         """Returns the lives that lasted so long, and long enough for a slope."""
-        at_least_s = max(at_least_s, MIN_WINDOW_S / (1 - _WARM_UP))
+        at_least_s = max(at_least_s, _WARM_UP_S + _MIN_WINDOW_S)
         return [life for life in self._lives.values() if life.lasted_s >= at_least_s]
