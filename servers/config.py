@@ -38,10 +38,10 @@ class LimitsConfig:
     """Open connections at one time; one more is refused with 503."""
     max_message_bytes: int | None = None
     """Longest frame or body accepted; null: what the declared spaces can need, 64 MiB at most."""
-    episode_timeout_s: float = 600.0
+    episode_timeout_s: float = 1800.0
     """An episode without a message for this long is closed as truncated. An idle HTTP connection is
     kept for as long."""
-    tombstone_s: float = 900.0
+    tombstone_s: float = 2700.0
     """For how long an ended episode is remembered, to answer a repeated end."""
 
 

@@ -20,6 +20,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -117,9 +118,11 @@ class CheckpointFolder:
         Raises:
             OSError: it cannot be made.
         """
+        self.restore()
         for left in self.path.glob(f"{_HIDDEN}*"):
             _remove(left)
-        draft = self.path / f"{_HIDDEN}{env_steps}"
+        # A name of its own: a server that was given up may still write into the one before.
+        draft = self.path / f"{_HIDDEN}{env_steps}-{secrets.token_hex(4)}"
         draft.mkdir(parents=True)
         return draft
 
@@ -173,6 +176,36 @@ class CheckpointFolder:
                 with contextlib.suppress(OSError):
                     (place / MANIFEST_FILE).unlink()
                 _remove(place)
+
+    def restore(self) -> None:
+        """Puts a checkpoint back that was being replaced when the writer was killed.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        for old in self.path.glob(f"{_HIDDEN}old-*/{MANIFEST_FILE}"):
+            place = self.path / old.parent.name.removeprefix(f"{_HIDDEN}old-")
+            if not place.exists():
+                old.parent.rename(place)
+
+    def set_aside(self, after: int) -> None:
+        """Renames newer checkpoints to ``N.unused``: the run goes on from `after`, not from them.
+
+        Args:
+            after: env steps of the checkpoint from which it goes on.
+
+        Raises:
+            OSError: one cannot be moved.
+        """
+        for env_steps in self.env_steps:
+            if env_steps > after:
+                place = self.path / str(env_steps)
+                unused = place.with_name(f"{place.name}.unused")
+                _remove(unused)
+                place.rename(unused)
+        self.link(LAST, after)
+        if not (self.path / BEST).exists():
+            _remove(self.path / BEST)
 
     # --- read ---------------------------------------------------------------------------
 

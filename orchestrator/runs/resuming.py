@@ -117,6 +117,7 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
         CannotResume: there is none.
     """
     checkpoints = CheckpointFolder(folder.checkpoints)
+    checkpoints.restore()
     problems: list[str] = []
     for env_steps in checkpoints.env_steps:
         place = checkpoints.path / str(env_steps)

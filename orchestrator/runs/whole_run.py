@@ -17,7 +17,7 @@ from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.errors import ExitCode, RunFailed
-from muxrl.orchestrator.records.checkpoints import Manifest
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
@@ -125,6 +125,7 @@ def resume_experiment(
             *find_missing_replays(place, manifest),
         ):
             say(sentence, soft_wrap=True, highlight=False)
+        CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
         folder.write_config(to_yaml(experiment.config))
         experiment = going_on(experiment, place, manifest)
         return _run(experiment, folder, manifest, show_progress, console)

@@ -20,7 +20,7 @@ from ray import tune
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
-from muxrl.orchestrator.records.checkpoints import Manifest
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
@@ -159,6 +159,7 @@ class Trial(tune.Trainable):
         logger.info("resuming at %s env steps from %s", f"{manifest.env_steps:,}", place)
         for sentence in find_missing_replays(place, manifest):
             logger.warning(sentence)
+        CheckpointFolder(self._folder.checkpoints).set_aside(manifest.env_steps)
         return going_on(experiment, place, manifest), manifest
 
     def _lock(self) -> None:

@@ -123,3 +123,38 @@ def test_the_layout_of_0_1_is_found(folder: CheckpointFolder) -> None:
     assert folder.of_server("ppo", "best") is None
     assert folder.names("ppo") == ["4000_env_steps", "last"]
     assert folder.env_steps == []
+
+
+def test_a_checkpoint_that_was_being_replaced_is_put_back(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write(folder, 100)
+    rename = Path.rename
+
+    def dies_after(self: Path, target: Path) -> Path:
+        rename(self, target)
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dies_after)
+        with pytest.raises(SystemExit):
+            write(folder, 100, "newer weights")
+    assert not place.exists()
+    folder.restore()
+    assert (place / "ppo" / "deep" / "state.pkl").read_text() == "weights"
+    assert folder.env_steps == [100]
+
+
+def test_checkpoints_of_a_future_that_will_not_come_are_set_aside(folder: CheckpointFolder) -> None:
+    write(folder, 80)
+    write(folder, 120)
+    folder.link(BEST, 120)
+    folder.set_aside(80)
+    assert folder.env_steps == [80]
+    assert (folder.path / "last").readlink() == Path("80")
+    assert not (folder.path / BEST).is_symlink()
+    assert (folder.path / "120.unused" / MANIFEST_FILE).exists()
+    write(folder, 100)
+    write(folder, 110)
+    folder.prune(2)
+    assert folder.env_steps == [110, 100]
