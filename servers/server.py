@@ -65,11 +65,14 @@ class PolicyServer:
         self.plan = plan
         self._on_shutdown = on_shutdown
         self._problem = ""
+        """Of the learner: its weights are not worth saving."""
+        self._network_problem = ""
         self._is_stopping = False
         self._is_serving = False
         # First, so that a port in use is found before the algorithm is built, which takes seconds.
         self._socket = _listen(plan)
-        self.address = "{}:{}".format(*self._socket.getsockname()[:2])
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         torch.set_num_threads(plan.resources.num_torch_threads)
         try:
             self.policies = make_policies(plan, max_iterations, self._fail)
@@ -186,8 +189,12 @@ class PolicyServer:
 
         import uvloop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve())
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve())
+        except Exception as error:  # the top of the thread: nothing else would report it
+            logger.exception("server %r serves no more", self.plan.server_id)
+            self._network_problem = f"it serves no more: {type(error).__name__}: {error}"
 
     def _fail(self, problem: str) -> None:
         self._problem = problem
@@ -220,7 +227,7 @@ class PolicyServer:
         counts = policies.store.counts
         if self._problem:
             phase = "training_failed"
-        elif self._is_stopping:
+        elif self._is_stopping or self._network_problem:
             phase = "stopping"
         else:
             phase = "ready" if self._is_serving else "starting"
@@ -237,7 +244,7 @@ class PolicyServer:
             weights_seq_no=policies.acting.weights_seq_no,
             num_refused=self._app.num_refused,
             episode_return_mean=counts.episode_return_mean,
-            problem=self._problem,
+            problem=self._problem or self._network_problem,
         )
 
     def drain_records(self) -> list[Record]:
