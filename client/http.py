@@ -15,6 +15,9 @@ import msgspec
 
 from muxrl.client.transport import Broken, NetworkTransport, reason
 from muxrl.protocol.codec import encode_json
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import Actions, AnyReply
+from muxrl.protocol.values import Mismatch, conform
 
 _CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {
     "http": http.client.HTTPConnection,
@@ -30,6 +33,22 @@ class HttpTransport(NetworkTransport):
 
     def _encode(self, message: msgspec.Struct) -> bytes:
         return encode_json(message)
+
+    def _decode(self, answer: bytes | str) -> list[AnyReply]:
+        replies = super()._decode(answer)
+        agents = {} if self._spec is None else self._spec.agents
+        for reply in replies:
+            if isinstance(reply, Actions):  # JSON has lists where msgpack has arrays
+                try:
+                    reply.actions = {
+                        agent_id: conform(agents[agent_id].action_space, action)
+                        if agent_id in agents
+                        else action
+                        for agent_id, action in reply.actions.items()
+                    }
+                except Mismatch as error:
+                    raise MalformedMessage(f"an action is none of its space: {error}") from None
+        return replies
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:

@@ -11,10 +11,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from muxrl.client.errors import AssignmentError
+from muxrl.client.errors import AssignmentError, EpisodeMisuse
 from muxrl.client.transport import AnyItem
 from muxrl.protocol.episode import EpisodeEvent, EpisodeState, EpisodeStateMachine
+from muxrl.protocol.errors import OutOfOrder
 from muxrl.protocol.messages import (
+    Aborted,
     AbortEpisode,
     Actions,
     AnyReply,
@@ -133,6 +135,7 @@ class JointEpisode:
 
         Raises:
             AssignmentError: an agent belongs to no server.
+            EpisodeMisuse: a server has not answered the last step.
         """
         split: dict[str, dict[str, Any]] = {}
         server_of = self._server_of
@@ -162,7 +165,10 @@ class JointEpisode:
                 item.logged_log_probs = {
                     a: float(logged_log_probs[a]) for a in mine if a in logged_log_probs
                 }
-            side.machine.handle(EpisodeEvent.OBSERVE)
+            try:
+                side.machine.handle(EpisodeEvent.OBSERVE)
+            except OutOfOrder as error:
+                raise _misuse(error) from None
             side.clear()
             items[server_id] = [item]
         if len(split) < len(self._sides):
@@ -210,7 +216,11 @@ class JointEpisode:
     def end(
         self, observations: Mapping[str, Any], *, is_truncated: bool, state: Any = None
     ) -> Items:
-        """Returns an end for every server, even if all of its agents are done already."""
+        """Returns an end for every server, even if all of its agents are done already.
+
+        Raises:
+            AssignmentError, EpisodeMisuse: as `step`.
+        """
         self.log({}, {}, {}, observations)
         items: Items = {}
         for server_id, side in self._sides.items():
@@ -226,7 +236,10 @@ class JointEpisode:
                     state if server_id in self._wanting_state else None,
                 )
             ]
-            side.machine.check(EpisodeEvent.END)  # it is ended when the server has answered
+            try:
+                side.machine.check(EpisodeEvent.END)  # it is ended when the server has answered
+            except OutOfOrder as error:
+                raise _misuse(error) from None
             side.clear()
         self.is_open = False
         return items
@@ -254,6 +267,13 @@ class JointEpisode:
         elif isinstance(reply, Ended):
             side.machine.handle(EpisodeEvent.END)
             self._compare(server_id, side, reply)
+        elif isinstance(reply, Aborted):  # the answer to an end that came too late
+            side.machine.handle(EpisodeEvent.ABORT)
+            self.mismatches.append(
+                f"server {server_id!r} had closed episode {self.episode_id} early when the client "
+                "ended it, so its last steps are not recorded there; was it idle for more than "
+                "limits.episode_timeout_s?"
+            )
 
     def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the merged actions, in the order of the observations."""
@@ -287,3 +307,9 @@ class JointEpisode:
         return AssignmentError(
             f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
         )
+
+
+def _misuse(error: OutOfOrder) -> EpisodeMisuse:
+    return EpisodeMisuse(
+        f"{error}; was its last step interrupted? abort_episode() closes it on every server"
+    )

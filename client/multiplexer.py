@@ -69,6 +69,7 @@ class MultiplexingClient:
     Raises:
         AssignmentError: two servers have the same agent, or a key is not the server's own id.
         ServerUnavailable: one lets nobody in, or cannot be reached for `patience_s`.
+        ValueError: an address, a time or `transport` is none.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class MultiplexingClient:
         episode_prefix: str = "",
     ) -> None:
         self._episode_prefix = episode_prefix
+        if transport not in _TRANSPORTS:
+            raise ValueError(f"transport is one of {list(_TRANSPORTS)}, got {transport!r}")
         make = _TRANSPORTS[transport]
         named: Iterable[tuple[str | None, str | Transport]] = (
             servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
@@ -190,6 +193,8 @@ class MultiplexingClient:
         self, episode_ids: Sequence[str], observations: Mapping[str, Any], states: Mapping[str, Any]
     ) -> dict[str, Any]:
         episodes = [self._find(episode_id) for episode_id in episode_ids]
+        if len(set(episode_ids)) < len(episodes):
+            raise EpisodeMisuse(f"an episode is named twice in {list(episode_ids)}")
         for episode_id in episode_ids:  # before any of them has moved on
             self.check_agents(observations[episode_id])
         outbox = Outbox()
@@ -216,7 +221,7 @@ class MultiplexingClient:
         Args:
             episode_id: which.
             observations: by agent id.
-            actions: what each of these agents did.
+            actions: what each of these agents, and no other, did.
             log_probs: logarithm of the probability with which that was chosen, for Box spaces of
                 its density; for IMPALA and APPO, which correct for it.
             state: as for `get_action`.
@@ -225,6 +230,11 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
+        if actions.keys() != observations.keys():  # the policy would act, and nobody hear of it
+            raise EpisodeMisuse(
+                f"log_action takes an action of each agent that observes, {list(observations)}, "
+                f"and got those of {list(actions)}"
+            )
         self._tell(episode, episode.step(observations, state, actions, log_probs))
 
     def log_returns(
@@ -363,7 +373,8 @@ class MultiplexingClient:
             if server_id in lost:
                 continue
             try:
-                replies = self._transports[server_id].receive()
+                # Where one is lost, no patience is left for others.
+                replies = self._transports[server_id].receive(0.0 if lost else None)
                 self._hear(server_id, outbox, replies, failures)
             except ServerUnavailable as error:
                 lost[server_id] = error

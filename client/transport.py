@@ -81,7 +81,8 @@ class Transport(Protocol):
         """Returns the replies to the frame sent last, one for each item, in order.
 
         Args:
-            patience_s: how long the server may be lost; None: as long as it usually may.
+            patience_s: how long the server may be lost, from when the frame was sent; None: as
+                long as it usually may, from now on.
 
         Raises:
             ServerUnavailable: the server is lost for good, or holds its answer back for too long.
@@ -111,8 +112,11 @@ class NetworkTransport(Transport, abc.ABC):
         update_timeout_s: longest wait for an answer that the server holds back while it learns.
 
     Raises:
-        ValueError: `address` has no host or no port, or a time is negative.
+        ValueError: `address` has no host or no port, or asks for TLS of a transport that has none,
+            or a time is negative.
     """
+
+    _has_tls = True
 
     def __init__(
         self,
@@ -126,6 +130,11 @@ class NetworkTransport(Transport, abc.ABC):
             if not value >= 0:
                 raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
         self.url = base_url(address)
+        if self.url.startswith("https") and not self._has_tls:
+            raise ValueError(
+                f"the WebSocket transport has no TLS, so it would send its token to {address!r} in "
+                'clear text; use transport="http", or a tunnel'
+            )
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._update_timeout_s = update_timeout_s
@@ -143,6 +152,14 @@ class NetworkTransport(Transport, abc.ABC):
     @abc.abstractmethod
     def _encode(self, message: msgspec.Struct) -> bytes:
         """Returns the bytes of a message."""
+
+    def _decode(self, answer: bytes | str) -> list[AnyReply]:
+        """Returns the replies in an answer.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        return decode_batch_reply(answer).replies
 
     @abc.abstractmethod
     def _post(self, frame: bytes, timeout_s: float) -> None:
@@ -194,6 +211,7 @@ class NetworkTransport(Transport, abc.ABC):
         if self._is_answer_due:  # a Ctrl-C, say; it is not to be taken for the next one
             self._drop()
         self._items = items
+        self._refusals = []
         self._frame = frame = self._encode(Batch(list(items)))
         if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
             # The server would close the connection, and its reason could be lost.
@@ -210,15 +228,17 @@ class NetworkTransport(Transport, abc.ABC):
         if self._refusals:
             refusals, self._refusals = self._refusals, []
             return refusals
+        began_at = time.monotonic()
         try:
-            replies = decode_batch_reply(self._await(self._silence_s)).replies
+            replies = self._decode(self._await(self._silence_s))
         except (Broken, TimeoutError) as error:
-            replies = self._recover(error, patience_s)
+            replies = self._recover(error, self._outage(began_at, patience_s))
         except MalformedMessage as error:
             raise self._unreadable(error) from None
         for reply in replies:
             if type(reply) is Refused and self._is_ending(replies):
-                replies = self._recover(Broken("it is stopping"), patience_s, replies)
+                outage = self._outage(began_at, patience_s)
+                replies = self._recover(Broken("it is stopping"), outage, replies)
                 break
         self._is_answer_due = False
         return replies
@@ -231,20 +251,25 @@ class NetworkTransport(Transport, abc.ABC):
 
     # --- patience -----------------------------------------------------------------------
 
+    def _outage(self, began_at: float, patience_s: float | None) -> _Outage:
+        """Returns the outage of a `receive` that began then."""
+        if patience_s is None:  # another server may have learned for long since the frame was sent
+            return _Outage(began_at, self._patience_s)
+        return _Outage(self._sent_at, patience_s)
+
     def _recover(
         self,
         trouble: Exception,
-        patience_s: float | None,
+        outage: _Outage,
         heard: list[AnyReply] | None = None,
     ) -> list[AnyReply]:
         """Sends the frame again and again until its answer comes.
 
         Args:
             trouble: why it did not come.
-            patience_s: see `receive`.
+            outage: since when, and for how long it may last.
             heard: the answer of a server that is stopping: it starts no episodes any more.
         """
-        outage = _Outage(self._sent_at, self._patience_s if patience_s is None else patience_s)
         while True:
             try:
                 if not (isinstance(trouble, TimeoutError) and self._is_learning(outage)):
@@ -253,7 +278,7 @@ class NetworkTransport(Transport, abc.ABC):
                     if outage.is_noted:
                         self._check_is_the_same(outage)
                     self._post(self._frame, outage.clipped(_ATTEMPT_S))
-                replies = decode_batch_reply(self._await(outage.clipped(self._silence_s))).replies
+                replies = self._decode(self._await(outage.clipped(self._silence_s)))
             except (Broken, TimeoutError) as error:
                 trouble = error
                 continue

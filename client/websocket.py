@@ -147,6 +147,7 @@ class _Connection:
 class WebSocketTransport(NetworkTransport):
     """A `Transport` over one WebSocket; arguments as of `NetworkTransport`."""
 
+    _has_tls = False
     _connection: _Connection | None = None
 
     def _encode(self, message: msgspec.Struct) -> bytes:

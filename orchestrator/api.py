@@ -87,7 +87,8 @@ def sweep(
         overrides: ``key.path=value`` items on top of a file, later ones win.
         sweep_dir: the sweep's directory, which must not exist yet; None makes one under its
             `sweeps_dir`.
-        resume: goes on with a sweep: finished trials are kept, all others begin again.
+        resume: goes on with a sweep: finished trials are kept, all others go on
+            from their newest checkpoint, or begin again where there is none.
         show_progress: whether to print what `muxrl sweep` prints: Tune's table of trials.
 
     Raises:

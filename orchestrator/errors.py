@@ -13,6 +13,7 @@
     │   └── DifferentRuns       2  the runs are not seeds of one experiment
     ├── RunFailed               1  a process of the run died or gave up: read its log
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
+    │   ├── NotShared           1  a machine of it does not see the run's directory: share it
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
     ├── NotSaved                1  a checkpoint is not whole; the run goes on
     ├── RunIsRunning            1  another process watches over this run: wait, or stop it
@@ -140,6 +141,10 @@ class RunFailed(OrchestratorError):
 
 class NoPlace(RunFailed):
     """The Ray cluster has no room for the run; the sentence says what it wants and what is free."""
+
+
+class NotShared(RunFailed):
+    """A machine of the Ray cluster does not see the run's directory; nothing was started there."""
 
 
 class CannotRecord(RunFailed):

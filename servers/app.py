@@ -164,7 +164,11 @@ async def expire_episodes(store: EpisodeStore) -> None:
     """Closes idle episodes until cancelled."""
     while True:
         await asyncio.sleep(_EXPIRY_INTERVAL_S)
-        expired = store.expire(time.monotonic())
+        try:
+            expired = store.expire(time.monotonic())
+        except Exception:  # nothing else would report it, and idle episodes would stay for ever
+            logger.exception("idle episodes could not be closed")
+            continue
         if expired:
             logger.warning(
                 "%d idle episodes closed as truncated: %s",

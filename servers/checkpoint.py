@@ -302,16 +302,16 @@ class Checkpoint:
                     f"there, {_shown(unknown[0])} here"
                 )
 
-    def find_changed_settings(self, plan: ServerPlan) -> list[str]:
-        """Returns how a server's training settings differ, as "lr: 0.1, was 0.2"."""
+    def find_changed_settings(self, plan: ServerPlan) -> dict[str, str]:
+        """Returns how a server's training settings differ, by name, as "lr: 0.1, was 0.2"."""
         then = self.about.get("settings", {})
         now = json.loads(json.dumps(plan.settings))
-        return [
-            f"{name}: {_shown(now.get(name, 'the default'))}, "
+        return {
+            name: f"{name}: {_shown(now.get(name, 'the default'))}, "
             f"was {_shown(then.get(name, 'the default'))}"
             for name in sorted(then.keys() | now.keys())
             if then.get(name) != now.get(name)
-        ]
+        }
 
     def read_state(self) -> dict[str, Any]:
         """Returns what RLlib leaves out.

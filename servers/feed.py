@@ -67,9 +67,13 @@ class Feed:
         self._loop = loop
 
     def put(self, batch: list[Chunk]) -> None:
-        """Adds a complete batch; the gate is closed if too many are ahead."""
+        """Adds a complete batch; the gate is closed if too many are ahead.
+
+        One that comes after `close` is kept for the last checkpoint: simulations play on while the
+        learner ends its update.
+        """
         with self._changed:
-            if self._is_discarding or self._is_closed:
+            if self._is_discarding:
                 return
             self._batches.append(batch)
             self._changed.notify_all()

@@ -115,16 +115,16 @@ def restore(
         checkpoint = Checkpoint.open(Path(plan.resume_from))
         checkpoint.check_resumable(plan)
         changes = checkpoint.find_changed_settings(plan)
-        for change in changes:
+        for change in changes.values():
             logger.info("server %r goes on with another setting: %s", plan.server_id, change)
         learner: Any = algo.learner_group._learner
         networks = checkpoint.read_networks()
-        _check_networks(learner, networks, changes)
+        _check_networks(learner, networks, list(changes.values()))
         state = checkpoint.read_state()
         fresh = {name: _hyperparameters(o) for name, o in learner._named_optimizers.items()}
         algo.restore_from_path(checkpoint.path)
         _load(learner, networks)
-        set_tables(learner, state["learner"])
+        set_tables(learner, state["learner"], changed=changes.keys())
         if changes:
             _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
         _restore_replay(algo, checkpoint, plan, state["trainer"]["env_steps"])

@@ -65,12 +65,15 @@ class PolicyServer:
         self.plan = plan
         self._on_shutdown = on_shutdown
         self._problem = ""
+        """Of the learner: its weights are not worth saving."""
+        self._network_problem = ""
         self._is_stopping = False
         self._is_serving = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # First, so that a port in use is found before the algorithm is built, which takes seconds.
         self._socket = _listen(plan)
-        self.address = "{}:{}".format(*self._socket.getsockname()[:2])
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         torch.set_num_threads(plan.resources.num_torch_threads)
         try:
             self.policies = make_policies(plan, max_iterations, self._fail)
@@ -197,8 +200,12 @@ class PolicyServer:
 
         import uvloop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve())
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve())
+        except Exception as error:  # the top of the thread: nothing else would report it
+            logger.exception("server %r serves no more", self.plan.server_id)
+            self._network_problem = f"it serves no more: {type(error).__name__}: {error}"
 
     def _fail(self, problem: str) -> None:
         self._problem = problem
@@ -231,7 +238,7 @@ class PolicyServer:
         counts = policies.store.counts
         if self._problem:
             phase = "training_failed"
-        elif self._is_stopping:
+        elif self._is_stopping or self._network_problem:
             phase = "stopping"
         else:
             phase = "ready" if self._is_serving else "starting"
@@ -248,7 +255,7 @@ class PolicyServer:
             weights_seq_no=policies.acting.weights_seq_no,
             num_refused=self._app.num_refused,
             episode_return_mean=counts.episode_return_mean,
-            problem=self._problem,
+            problem=self._problem or self._network_problem,
         )
 
     def drain_records(self) -> list[Record]:
@@ -298,14 +305,21 @@ def _listen(plan: ServerPlan) -> socket.socket:
     return sock
 
 
-def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool = False) -> int:
+def serve_forever(
+    plan: ServerPlan,
+    run_dir: Path | None = None,
+    *,
+    resume: bool = False,
+    interval_s: float | None = None,
+) -> int:
     """Runs one server in the foreground until SIGINT, SIGTERM or SIGHUP; returns the exit code.
 
     Args:
         plan: the server.
-        run_dir: where its last checkpoint goes; None: none is written.
+        run_dir: where its checkpoint goes, each in place of the one before; None: none is written.
         resume: whether it goes on from its newest checkpoint in `run_dir`. Without it, a folder
             that has one is refused, since it would be overwritten.
+        interval_s: seconds from one checkpoint to the next; None: only one at the end.
 
     Ray must be running: RLlib would start one with other settings.
     """
@@ -322,15 +336,21 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool
     except ServerProblem as refusal:
         logger.error("%s", refusal)
         return 2  # nothing was started
+    checkpoint = run_dir / "checkpoints" / plan.server_id / "last" if run_dir else None
+    if checkpoint is None or interval_s is None:
+        interval_s = math.inf
     try:
         server = PolicyServer(plan, on_shutdown=stop.set)
         address = server.start()
         logger.info("ready on http://%s; Ctrl-C ends it", address)
-        while not stop.wait(1.0):
+        due_at = time.monotonic() + interval_s
+        while not stop.wait(min(1.0, interval_s)):
             if server.status().problem:
                 break
+            if checkpoint is not None and time.monotonic() >= due_at:
+                _save(server, checkpoint)
+                due_at = time.monotonic() + interval_s
         problem = server.status().problem
-        checkpoint = run_dir / "checkpoints" / plan.server_id / "last" if run_dir else None
         if not server.stop(checkpoint):
             problem = problem or f"its last update took more than {_STOP_TIMEOUT_S:g} s" + (
                 "; no checkpoint was written" if checkpoint else ""
@@ -341,6 +361,14 @@ def serve_forever(plan: ServerPlan, run_dir: Path | None = None, *, resume: bool
     if problem:
         logger.error("server %r: %s", plan.server_id, problem)
     return 1 if problem else 0
+
+
+def _save(server: PolicyServer, checkpoint: Path) -> None:
+    """Writes a checkpoint while the server goes on; one that cannot be written is logged."""
+    try:
+        server.policies.save(checkpoint)
+    except (StillLearning, OSError) as error:
+        logger.warning("no checkpoint, and the next one when it is due: %s", error)
 
 
 def _going_on(plan: ServerPlan, run_dir: Path | None, *, resume: bool) -> ServerPlan:

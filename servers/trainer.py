@@ -34,6 +34,9 @@ One such batch may be skipped or clipped (`torch_skip_nan_gradients`, `grad_clip
 well again. Weights that are NaN never are.
 """
 
+_MAX_RECORDS = 10_000
+"""Kept for `drain_records`, the newest ones: under ``muxrl serve`` nobody reads them."""
+
 _THREAD_CHECK_S = 0.2
 """How often a checkpoint that waits for the learning thread sees whether that has ended."""
 
@@ -69,7 +72,7 @@ class Trainer:
         self._max_iterations = max_iterations
         self._plan = plan
         self._on_failure = on_failure
-        self._records: deque[Record] = deque()
+        self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
         self._is_working = threading.Lock()
         self._num_not_finite: dict[str, int] = {}
         self._weights_seq_no: int | None = None
@@ -104,7 +107,7 @@ class Trainer:
         return not self._thread.is_alive()
 
     def drain_records(self) -> list[Record]:
-        """Returns the records of the iterations since the last call."""
+        """Returns the records of the iterations since the last call, the last 10,000 at most."""
         return [self._records.popleft() for _ in range(len(self._records))]
 
     def between_updates(self, work: Callable[[], None], timeout_s: float) -> None:

@@ -65,7 +65,8 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--run-dir",
         type=Path,
         metavar="DIR",
-        help="where its checkpoint goes when it ends; default: none is written",
+        help="where its checkpoint goes, every checkpoint.interval_s and when it ends; default: "
+        "none is written",
     )
     serve.add_argument(
         "--resume", action="store_true", help="go on from the newest checkpoint in the run's DIR"
@@ -109,7 +110,8 @@ def _serve(args: argparse.Namespace) -> int:
     is_fixed = args.server in experiment.fixed_servers
     with contextlib.nullcontext() if is_fixed else ray_session(num_cpus=1):
         plan = experiment.servers[args.server]
-        return serve_forever(plan, args.run_dir, resume=args.resume)
+        interval_s = config.checkpoint.interval_s
+        return serve_forever(plan, args.run_dir, resume=args.resume, interval_s=interval_s)
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -24,6 +24,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 RAY_FOLDER_PREFIX = "muxrl-"
 """Of the name of a local Ray's temporary folder."""
 
+# Ray's Python error does not tell a cluster that wants a token from one that is not there.
+_TOKEN_CURE = (
+    "; if Ray says before that an authentication token is missing, set RAY_AUTH_MODE=token for "
+    "this command: `ray start` does so by itself where ~/.ray/auth_token exists, and joining does "
+    "not"
+)
+
 
 def worker_environment() -> dict[str, str]:
     """Returns the environment variables of every process of a run."""
@@ -66,7 +73,8 @@ def ray_session(
             _init(env_vars, address=address)
     except Exception as error:  # Ray may raise anything
         what = f"no Ray cluster at {address!r} to join" if address else "Ray did not start"
-        raise RunFailed(f"{what}: {type(error).__name__}: {error}") from error
+        cure = _TOKEN_CURE if address and "RAY_AUTH_MODE" not in os.environ else ""
+        raise RunFailed(f"{what}: {type(error).__name__}: {error}{cure}") from error
     try:
         yield folder
     finally:

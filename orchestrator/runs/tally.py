@@ -42,7 +42,7 @@ class Tally:
         """Each server's newest training record."""
         self.cpu_s_of: dict[str, float] = {}
         """Processor seconds of each server and simulation."""
-        self._began_at = time.monotonic()
+        self._began_at: float | None = None
         self._steps: dict[str, int] = {}
         self._mismatches: dict[str, int] = {}
         self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
@@ -134,7 +134,9 @@ class Tally:
         return bool(self._restarted)
 
     def tick(self) -> None:
-        """Reads the clock."""
+        """Reads the clock, which stands until `begin`: a first evaluation is no training."""
+        if self._began_at is None:
+            return
         self.time_s = time.monotonic() - self._began_at
         self.env_steps_per_s = self._rate.add(self.time_s, self.env_steps)
 

@@ -28,6 +28,7 @@ from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.resuming import find_checkpoint, find_missing_replays, going_on, locked
 from muxrl.orchestrator.runs.run import Run
+from muxrl.orchestrator.runs.shared_folder import check_shared
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _run(
             run = Run(experiment, folder, metrics, before)
             try:
                 try:
-                    scheduling = cleanup.enter_context(_ray(experiment, say))
+                    scheduling = cleanup.enter_context(_ray(experiment, folder, say))
                     _play(run, scheduling, say, show_progress)
                 finally:
                     ignore_signals()
@@ -212,14 +213,14 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 
 
 @contextlib.contextmanager
-def _ray(experiment: Experiment, say: Callable[..., None]) -> Iterator[Any]:
+def _ray(experiment: Experiment, folder: RunDirectory, say: Callable[..., None]) -> Iterator[Any]:
     """Ray while the ``with`` block lasts, with room for the run.
 
     Yields:
         The scheduling strategy of the run's actors.
 
     Raises:
-        RunFailed: Ray did not start, or has no room.
+        RunFailed: Ray did not start, has no room, or has it where the run's directory is not seen.
     """
     config = experiment.config
     num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(config))) + 1)
@@ -229,4 +230,5 @@ def _ray(experiment: Experiment, say: Callable[..., None]) -> Iterator[Any]:
             yield None
             return
         with reserved(config, say) as scheduling:
+            check_shared(folder.path, scheduling)
             yield scheduling

@@ -5,7 +5,7 @@
     <name>-YYYYmmdd-HHMMSS/
     ├── sweep.yaml      the sweep as it was resolved, its base experiment included
     ├── trials.jsonl    one line for each trial: what it is, its status, its result
-    ├── runs/           one run directory for each trial, and one more for each time it began again
+    ├── runs/           one run directory for each trial, and one more for each time it began anew
     ├── tune-.../       what Ray Tune writes: results as CSV and JSON, its own state
     └── lock            held by the process that runs the sweep
 
@@ -179,12 +179,17 @@ class SweepDirectory:
         """Returns a run directory that a trial does not have yet; later ones end in ``-2``..."""
         return next_path(self.runs, trial_id)
 
+    def run_of(self, record: TrialRecord) -> Path | None:
+        """Returns a trial's run directory, None if it has none yet."""
+        return None if record.run_dir is None else self.path / record.run_dir
+
     def final_record_of(self, record: TrialRecord) -> TrialRecord | None:
         """Returns what a trial itself wrote when it was over, None if it did not get so far."""
-        if record.run_dir is None:
+        run_dir = self.run_of(record)
+        if run_dir is None:
             return None
         try:
-            text = (self.path / record.run_dir / FINAL_RECORD_FILE).read_text(encoding="utf-8")
+            text = (run_dir / FINAL_RECORD_FILE).read_text(encoding="utf-8")
             return TrialRecord.from_dict(json.loads(text))
         except (OSError, ValueError, TypeError):
             return None

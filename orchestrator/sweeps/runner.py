@@ -14,9 +14,13 @@ from typing import Any
 import ray
 from rich.console import Console
 
+from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.placement import cpus_wanted, strategy
 from muxrl.orchestrator.runs.ray_session import ray_session, worker_environment
+from muxrl.orchestrator.runs.resuming import find_checkpoint
+from muxrl.orchestrator.runs.shared_folder import check_shared
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
@@ -34,7 +38,7 @@ def start_sweep(
     """Runs all trials of a sweep.
 
     Ctrl-C, SIGTERM and SIGHUP end it cleanly: finished trials are kept, unfinished ones are
-    begun again by `resume_sweep`.
+    taken up by `resume_sweep`.
 
     Args:
         config: the sweep.
@@ -43,6 +47,7 @@ def start_sweep(
 
     Raises:
         ConfigError: with all problems of the sweep and its trials; nothing was started.
+        RunFailed: Ray did not start, or a machine of its cluster does not see the directory.
         OSError: the directory is there already, or cannot be made.
     """
     plan = make_plan(config)
@@ -59,7 +64,7 @@ def start_sweep(
 def resume_sweep(
     sweep_dir: Path, overrides: Sequence[str] = (), *, console: Console | None = None
 ) -> SweepResult:
-    """Goes on with a sweep: finished trials are kept, all others begin again.
+    """Goes on with a sweep: finished trials are kept, all others go on or begin again.
 
     Args:
         sweep_dir: its directory.
@@ -70,6 +75,7 @@ def resume_sweep(
         NotASweepDirectory: the folder is not a sweep's.
         SweepIsRunning: another process runs it.
         ConfigError: the sweep cannot run any more, for example since its simulation has changed.
+        RunFailed: as for `start_sweep`.
     """
     folder = SweepDirectory.open(sweep_dir)
     # Locked before anything is read: a process that runs the sweep may be finishing trials.
@@ -82,14 +88,20 @@ def resume_sweep(
 def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
     """Returns the record of a trial to go on with: one that ended before the sweep died is done.
 
-    One that was stopped early may have been stopped by the sweep's own end, and begins again.
+    One that was stopped early may have been stopped by the sweep's own end. All others keep the run
+    directory that has a whole checkpoint, and go on from there; without one they begin again.
     """
     if record.is_finished or not record.assignment:  # its simulation refused it, and would again
         return record
     final = folder.final_record_of(record)
     if final is not None and final.status == "done" and final.id == record.id:
         return replace(final, run_dir=record.run_dir)
-    return TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
+    begun = TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
+    if run_dir := folder.run_of(record):
+        with contextlib.suppress(CannotResume):
+            find_checkpoint(RunDirectory(run_dir))
+            begun.run_dir = record.run_dir
+    return begun
 
 
 def _run(
@@ -98,9 +110,11 @@ def _run(
     say = console.print if console is not None else _say_nothing
     num_kept = sum(trial.is_finished for trial in plan.trials)
     total = num_trials(plan)
+    num_begun = sum(trial.run_dir is not None and not trial.is_finished for trial in plan.trials)
     kept = f", {num_kept} of them finished before" if num_kept else ""
+    begun = f", {num_begun} to go on from a checkpoint" if num_begun else ""
     say(f"sweep directory: {folder.path}", soft_wrap=True, highlight=False)
-    say(f"{total} trials{kept}", highlight=False)
+    say(f"{total} trials{kept}{begun}", highlight=False)
     trial_log = TrialLog(folder, plan.trials)
     if num_kept == total:
         trial_log.close()
@@ -111,6 +125,7 @@ def _run(
             try:
                 lock.note(cleanup.enter_context(sweep_ray(plan)))
                 claim_signals()
+                check_shared(folder.path)
                 for note in placement_notes(plan):
                     say(note, soft_wrap=True, highlight=False)
                 run_trials(plan, trial_log, should_print=console is not None)

@@ -60,7 +60,8 @@ class TableSearch(Searcher):
             return Searcher.FINISHED
         record = self._records.pop(0)
         self._record_of[trial_id] = record
-        return tune_config(record, self._folder.new_run(record.id), self._columns)
+        run_dir = self._folder.run_of(record) or self._folder.new_run(record.id)
+        return tune_config(record, run_dir, self._columns)
 
     def on_trial_complete(
         self, trial_id: str, result: dict | None = None, error: bool = False

@@ -7,6 +7,7 @@ abandoned wherever it is.)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -17,13 +18,21 @@ from typing import Any
 
 from ray import tune
 
-from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.errors import RunFailed, RunIsRunning
+from muxrl.orchestrator.records.checkpoints import Manifest
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.runs.processes import set_up
+from muxrl.orchestrator.runs.resuming import (
+    find_checkpoint,
+    find_missing_replays,
+    going_on,
+    locked,
+)
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
@@ -39,6 +48,8 @@ IS_FINISHED = "is_finished"
 
 TRIAL_LOG = "trial"
 """The process of a trial, as its log file is named."""
+_LOCK_PATIENCE_S = 60.0
+"""For the trial of a sweep that was killed to notice; that takes seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +106,7 @@ class Trial(tune.Trainable):
         self._path = Path(config["run_dir"])
         self._run: Run | None = None
         self._is_over = False
+        self._cleanup = contextlib.ExitStack()
 
     def step(self) -> dict[str, Any]:
         """Lets the run go on until the next report is due, or its end.
@@ -120,15 +132,53 @@ class Trial(tune.Trainable):
         experiment = plan.experiments.get(record.id)
         if experiment is None:
             experiment = plan.resolve(record.roles, record.parameters, record.seed)
-        named = replace(experiment, config=replace(experiment.config, name=record.id))
-        folder = make_folder(named, self._path)
-        set_up(folder.log(TRIAL_LOG))
-        self._folder = folder
-        self._metrics = MetricsWriter(folder, experiment.config.tensorboard)
-        self._run = Run(experiment, folder, self._metrics)
+        before: Manifest | None = None
+        if self._path.exists():  # see `runner.resume_sweep`
+            self._folder = RunDirectory.open(self._path)
+            experiment, before = self._go_on(experiment)
+        else:
+            named = replace(experiment, config=replace(experiment.config, name=record.id))
+            self._folder = make_folder(named, self._path)
+            set_up(self._folder.log(TRIAL_LOG))
+            self._lock()
+        self._metrics = MetricsWriter(self._folder, experiment.config.tensorboard)
+        self._run = Run(experiment, self._folder, self._metrics, before)
         self._run.start()
         self._run.begin()
         return self._run
+
+    def _go_on(self, experiment: Experiment) -> tuple[Experiment, Manifest]:
+        """Returns the experiment with servers that go on, and the checkpoint from which they do."""
+        set_up(self._folder.log(TRIAL_LOG))
+        self._lock()
+        # Of the end before, which is not this trial's any more.
+        (self._folder.path / FINAL_RECORD_FILE).unlink(missing_ok=True)
+        place, manifest, damage = find_checkpoint(self._folder)
+        for problem in damage:
+            logger.warning("a newer checkpoint cannot be used: %s", problem)
+        logger.info("resuming at %s env steps from %s", f"{manifest.env_steps:,}", place)
+        for sentence in find_missing_replays(place, manifest):
+            logger.warning(sentence)
+        return going_on(experiment, place, manifest), manifest
+
+    def _lock(self) -> None:
+        """Holds the run directory until the trial is over.
+
+        A trial whose sweep was killed ends by itself, but not at once.
+
+        Raises:
+            RunIsRunning: another process still has it.
+        """
+        deadline = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                self._cleanup.enter_context(locked(self._folder))
+            except RunIsRunning:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+            else:
+                return
 
     def _step(self, run: Run) -> dict[str, Any]:
         due_at = time.monotonic() + self._plan.config.report_interval_s
@@ -183,6 +233,7 @@ class Trial(tune.Trainable):
         take_in(record, self._result(run))
         # Last: where this file is, all others are.
         write_text(self._folder.path / FINAL_RECORD_FILE, record.to_json() + "\n")
+        self._cleanup.close()
         return unsaved
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium
 import msgspec
+import torch
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
@@ -184,17 +185,28 @@ class FrozenActing:
         self._inference = Inference(lambda: modules.build(plan), seed=plan.seed)
         self._inference.needs_log_probabilities = False
         self._inference.num_env_steps_sampled = num_env_steps
+        self._torch_state = torch.Generator().manual_seed(plan.seed).get_state()
 
     def get_random_state(self) -> dict[str, Any]:
-        return self._inference.get_random_state()
+        return {**self._inference.get_random_state(), "torch": self._torch_state.numpy()}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         self._inference.set_random_state(state)
+        self._torch_state = torch.from_numpy(state["torch"])
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
         for step in steps:
             step.should_explore = self._should_explore
-        return self._inference.act(steps)
+        if not self._should_explore:
+            return self._inference.act(steps)
+        # Most modules and distributions draw from torch's global generator, which nobody seeds
+        # here, and which a learner in the same process draws from.
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._torch_state)
+            try:
+                return self._inference.act(steps)
+            finally:
+                self._torch_state = torch.get_rng_state()
 
 
 def _observed(space: gymnasium.Space) -> Any:

@@ -261,6 +261,47 @@ def test_an_episode_that_is_not_open(client: MultiplexingClient, verb: str, how:
         getattr(client, verb)(*(("e", {}) if verb != "abort_episode" else ("e",)))
 
 
+@pytest.mark.parametrize("verb", ["get_action", "end_episode"])
+def test_an_interrupted_step_is_closed_by_an_abort(
+    client: MultiplexingClient, left: Server, right: Server, verb: str
+) -> None:
+    def interrupt(item: Any) -> None:
+        if isinstance(item, Step):
+            raise KeyboardInterrupt
+
+    client.start_episode("e")
+    right.script = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        client.get_action("e", ALL)
+    left.receive()  # a real transport drops the connection instead
+    with pytest.raises(EpisodeMisuse, match=r"awaiting action at t=1.*abort_episode\(\) closes it"):
+        getattr(client, verb)("e", ALL)
+    client.abort_episode("e")
+    assert left.open == right.open == {}
+
+
+def test_an_episode_named_twice_has_not_moved(client: MultiplexingClient) -> None:
+    client.start_episode("e")
+    with pytest.raises(EpisodeMisuse, match="named twice"):
+        client.get_action(["e", "e"], {"e": ALL})
+    assert client.get_action("e", ALL)["c"] == "right:c:0"
+
+
+@pytest.mark.parametrize("actions", [{}, {"a": 1}, {"a": 1, "b": 2, "c": 3, "d": 4}])
+def test_logged_actions_are_of_those_who_observe(
+    client: MultiplexingClient, left: Server, actions: dict[str, int]
+) -> None:
+    client.start_episode("e")
+    with pytest.raises(EpisodeMisuse, match="an action of each agent that observes"):
+        client.log_action("e", ALL, actions)
+    assert left.of(Step) == []
+
+
+def test_a_transport_that_is_none(log: Log) -> None:
+    with pytest.raises(ValueError, match="one of \\['websocket', 'http'\\], got 'grpc'"):
+        MultiplexingClient(["127.0.0.1:9"], transport="grpc")  # type: ignore[arg-type]
+
+
 def test_an_id_is_open_once(client: MultiplexingClient) -> None:
     client.start_episode("e")
     with pytest.raises(EpisodeMisuse, match="open already"):
@@ -431,13 +472,15 @@ def test_a_start_without_one_of_the_servers(
 
 
 def test_a_server_that_closed_the_episode_itself(
-    client: MultiplexingClient, left: Server, right: Server
+    client: MultiplexingClient, left: Server, right: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     left.script = lambda item: Aborted("e") if isinstance(item, EndEpisode) else None
     client.start_episode("e")
     client.get_action("e", ALL)
     client.end_episode("e")
     assert right.open == {}
+    assert client.num_mismatches == 1, "what came after its last step is not recorded there"
+    assert "'left' had closed episode e early" in caplog.text
 
 
 # --- random actions -------------------------------------------------------------------------

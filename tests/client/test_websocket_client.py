@@ -12,6 +12,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from muxrl.client.errors import ServerUnavailable
+from muxrl.client.http import HttpTransport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.message_sizes import answer_bytes
@@ -98,3 +99,22 @@ def test_an_answer_longer_than_its_spec_allows_is_not_read(
     monkeypatch.setattr(f"{__name__}.BatchReply", lambda replies: Aborted("x" * (limit + 1)))
     with pytest.raises(ServerUnavailable, match=rf"exceeds limit of {limit} bytes"):
         ask(transport)
+
+
+def test_a_token_does_not_go_in_clear_text_where_tls_is_asked_for() -> None:
+    for address in ("https://somewhere:443", "wss://somewhere:443"):
+        with pytest.raises(ValueError, match=r"no TLS.*transport=\"http\""):
+            WebSocketTransport(address, token="secret")
+    assert HttpTransport("https://somewhere:443", token="secret").url == "https://somewhere:443"
+
+
+def test_a_refusal_that_nobody_took_is_not_the_next_answer(
+    closing_server: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = closing_server(0)
+    agents = {"a": AgentInfo("default", Discrete(2), Discrete(2))}
+    spec = ServerSpec(1, "s", "PPO", agents, max_episodes=1, max_message_bytes=100)
+    monkeypatch.setattr(transport, "_get_spec", lambda outage: spec)
+    transport.fetch_spec()
+    transport.send([AbortEpisode("long", "x" * 200)])  # then Ctrl-C, say
+    assert ask(transport) == Aborted("e")

@@ -308,6 +308,22 @@ def test_an_update_that_takes_too_long_is_an_error(server: PolicyServer, transpo
         learner.finish()
 
 
+def test_patience_begins_when_no_other_server_is_waited_for(
+    start_server: Callable[..., PolicyServer],
+) -> None:
+    learning, lost = (start_server(agent, server_id=agent) for agent in "ab")
+    with (
+        Link(lost.address) as link,
+        MultiplexingClient([learning.address, link.address], patience_s=2.0) as client,
+    ):
+        episode_id = client.start_episode()
+        link.set("down")
+        learner = Learner(learning)
+        threading.Timer(2.5, learner.finish).start()
+        threading.Timer(3.5, link.set, ["up"]).start()
+        assert client.get_action(episode_id, SEEN).keys() == {"a", "b"}
+
+
 # --- episodes that live on elsewhere --------------------------------------------------------
 
 

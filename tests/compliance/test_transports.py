@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import requests
-from tests.compliance.real_servers import MAX_BYTES, TOKEN, transport_to
+from tests.compliance.real_servers import MAX_BYTES, TOKEN, make_plan, transport_to
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from muxrl.client import MultiplexingClient, RefusedByServer, ServerUnavailable
+from muxrl.protocol.spaces import Box, MultiDiscrete, Space
+from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -223,3 +226,19 @@ def test_a_connection_that_breaks_is_opened_again_and_nothing_is_counted_twice(
                 connection._socket.shutdown(socket.SHUT_RDWR)
         client.end_episode(episode_id)
         assert client.num_mismatches == 0
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+def test_actions_are_arrays_over_every_transport(transport: Any) -> None:
+    spaces: dict[str, Space] = {"a": Box((2,), "float32", -1.0, 1.0), "b": MultiDiscrete((2, 3))}
+    agents = {agent: AgentPlan(agent, Box((2,)), space) for agent, space in spaces.items()}
+    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
+    server.start()
+    try:
+        with MultiplexingClient([server.address], transport=transport) as client:
+            episode_id = client.start_episode()
+            actions = client.get_action(episode_id, {"a": [0.0, 0.0], "b": [0.0, 0.0]})
+    finally:
+        assert server.stop()
+    kinds = {agent: (type(action), action.dtype.name) for agent, action in actions.items()}
+    assert kinds == {"a": (np.ndarray, "float32"), "b": (np.ndarray, "int64")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.faults.started import ENDS_S, Started
+from tests.faults.test_launch_faults import small_server
 
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
 
@@ -107,6 +110,49 @@ def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
         assert RecordedRun.read(folder / trial.run_dir).seed == trial.seed
         assert trial.env_steps >= 200
     assert "12 done" in resumed.output
+
+
+def rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    path = folder / "metrics" / f"{name}.jsonl"
+    return [json.loads(row) for row in path.read_text().splitlines()]
+
+
+def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "sweep"
+    config = sweep(seeds=[0])
+    template = small_server("A2C", "*") | {"resources": {"num_cpus": 0.25}}
+    config["algorithms"] = {"a2c": {k: v for k, v in template.items() if k != "agents"}}
+    config["experiment"] |= {
+        "stop": {"env_steps": 10_000},
+        "checkpoint": {"interval_env_steps": 1_000, "interval_s": None},
+    }
+    killed = start(config)
+    path = folder / "runs"
+    killed.wait_for("a checkpoint", lambda: any(path.glob("*/checkpoints/*/manifest.json")))
+    os.kill(killed.popen.pid, signal.SIGKILL)
+    killed.wait()
+    killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+    (before,), (run,) = trials(folder), path.iterdir()
+    assert before.status == "running"
+    newest = CheckpointFolder(run / "checkpoints").env_steps[0]
+    assert newest < 10_000
+
+    resumed = start(None, str(folder), "--resume")
+    assert resumed.wait(PATIENCE_S) == 0, resumed.output
+    resumed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+    assert "1 trials, 1 to go on from a checkpoint" in resumed.output
+    (after,) = trials(folder)
+    assert (after.id, after.run_dir, after.status) == (before.id, before.run_dir, "done")
+    assert after.env_steps >= 10_000
+    assert list(path.iterdir()) == [run]
+    joint = rows(run, "joint")
+    assert [row["resumed_from"] for row in joint if "resumed_from" in row] == [newest]
+    assert [row["time_s"] for row in joint] == sorted({row["time_s"] for row in joint})
+    assert joint[0]["env_steps"] < newest < joint[-1]["env_steps"]
+    learned = rows(run, "all")
+    assert [row["iteration"] for row in learned] == list(range(1, len(learned) + 1))
 
 
 def test_a_trial_that_fails_is_named_and_the_others_go_on(

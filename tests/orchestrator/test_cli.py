@@ -34,8 +34,8 @@ def served(monkeypatch):
     """What `muxrl.servers.server.serve_forever` is called with."""
     calls = []
 
-    def serve_forever(plan, run_dir=None, *, resume=False):
-        calls.append((plan, run_dir, resume))
+    def serve_forever(plan, run_dir=None, *, resume=False, interval_s=None):
+        calls.append((plan, run_dir, resume, interval_s))
         return 0
 
     module = types.ModuleType("muxrl.servers.server")
@@ -158,11 +158,12 @@ def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):
     )
     serve = ["serve", str(tmp_path / "endless.yaml"), "--server", "mine"]
     assert cli.main(serve) == 0
-    ((plan, run_dir, resume),) = served
+    ((plan, run_dir, resume, interval_s),) = served
     assert plan.server_id == "mine"
-    assert (run_dir, resume) == (None, False)
-    assert cli.main([*serve, "--run-dir", str(tmp_path), "--resume"]) == 0
-    assert served[1][1:] == (tmp_path, True)
+    assert (run_dir, resume, interval_s) == (None, False, 600.0)
+    options = ["checkpoint.interval_s=9", "--run-dir", str(tmp_path), "--resume"]
+    assert cli.main([*serve, *options]) == 0
+    assert served[1][1:] == (tmp_path, True, 9.0)
 
 
 def test_serve_suggests_a_server(served, capsys):

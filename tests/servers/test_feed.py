@@ -99,6 +99,17 @@ def test_close_does_not_hand_out_what_was_complete() -> None:
         feed.take()
 
 
+def test_what_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.take()
+    feed.close()
+    feed.put(batch("two"))
+    feed.discard()
+    feed.put(batch("three"))
+    assert feed.unlearned == [["two"]]
+
+
 def test_a_finished_trainer_throws_data_away_and_the_gate_stays_open() -> None:
     feed = Feed(max_ahead=0)
     feed.put(batch("one"))

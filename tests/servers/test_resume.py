@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
+import math
 import os
 import random
 import shutil
 import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +250,10 @@ def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -
             {"agents": make_plan({"a": Box((2,)), "b": Box((2,), "float32", 0, 1)}).agents},
             "agents.b.observation_space.low is",
         ),
+        (
+            {"settings": {**_DQN, "replay_buffer_config": _PRIORITIZED}},
+            "a replay without priorities was kept, and the replay now draws by priority",
+        ),
         ({"settings": {**_DQN, "num_atoms": 5}}, "the network of policy 'default' is another"),
         ({"resume_from": "/no/such/folder"}, "there is no checkpoint at '/no/such/folder'"),
     ],
@@ -289,6 +297,49 @@ def test_changed_settings_take_effect_and_are_told(
     served.end()
     assert "lr: 0.5, was 0.01" in caplog.text
     assert "gamma: 0.9, was the default" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("case", "table", "then", "now", "begins_at"),
+    [
+        ("PPO with schedules", "curr_kl_coeffs_per_module", {}, {"kl_coeff": 7.0}, 7.0),
+        (
+            "SAC",
+            "curr_log_alpha",
+            {"initial_alpha": 0.3},
+            {"initial_alpha": 5.0},
+            pytest.approx(math.log(5.0)),
+        ),
+    ],
+)
+def test_a_first_value_that_has_changed_is_begun_with(
+    running_ray: None,
+    tmp_path: Path,
+    case: str,
+    table: str,
+    then: dict[str, Any],
+    now: dict[str, Any],
+    begins_at: Any,
+) -> None:
+    plan = plan_of(case)
+    saved_plan = dataclasses.replace(plan, settings={**plan.settings, **then})
+    first = Served(saved_plan)
+    first.play(0, 9)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+
+    def value_of(served: Served) -> float:
+        learner: Any = served.policies.algo.learner_group._learner
+        return float(getattr(learner, table)["default"])
+
+    values = []
+    for settings in (saved_plan.settings, {**plan.settings, **now}):
+        served = Served(
+            dataclasses.replace(plan, settings=settings, resume_from=str(tmp_path / "saved"))
+        )
+        values.append(value_of(served))
+        served.end()
+    assert values == [value_of(first), begins_at]
 
 
 def test_a_replay_that_is_too_large_is_left_out_aloud_and_filled_again(
@@ -359,6 +410,39 @@ def test_an_episode_that_is_open_is_left_out_and_what_has_ended_is_learned(
     second.end()
 
 
+def test_a_frozen_server_draws_what_it_would_have_drawn(running_ray: None, tmp_path: Path) -> None:
+    plan = plan_of("PPO")
+    moves = {a: dataclasses.replace(p, action_space=Box((2,))) for a, p in plan.agents.items()}
+    plan = dataclasses.replace(plan, agents=moves)
+    live = Served(plan)
+    live.policies.save(tmp_path / "ppo")
+    live.end()
+    settings = {"checkpoint": str(tmp_path / "ppo"), "should_explore": True}
+    frozen = dataclasses.replace(plan, algorithm="FROZEN", settings=settings, model={})
+
+    def draw(policies: Any, number: int) -> Any:
+        policies.store.accept(StartEpisode(f"e{number}"), 0.0)
+        seen = dict.fromkeys("ab", np.zeros(2, np.float32))
+        pending = policies.store.accept(Step(f"e{number}", 0, seen), 0.0)
+        ((chosen,), version) = policies.acting.act([pending])
+        return pending.finish(chosen, version).actions
+
+    torch.manual_seed(1)
+    first = make_policies(frozen, None, pytest.fail)
+    expected = [draw(first, 0)]
+    before = torch.get_rng_state()
+    first.save(tmp_path / "saved")
+    expected.append(draw(first, 1))
+    assert torch.equal(torch.get_rng_state(), before), "a learner beside it draws the same"
+
+    torch.manual_seed(2)
+    assert_same(draw(make_policies(frozen, None, pytest.fail), 0), expected[0])
+    going_on = dataclasses.replace(frozen, resume_from=str(tmp_path / "saved"))
+    assert_same(draw(make_policies(going_on, None, pytest.fail), 1), expected[1])
+    with pytest.raises(AssertionError):
+        assert_same(*expected)
+
+
 # --- initialize_from ---------------------------------------------------------------------------
 
 
@@ -396,6 +480,68 @@ def test_initial_weights_of_other_policies_are_refused(saved: Path) -> None:
 # --- muxrl serve --------------------------------------------------------------------------------
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def own_signals() -> Iterator[None]:
+    """Gives back the handlers that `serve_forever` replaces."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_serve_writes_checkpoints_while_it_serves_and_tries_again_where_it_could_not(
+    running_ray: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    last = tmp_path / "checkpoints" / "scripted" / "last"
+    last.parent.parent.mkdir()
+    last.parent.write_text("not a folder")  # so the first ones cannot be written
+    written: list[float] = []
+    phases: list[str] = []
+
+    def is_newer() -> bool:
+        with contextlib.suppress(OSError):  # there is none yet, or it is being replaced
+            at = json.loads((last / "muxrl.json").read_text())["written_at"]
+            if at not in written:
+                written.append(at)
+                return True
+        return False
+
+    class Watched(PolicyServer):
+        def start(self) -> str:
+            address = super().start()
+            threading.Thread(target=self._watch, daemon=True).start()
+            return address
+
+        def _watch(self) -> None:
+            try:
+                wait_until(lambda: "no checkpoint, and the next one when it is due" in caplog.text)
+                last.parent.unlink()
+                for _ in range(2):
+                    wait_until(is_newer)
+                    phases.append(self.status().phase)
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("muxrl.servers.server.PolicyServer", Watched)
+    with own_signals():
+        assert serve_forever(plan_of("A2C"), tmp_path, interval_s=0.2) == 0
+    assert phases == ["ready", "ready"]
+    assert [path.name for path in last.parent.iterdir()] == ["last"]
+
+
 def test_serve_never_overwrites_a_checkpoint_and_goes_on_from_the_newest(
     running_ray: None,
     saved: Path,
@@ -427,14 +573,8 @@ def test_serve_never_overwrites_a_checkpoint_and_goes_on_from_the_newest(
             return address
 
     monkeypatch.setattr("muxrl.servers.server.PolicyServer", Ends)
-    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    try:
+    with own_signals():
         assert serve_forever(plan, tmp_path, resume=True) == 0
-    finally:
-        for number, handler in zip(
-            (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), before, strict=True
-        ):
-            signal.signal(number, handler)
     assert began[0].plan.resume_from == str(last)
     assert began[0].status().num_env_steps == 72
     assert json.loads((last / "muxrl.json").read_text())["env_steps"] == 72

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from typing import Any
 import pytest
 from tests.servers.scripted_store import make_plan
 
+from muxrl.client import MultiplexingClient
+from muxrl.servers.app import expire_episodes
 from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.feed import Feed, FeedClosed
 from muxrl.servers.policies import StillLearning
 from muxrl.servers.server import PolicyServer
-from muxrl.servers.trainer import Trainer
+from muxrl.servers.trainer import _MAX_RECORDS, Trainer
 
 _SERVE = """
     from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
@@ -71,6 +74,82 @@ def test_a_checkpoint_that_cannot_be_written_does_not_keep_it_serving(
     with pytest.raises(OSError, match="no space left"):
         server.stop(tmp_path)
     assert "server" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_network_that_breaks_down_is_told_and_what_was_learned_is_saved(
+    server: PolicyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def fail(counter: int) -> bool:
+        for listening in server._uvicorn.servers:  # else uvloop warns of them
+            listening.close()
+        raise RuntimeError("out of descriptors")
+
+    assert server.status().problem == ""
+    monkeypatch.setattr(server._uvicorn, "on_tick", fail)
+    server._thread.join(5.0)
+    status = server.status()
+    assert status.problem == "it serves no more: RuntimeError: out of descriptors"
+    assert status.phase == "stopping"
+    assert server.stop(tmp_path / "saved")
+    assert (tmp_path / "saved" / "muxrl.json").is_file()
+
+
+def test_episodes_expire_after_one_that_could_not_be_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes: list[Any] = [RuntimeError("broken"), ["idle"]]
+
+    def expire(now: float) -> list[str]:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def until_both() -> None:
+        expiry = asyncio.create_task(expire_episodes(SimpleNamespace(expire=expire)))  # type: ignore[arg-type]
+        while outcomes and not expiry.done():
+            await asyncio.sleep(0.001)
+        expiry.cancel()
+
+    monkeypatch.setattr("muxrl.servers.app._EXPIRY_INTERVAL_S", 0.001)
+    asyncio.run(asyncio.wait_for(until_both(), 5.0))
+    assert not outcomes
+    assert "broken" in caplog.text
+    assert "1 idle episodes closed as truncated: idle" in caplog.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_address_of_a_server_is_one_that_clients_understand(host: str) -> None:
+    server = PolicyServer(dataclasses.replace(make_plan(), algorithm="random", host=host))
+    server.start()
+    try:
+        with MultiplexingClient({"scripted": server.address}) as client:
+            assert client.start_episode()
+    finally:
+        server.stop()
+
+
+def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
+    num = _MAX_RECORDS + 5
+    runner = SimpleNamespace(
+        inference=SimpleNamespace(weights_seq_no=0), policy_lag=SimpleNamespace(mean=0.0, max=0)
+    )
+
+    class Numbered(Trainer):
+        env_runner: Any = runner
+
+    trainer = Numbered(
+        SimpleNamespace(train=dict),  # type: ignore[arg-type]
+        make_plan(),
+        Feed(max_ahead=0),
+        EpisodeCounts(),
+        max_iterations=num,
+        on_failure=pytest.fail,
+    )
+    trainer.start()
+    trainer._thread.join(30.0)
+    assert [r["iteration"] for r in trainer.drain_records()] == list(range(6, num + 1))
+    assert trainer.drain_records() == []
 
 
 def test_an_update_that_goes_on_is_said_where_learning_was_to_be_over(

@@ -214,8 +214,13 @@ class EveryStepPrioritizedEpisodeReplayBuffer(
         """See `_DrawsEveryStep`.
 
         Raises:
-            ValueError: its trees are of another size.
+            ValueError: it has no priorities, or its trees are of another size.
         """
+        if "priorities" not in state:
+            raise ValueError(
+                "a replay without priorities was kept, and the replay now draws by priority "
+                "(replay_buffer_config, type)"
+            )
         num_nodes = len(self._sum_segment.value)
         for priorities in state["priorities"].values():
             if len(priorities["sums"]) != num_nodes:

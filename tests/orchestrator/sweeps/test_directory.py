@@ -7,8 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
+from muxrl.orchestrator.records.checkpoints import (
+    CheckpointFolder,
+    Manifest,
+    SavedServer,
+    hash_files,
+)
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.runner import _resumed
+from muxrl.orchestrator.sweeps.search import TableSearch
 from muxrl.orchestrator.sweeps.trial import IS_FINISHED
 from muxrl.orchestrator.sweeps.tuner import TrialLog
 
@@ -111,8 +118,27 @@ def test_trials_that_are_stopped_last_are_waited_for(folder):
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "waiting"])
-def test_all_others_begin_again(folder, status):
+def test_others_without_a_checkpoint_begin_again(folder, status):
     begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained", env_steps=5)
+    assert _resumed(begun, folder) == record()
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted"])
+def test_a_trial_with_a_whole_checkpoint_goes_on_in_its_run_directory(folder, status):
+    checkpoints = CheckpointFolder(folder.new_run("0-x") / "checkpoints")
+    draft = checkpoints.draft(40)
+    (draft / "a").mkdir()
+    (draft / "a" / "weights").write_text("1")
+    servers = {"a": SavedServer("A2C", 1, hash_files(draft / "a"))}
+    checkpoints.commit(draft, Manifest(40, 1.0, "2026", None, servers, {}, {}, {}))
+    begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained")
+    resumed = _resumed(begun, folder)
+    assert resumed == record(run_dir="runs/0-x")
+    given = TableSearch([resumed, record(1)], folder, "max")
+    run_dirs = [given.suggest(str(i))["run_dir"] for i in range(2)]
+    assert run_dirs == [str(folder.runs / "0-x"), str(folder.runs / "1-x")]
+
+    (checkpoints.path / "40" / "a" / "weights").write_text("2")  # not what was written
     assert _resumed(begun, folder) == record()
 
 

@@ -1,0 +1,119 @@
+"""Whether servers have counted what the simulations played, from one checkpoint to the next.
+
+A checkpoint is one moment of the whole run: simulations pause, and servers have all they played.
+So between two checkpoints
+
+- without a loss each server's env steps and episodes grow by exactly what the simulations report;
+- if a simulation was lost, those of the servers also hold what it played after its last report, and
+  if a server was lost, what the others recorded of a step that it did not answer;
+- a server that was lost itself went back to a checkpoint, so it has less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from muxrl.orchestrator.records.checkpoints import Manifest
+from muxrl.servers.checkpoint import STATE_FILE
+from muxrl.servers.state_file import read_state
+
+UNREPORTED_S = 10.0
+"""For so long a simulation may have played after its last report, on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Env steps and episodes."""
+
+    env_steps: int
+    episodes: int
+
+    def __sub__(self, other: Counted) -> Counted:
+        return Counted(self.env_steps - other.env_steps, self.episodes - other.episodes)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One checkpoint."""
+
+    time_s: float
+    simulations: Counted
+    """As they report it."""
+    servers: Mapping[str, Counted]
+    num_restarts: Mapping[str, int]
+
+    @classmethod
+    def read(cls, place: Path) -> Moment:
+        """Reads a checkpoint's folder.
+
+        Raises:
+            CannotResume, ValueError, OSError: it is not whole.
+        """
+        manifest = Manifest.read(place)
+        servers = {}
+        for server_id in manifest.servers:
+            counts = read_state(place / server_id / STATE_FILE)["counts"]
+            servers[server_id] = Counted(counts["num_env_steps"], counts["num_episodes"])
+        tally = manifest.tally
+        simulations = Counted(tally["env_steps"], tally["num_episodes"])
+        return cls(manifest.time_s, simulations, servers, tally["num_restarts"])
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How many intervals were compared, and what does not agree."""
+
+    num_exact: int
+    """Intervals without a loss."""
+    num_bounded: int
+    problems: list[str]
+
+
+def agreement(moments: Sequence[Moment], num_envs: int) -> Agreement:
+    """Compares the counts of all servers with those of the simulations.
+
+    Args:
+        moments: in order.
+        num_envs: environments of all simulations together.
+    """
+    pairs = list(pairwise(moments))
+    exact = sum(not _lost(a, b) for a, b in pairs)
+    rates = [
+        (b.simulations.env_steps - a.simulations.env_steps) / (b.time_s - a.time_s)
+        for a, b in pairs
+        if b.time_s > a.time_s
+    ]
+    slack = num_envs + int(UNREPORTED_S * max(rates, default=0.0))
+    problems = [problem for a, b in pairs for problem in _problems(a, b, num_envs, slack)]
+    return Agreement(exact, len(pairs) - exact, problems)
+
+
+def _lost(a: Moment, b: Moment) -> set[str]:
+    return {name for name, n in b.num_restarts.items() if n > a.num_restarts.get(name, 0)} - {
+        "evaluation"
+    }
+
+
+def _problems(a: Moment, b: Moment, num_envs: int, slack: int) -> Iterator[str]:
+    played = b.simulations - a.simulations
+    lost = _lost(a, b)
+    for server_id in b.servers:
+        counted = b.servers[server_id] - a.servers[server_id]
+        if not lost:
+            is_right, expected = counted == played, "exactly as many"
+        elif server_id in lost:
+            is_right = 0 <= counted.env_steps <= played.env_steps + slack
+            expected = f"0 to {slack} more"
+        else:
+            least = played.env_steps - num_envs * len(lost)
+            is_right = least <= counted.env_steps <= played.env_steps + slack
+            expected = f"{num_envs * len(lost)} less to {slack} more"
+        if not is_right:
+            yield (
+                f"between {a.time_s:.0f} s and {b.time_s:.0f} s (lost: {sorted(lost) or 'none'}) "
+                f"server {server_id!r} counted {counted}, the simulations {played}: expected "
+                f"{expected}"
+            )

@@ -1,0 +1,17 @@
+"""A minute of the soak: a fault every twelve seconds, and all that has to hold at its end."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.soak.__main__ import show
+from benchmarks.soak.run import soak
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+
+
+def test_a_run_that_is_hurt_again_and_again_ends_well() -> None:
+    outcome = soak(minutes=1.2, fault_every_s=12.0, seed=0)
+    show(outcome)  # pytest shows it if the test fails
+    assert outcome.problems == []
+    assert len(outcome.faults) >= 2
+    assert any(fault.is_loss for fault in outcome.faults)
