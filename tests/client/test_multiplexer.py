@@ -79,6 +79,14 @@ def test_names_are_the_servers_own(left: Server, right: Server) -> None:
     assert MultiplexingClient({"left": left, "right": right}).specs.keys() == {"left", "right"}
 
 
+def test_ids_of_episodes_begin_as_the_client_was_told(left: Server, right: Server) -> None:
+    client = MultiplexingClient([left, right], episode_prefix="simulation-0-")
+    ids = {client.start_episode() for _ in range(3)}
+    assert len(ids) == 3
+    assert all(episode_id.startswith("simulation-0-") for episode_id in ids)
+    assert client.start_episode("mine") == "mine"
+
+
 def test_an_agent_without_a_server(client: MultiplexingClient, left: Server) -> None:
     with pytest.raises(AssignmentError, match=r"agents \['x'\] belong to no server; 'left' serves"):
         client.check_agents(["a", "x"])

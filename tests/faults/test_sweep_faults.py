@@ -34,6 +34,7 @@ def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
                 "kwargs": {"num_agents": 2, "num_steps": 20, "fault": "raise", "in_episode": 10**9}
                 | kwargs,
                 "num_cpus": 0.25,
+                "restarts": {"max": 0},
             },
             "stop": {"env_steps": 200},
             "evaluation": {"final_num_episodes": 0},

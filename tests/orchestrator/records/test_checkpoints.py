@@ -14,6 +14,7 @@ from muxrl.orchestrator.records.checkpoints import (
     Manifest,
     SavedServer,
     find_damage,
+    find_newest_of_server,
     hash_files,
 )
 
@@ -63,6 +64,26 @@ def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
     file.unlink()
     (damage,) = find_damage(place, manifest)
     assert f"{file} cannot be read: No such file" in damage
+
+
+def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(
+    folder: CheckpointFolder,
+) -> None:
+    assert find_newest_of_server(folder, "ppo") is None
+    older, newer = write(folder, 120), write(folder, 240)
+    found = find_newest_of_server(folder, "ppo")
+    assert found is not None
+    assert (found[0], found[1].env_steps) == (newer / "ppo", 240)
+    (newer / "ppo" / "deep" / "state.pkl").write_text("weighty")
+    found = find_newest_of_server(folder, "ppo")
+    assert found is not None
+    assert (found[0], found[1].env_steps) == (older / "ppo", 120)
+    other = find_newest_of_server(folder, "random")  # its part of the newest one is undamaged
+    assert other is not None
+    assert other[1].env_steps == 240
+    (older / MANIFEST_FILE).write_text("{")
+    assert find_newest_of_server(folder, "ppo") is None
+    assert find_newest_of_server(folder, "absent") is None
 
 
 @pytest.mark.parametrize(

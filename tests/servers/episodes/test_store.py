@@ -99,6 +99,25 @@ def test_a_step_that_could_not_be_answered_does_not_keep_its_episode_for_ever() 
     assert store.store.expire(11.0) == ["e"]
 
 
+def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others() -> None:
+    store = ScriptedStore(make_plan())
+    for episode_id in ("simulation-1-ab-e", "simulation-10-cd-e", "simulation-1-ab-f"):
+        store.start(episode_id)
+        store.step(0, episode_id=episode_id)
+    store.step(1, episode_id="simulation-1-ab-e", rewards={"a": 1.0})
+    waiting = store.store.accept(Step("simulation-1-ab-f", 1, {"a": seen("a", 1)}), 0.0)
+    assert isinstance(waiting, PendingStep)
+    assert store.store.abort_all("simulation-1-ab-", 0.0) == 2
+    singles = [chunk.episode.agent_episodes["a"] for chunk in store.chunks]
+    assert [(s.is_terminated, s.is_truncated) for s in singles] == [(False, True)] * 2
+    counts = store.store.counts
+    assert (counts.num_aborted, counts.num_expired, store.store.num_open) == (2, 0, 1)
+    store.act(waiting)  # its forward pass may come later: nothing follows from it
+    store.refused(Step("simulation-1-ab-f", 2, {}), EpisodeGone)
+    store.step(1, episode_id="simulation-10-cd-e")
+    assert store.store.abort_all("simulation-1-ab-", 0.0) == 0
+
+
 def test_a_tombstone_has_its_time() -> None:
     store = ScriptedStore(make_plan(tombstone_s=30.0))
     for i, episode_id in enumerate("efg"):
