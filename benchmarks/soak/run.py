@@ -33,6 +33,8 @@ SIMULATIONS = tuple(f"simulation-{i}" for i in range(4))
 SAMPLE_EVERY_S = 2.0
 GOES_ON_ENV_STEPS = 500
 """More than what was under way when a process was lost: the run goes on without it, or with it."""
+MIN_CALM_S = 30.0
+"""At the end, without faults: the last one is to be over by then."""
 PATIENCE_S = 180.0
 """For the run to begin, to go on after a loss, and to end; all on a busy machine."""
 MIN_PACE = 0.3
@@ -73,7 +75,8 @@ def soak(minutes: float, fault_every_s: float, seed: int, bound: Bound | None = 
     """Runs an experiment for so long and hurts it.
 
     A fault comes `fault_every_s` after the one before, or later: once the run goes on. The first
-    and the last `fault_every_s` are left alone, to compare their pace.
+    and the last `fault_every_s`, and at least 30 s at the end, are left alone, to compare their
+    pace.
 
     Args:
         minutes: of training.
@@ -139,7 +142,7 @@ class _Soaked:
     def soak(self, bound: Bound) -> Outcome:
         self._wait("learning of all servers", self._all_learn)
         began_s = self._clock()
-        hurt_until_s = self._time_s - self._fault_every_s
+        hurt_until_s = self._time_s - max(self._fault_every_s, MIN_CALM_S)
         due_s = began_s + self._fault_every_s
         while due_s < hurt_until_s:
             self._wait("time", lambda due_s=due_s: self._clock() >= due_s, 10 * PATIENCE_S)
