@@ -15,6 +15,7 @@
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   ├── NotShared           1  a machine of it does not see the run's directory: share it
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
+    ├── Silent                  1  a process of the run does not answer; it is killed
     ├── NotSaved                1  a checkpoint is not whole; the run goes on
     ├── RunIsRunning            1  another process watches over this run: wait, or stop it
     ├── SweepIsRunning          1  another process runs this sweep: wait, or stop it
@@ -162,6 +163,10 @@ class CannotRecord(RunFailed):
         )
         self.path = path
         self.env_steps = env_steps
+
+
+class Silent(OrchestratorError):
+    """A process of a run does not answer: it may be stopped, or wedged."""
 
 
 class NotSaved(OrchestratorError):

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.actors import Reports, Silent, end_actor, failure, start_actor
+from muxrl.orchestrator.runs.actors import Reports, end_actor, failure, start_actor
 from muxrl.orchestrator.runs.episodes import ServerAddress
 from muxrl.orchestrator.runs.processes import EvaluationProcess
 from muxrl.orchestrator.runs.restarts import Quota

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
-from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
+from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed, Silent
 from muxrl.orchestrator.records.checkpoints import (
     CheckpointFolder,
     Manifest,
@@ -21,7 +21,6 @@ from muxrl.orchestrator.records.checkpoints import (
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import (
     Reports,
-    Silent,
     answer_of,
     death_of,
     end_actor,

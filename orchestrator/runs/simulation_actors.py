@@ -11,10 +11,10 @@ from typing import Any
 
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import (
     Reports,
-    Silent,
     end_actor,
     failure,
     is_dead,

@@ -6,6 +6,7 @@ Rows of its table that need no server are in ``tests/client/test_rllib_verbs.py`
 from __future__ import annotations
 
 import threading
+import uuid
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.floa
 
 @pytest.mark.parametrize("action", [0, 1, 2])
 def test_a_logged_action_takes_the_place_of_the_policys(peer: Peer, action: int) -> None:
-    episode_id = f"logged-{id(peer)}-{action}"
+    episode_id = f"logged-{uuid.uuid4()}"
     _, reply = peer.say(
         StartEpisode(episode_id),
         Step(episode_id, 0, SEEN, logged_actions={"a": action}, logged_log_probs={"a": -1.0}),
