@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.protocol.errors import MalformedMessage
-from muxrl.protocol.messages import Batch, BatchReply
+from muxrl.protocol.messages import Batch, BatchReply, PolicyWeights
 
 ARRAY_EXTENSION = 1
 _DTYPES = frozenset(
@@ -93,6 +93,7 @@ def _json_hook(value: Any) -> Any:
 _msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _msgpack_batch = msgspec.msgpack.Decoder(Batch, ext_hook=_decode_extension)
 _msgpack_reply = msgspec.msgpack.Decoder(BatchReply, ext_hook=_decode_extension)
+_msgpack_weights = msgspec.msgpack.Decoder(PolicyWeights, ext_hook=_decode_extension)
 _json_encoder = msgspec.json.Encoder(enc_hook=_json_hook)
 _json_batch = msgspec.json.Decoder(Batch)
 _json_reply = msgspec.json.Decoder(BatchReply)
@@ -130,6 +131,18 @@ def decode_batch_reply(frame: bytes | str) -> BatchReply:
         return _json_reply.decode(frame) if isinstance(frame, str) else _msgpack_reply.decode(frame)
     except _NOT_A_MESSAGE as error:
         raise MalformedMessage(f"the frame is not a batch of replies: {error}") from None
+
+
+def decode_weights(body: bytes) -> PolicyWeights:
+    """Reads the body of ``GET /v1/policies``.
+
+    Raises:
+        MalformedMessage: not a `PolicyWeights`.
+    """
+    try:
+        return _msgpack_weights.decode(body)
+    except _NOT_A_MESSAGE as error:
+        raise MalformedMessage(f"not a PolicyWeights: {error}") from None
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:

@@ -10,6 +10,7 @@
     ├── EpisodeGone             410  unknown here: ended, expired, or the server was restarted
     ├── MessageTooLarge         413  over the server's limit
     ├── ValueMismatch           422  an observation, action, reward or agent is not as declared
+    ├── RunOver                 423  the run has ended well, and takes no more episodes
     ├── TooManyEpisodes         429  wait for one to end, then retry
     └── NotServing              503  the server is stopping, or has failed
 
@@ -59,7 +60,7 @@ class Unauthorized(ProtocolError):
 
 
 class Forbidden(ProtocolError):
-    """A web page is asking, or the request calls a server without a token by a foreign name."""
+    """A web page or a foreign name, where there is no token; or a server of a run is to stop."""
 
     code = 403
 
@@ -88,6 +89,12 @@ class ValueMismatch(ProtocolError):
     code = 422
 
 
+class RunOver(ProtocolError):
+    """The run has ended as it should: no episode begins or goes on any more."""
+
+    code = 423
+
+
 class TooManyEpisodes(ProtocolError):
     """The server holds as many open episodes as it is allowed to."""
 
@@ -100,20 +107,21 @@ class NotServing(ProtocolError):
     code = 503
 
 
-_BY_CODE: dict[int, type[ProtocolError]] = {
-    cls.code: cls
-    for cls in (
-        MalformedMessage,
-        Unauthorized,
-        Forbidden,
-        OutOfOrder,
-        EpisodeGone,
-        MessageTooLarge,
-        ValueMismatch,
-        TooManyEpisodes,
-        NotServing,
-    )
-}
+REFUSALS: tuple[type[ProtocolError], ...] = (
+    MalformedMessage,
+    Unauthorized,
+    Forbidden,
+    OutOfOrder,
+    EpisodeGone,
+    MessageTooLarge,
+    ValueMismatch,
+    RunOver,
+    TooManyEpisodes,
+    NotServing,
+)
+"""All of the above, each with a code of its own."""
+
+_BY_CODE = {cls.code: cls for cls in REFUSALS}
 
 
 def error_for_code(code: int) -> type[ProtocolError]:

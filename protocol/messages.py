@@ -17,6 +17,7 @@ import msgspec
 from muxrl.protocol.spaces import Space
 
 Mode = Literal["train", "eval"]
+Phase = Literal["starting", "ready", "training_failed", "stopping"]
 
 
 class Item(msgspec.Struct, tag_field="type", omit_defaults=True):
@@ -51,7 +52,11 @@ class Step(Item, tag="step"):
 
 
 class EndEpisode(Item, tag="end"):
-    """Closes an episode after ``t`` steps; agents not done yet are terminated or truncated."""
+    """Closes an episode after ``t`` steps; agents not done yet are terminated or truncated.
+
+    `metrics` are what only the simulation knows of the episode (``{"win": 1}``), or by agent
+    (``{"travel_s": {"driver_0": 310}}``). A gateway records them; a server does not look at them.
+    """
 
     t: int
     is_truncated: bool = False
@@ -60,6 +65,7 @@ class EndEpisode(Item, tag="end"):
     truncations: dict[str, bool] = {}
     final_observations: dict[str, Any] = {}
     state: Any = None
+    metrics: dict[str, float | dict[str, float]] = {}
 
 
 class AbortEpisode(Item, tag="abort"):
@@ -68,10 +74,26 @@ class AbortEpisode(Item, tag="abort"):
     reason: str = ""
 
 
+class PlayedSteps(Item, tag="played"):
+    """Steps in a row in which the client acted by itself, with the server's own weights.
+
+    Each of `steps` has a logged action of every agent that observes. `logits` are what these were
+    drawn from: by agent float32 ``[its steps here, n]``. Steps that the server has already are
+    passed over, so that the same item may be sent again.
+    """
+
+    weights_seq_no: int
+    steps: list[Step]
+    logits: dict[str, Any]
+
+
+AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps
+
+
 class Batch(msgspec.Struct):
     """One frame of a client."""
 
-    items: list[StartEpisode | Step | EndEpisode | AbortEpisode]
+    items: list[AnyItem]
 
 
 class Reply(msgspec.Struct, tag_field="type", omit_defaults=True):
@@ -81,7 +103,13 @@ class Reply(msgspec.Struct, tag_field="type", omit_defaults=True):
 
 
 class Started(Reply, tag="started"):
-    """The episode is open."""
+    """The episode is open.
+
+    `is_evaluation`: a gateway plays it as one, though it was to be training. It is measured and
+    never trained on; the simulation plays it like any other.
+    """
+
+    is_evaluation: bool = False
 
 
 class Actions(Reply, tag="actions"):
@@ -90,6 +118,18 @@ class Actions(Reply, tag="actions"):
     t: int
     actions: dict[str, Any]
     weights_seq_no: int = 0
+
+
+class Recorded(Reply, tag="recorded"):
+    """Played steps are recorded; `num_steps` of the episode have been observed.
+
+    `num_wanted` is after how many env steps the client should send what it has played then, so that
+    the next batch is of one version of the weights; 0: the server does not mind.
+    """
+
+    num_steps: int
+    weights_seq_no: int = 0
+    num_wanted: int = 0
 
 
 class Ended(Reply, tag="ended"):
@@ -113,7 +153,7 @@ class Refused(Reply, tag="refused"):
     got: str | None = None
 
 
-AnyReply = Started | Actions | Ended | Aborted | Refused
+AnyReply = Started | Actions | Recorded | Ended | Aborted | Refused
 
 
 class BatchReply(msgspec.Struct):
@@ -150,7 +190,7 @@ class Status(msgspec.Struct, omit_defaults=True):
     """Training progress of a server (``GET /v1/status``)."""
 
     server_id: str
-    phase: Literal["starting", "ready", "training_failed", "stopping"]
+    phase: Phase
     is_waiting_for_learner: bool = False
     num_open_episodes: int = 0
     num_env_steps: int = 0
@@ -160,8 +200,46 @@ class Status(msgspec.Struct, omit_defaults=True):
     iteration: int = 0
     weights_seq_no: int = 0
     num_refused: int = 0
+    num_stale_steps: int = 0
     episode_return_mean: float | None = None
     problem: str = ""
+
+
+class DenseLayer(msgspec.Struct, omit_defaults=True):
+    """``activation(x @ weight + bias)``: `weight` is float32 ``[in, out]``, `bias` ``[out]``."""
+
+    weight: Any
+    bias: Any = None
+    activation: Literal["none", "tanh", "relu"] = "none"
+
+
+class PolicyWeights(msgspec.Struct, omit_defaults=True):
+    """The policies of a server, to act with elsewhere (``GET /v1/policies``, in msgpack).
+
+    By policy the layers from an agent's flattened observation to the logits of its actions. With
+    `follows_masks` an observation's action mask is not a part of that, and what it forbids has
+    probability 0. `problem` says why a server has none to give.
+    """
+
+    server_id: str
+    weights_seq_no: int = 0
+    policies: dict[str, list[DenseLayer]] = {}
+    follows_masks: bool = False
+    problem: str = ""
+
+
+class Health(msgspec.Struct):
+    """Whether a server is ready (``GET /v1/health``); `status` is the phase of its `Status`."""
+
+    status: Phase
+    server_id: str
+    problem: str = ""
+
+
+class Stopping(msgspec.Struct):
+    """The server was asked to stop (``POST /v1/shutdown``)."""
+
+    status: Literal["stopping"] = "stopping"
 
 
 ERROR_STORY_CHARS = 2_000

@@ -167,8 +167,21 @@ def _from_list(
     if not all(issubclass(kind, _NUMBER) for kind in kinds):
         _check_shape(value, shape, space, where)
         is_ragged = not kinds.isdisjoint(_LISTS)
-        raise Mismatch(str(space), "a ragged list" if is_ragged else _kind(value), where)
-    return np.asarray(row)
+        raise Mismatch(str(space), "a ragged list" if is_ragged else _odd_one(row, shape), where)
+    array = np.asarray(row)
+    if array.dtype.kind == "O":  # of integers beyond 64 bits
+        raise Mismatch(str(space), _odd_one(row, shape), where)
+    return array
+
+
+def _odd_one(row: list[Any], shape: tuple[int, ...]) -> str:
+    """Returns the first element that is no number, or else too large for one, and where it is."""
+    is_number = [isinstance(element, _NUMBER) for element in row]
+    if all(is_number):
+        is_number = [not isinstance(n, int) or -(2**63) <= n < 2**64 for n in row]
+    first = is_number.index(False) if False in is_number else 0
+    what = "an integer beyond 64 bits" if isinstance(row[first], int) else _kind(row[first])
+    return f"{what} at index {list(map(int, np.unravel_index(first, shape)))}"
 
 
 def _check_shape(value: Any, shape: tuple[int, ...], space: Space, where: str) -> None:
@@ -237,6 +250,8 @@ def _shown_keys(value: dict[Any, Any]) -> str:
 
 
 def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if _is_list(value):

@@ -1,0 +1,57 @@
+"""Small networks as plain data, and how they are asked: by a server, and by a client in its place.
+
+What a network reads of an observation is one flat array, as `gymnasium.spaces.utils.flatten` makes
+it: integers one-hot, the parts of a Dict in the order of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from muxrl.protocol.messages import DenseLayer
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
+
+UNAVAILABLE = float(np.finfo(np.float32).min)
+"""Logit of an action that a mask forbids. Not -inf: times a probability of 0 that is NaN."""
+
+
+def forward(layers: Sequence[DenseLayer], x: np.ndarray) -> np.ndarray:
+    """Returns float32 ``[B, out]`` of float32 ``[B, in]``."""
+    for layer in layers:
+        x = x @ layer.weight
+        if layer.bias is not None:
+            x += layer.bias
+        if layer.activation == "tanh":
+            np.tanh(x, out=x)
+        elif layer.activation == "relu":
+            np.maximum(x, 0.0, out=x)
+    return x
+
+
+def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:
+    """Returns the function from a conforming value of `space` to a float32 array ``[n]``."""
+    if isinstance(space, Box):
+        return lambda value: value.astype(np.float32).ravel()
+    if isinstance(space, Discrete):
+        start, one_hot = space.start, np.eye(space.n, dtype=np.float32)
+        return lambda value: one_hot[value - start]
+    if isinstance(space, MultiBinary):
+        return lambda value: value.astype(np.float32)
+    if isinstance(space, MultiDiscrete):
+        ends = np.cumsum(space.nvec)
+        starts, size = ends - space.nvec, int(ends[-1])
+
+        def one_hots(value: Any) -> np.ndarray:
+            flat = np.zeros(size, np.float32)
+            flat[starts + value] = 1.0
+            return flat
+
+        return one_hots
+    parts = (
+        sorted(space.spaces.items()) if isinstance(space, DictSpace) else enumerate(space.spaces)
+    )
+    readers = [(key, flat_reader(sub)) for key, sub in parts]
+    return lambda value: np.concatenate([read(value[key]) for key, read in readers])

@@ -1,0 +1,102 @@
+"""Names by pattern: shell patterns (``fnmatch``, case matters), and numbers counted in braces.
+
+``car_{0..9}`` stands for car_0 to car_9, in a list of agents to be served as well as where the
+agents of an external simulation are declared; ``{00..09}`` keeps the zeros. A name is taken as a
+name first, so that an agent called ``car[1]`` can be named as it is. Matches of one pattern come in
+the order of the names, those of several in the order of the patterns.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+
+from muxrl.protocol.suggestions import did_you_mean
+
+_COUNTED = re.compile(r"(.*?)\{(\d+)\.\.(\d+)\}(.*)", re.DOTALL)
+_MOST_COUNTED = 100_000
+"""More agents than any simulation has: a typo."""
+
+
+def expand(pattern: str) -> list[str]:
+    """Returns a pattern with its braces counted out, in order; itself alone if it has none.
+
+    Raises:
+        ValueError: it counts downwards, or too far.
+    """
+    found = _COUNTED.fullmatch(pattern)
+    if found is None:
+        return [pattern]
+    before, first, last, after = found.groups()
+    num = int(last) - int(first) + 1
+    if num < 1:
+        raise ValueError(f"{pattern!r} counts downwards; write {{{last}..{first}}}")
+    rests = expand(after)
+    if num * len(rests) > _MOST_COUNTED:
+        raise ValueError(f"{pattern!r} stands for more than {_MOST_COUNTED:,} names")
+    width = len(first) if first.startswith("0") else 0
+    numbers = range(int(first), int(last) + 1)
+    return [f"{before}{number:0{width}}{rest}" for number in numbers for rest in rests]
+
+
+def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the matched names, once each, and the patterns that match none.
+
+    Of a pattern with braces, each name that it stands for has to match; the first that does not is
+    returned in its place.
+
+    Args:
+        patterns: names or patterns; a name wins over a pattern.
+        names: to match, in the order in which one pattern's matches are returned.
+    """
+    matched: dict[str, None] = {}
+    idle = []
+    for pattern in patterns:
+        missing = []
+        for each in _expanded(pattern, names):
+            hits = [each] if each in names else fnmatch.filter(names, each)
+            matched.update(dict.fromkeys(hits))
+            if not hits:
+                missing.append(each)
+        idle += missing[:1]
+    return list(matched), idle
+
+
+def _expanded(pattern: str, names: Sequence[str]) -> list[str]:
+    try:
+        return [pattern] if pattern in names else expand(pattern)
+    except ValueError:  # it matches nothing, and is named as it is
+        return [pattern]
+
+
+def similar_pattern(pattern: str, names: Sequence[str]) -> str:
+    """Returns "; did you mean ...?" from the names and the patterns that number them."""
+    numbered = {name.rstrip("0123456789") + "*" for name in names if name[-1:].isdigit()}
+    return did_you_mean(pattern, [*names, *sorted(numbered)] if "*" not in pattern else numbered)
+
+
+def abridged(names: Iterable[str]) -> list[str]:
+    """Returns names with each row of numbers as one: ``car_{0..2}`` for car_0, car_1, car_2."""
+    rows: list[tuple[str, list[str]]] = []
+    for name in names:
+        stem = name.rstrip("0123456789")
+        number = name[len(stem) :]
+        if rows and rows[-1][0] == stem and _follows(rows[-1][1][-1], number):
+            rows[-1][1].append(number)
+        else:
+            rows.append((stem, [number]))
+    return [
+        text
+        for stem, numbers in rows
+        for text in (
+            [f"{stem}{{{numbers[0]}..{numbers[-1]}}}"]
+            if len(numbers) > 2
+            else [stem + number for number in numbers]
+        )
+    ]
+
+
+def _follows(before: str, number: str) -> bool:
+    """Whether a number is the next one, as it is counted without zeros in front."""
+    return bool(before and number) and number == str(int(before) + 1) and before == str(int(before))

@@ -1,0 +1,125 @@
+"""WebSocket frames of the step path: whole binary messages, written and read without a parser.
+
+Nearly every frame is one whole binary message. `websockets`' parser, which waits for each part of
+a header in a generator of its own, takes longer over it than the codec over what is in it. So such
+frames are taken out of the stream here, and all others (text, fragments, pings, closes, errors) are
+left to `websockets`, one by one, so that its parser is always between two frames.
+
+Source: RFC 6455, section 5.2.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from typing import NamedTuple
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # installed without its C extension
+    from websockets.utils import apply_mask
+
+_WHOLE_BINARY = 0x82
+"""First byte of a frame that is a message: FIN, no extension, opcode 2."""
+_MASKED = 0x80
+_FIN = 0x80
+_OPCODE = 0x0F
+_FIRST_CONTROL = 0x8
+_MASK_BYTES = 4
+_SHORT_HEADER = struct.Struct("!BBH")
+_LONG_HEADER = struct.Struct("!BBQ")
+
+
+class Unparsed(NamedTuple):
+    """Bytes for `websockets` to parse: a frame of another kind, or what it is to refuse."""
+
+    data: bytes
+
+
+def binary_frame(message: bytes, *, is_masked: bool) -> bytes:
+    """Returns the frame of a binary message; a client's is masked, a server's is not."""
+    mask_bit = _MASKED if is_masked else 0
+    length = len(message)
+    if length < 126:
+        header = bytes((_WHOLE_BINARY, mask_bit | length))
+    elif length < 1 << 16:
+        header = _SHORT_HEADER.pack(_WHOLE_BINARY, mask_bit | 126, length)
+    else:
+        header = _LONG_HEADER.pack(_WHOLE_BINARY, mask_bit | 127, length)
+    if not is_masked:
+        return header + message
+    mask = secrets.token_bytes(_MASK_BYTES)
+    return header + mask + apply_mask(message, mask)
+
+
+class FrameCutter:
+    """Cuts what comes over a connection into frames, after the handshake.
+
+    Args:
+        is_masked: whether the other side is a client.
+        max_bytes: of a message; a longer one is left to `websockets`, which refuses it.
+    """
+
+    def __init__(self, *, is_masked: bool, max_bytes: int) -> None:
+        self._is_masked = is_masked
+        self._max_bytes = max_bytes
+        self._rest = b""
+        """The beginning of a frame whose end has not come."""
+        self._parts: list[bytes] = []
+        """What came after `_rest`, until the frame is complete."""
+        self._num_missing = 0
+        self._is_fragmented = False
+        self._is_broken = False
+        """Whether the stream cannot be cut any more: `websockets` closes the connection."""
+
+    def cut(self, data: bytes) -> list[bytes | Unparsed]:
+        """Returns the messages and other frames that are complete now, in order."""
+        if self._rest:
+            self._num_missing -= len(data)
+            self._parts.append(data)
+            if self._num_missing > 0:
+                return []
+            data = b"".join((self._rest, *self._parts))
+            self._rest, self._parts = b"", []
+        frames: list[bytes | Unparsed] = []
+        at = 0
+        while at < len(data):
+            begin, end = self._span(data, at)
+            if end > len(data):
+                self._rest, self._num_missing = data[at:], end - len(data)
+                break
+            if begin and data[at] == _WHOLE_BINARY and not self._is_fragmented:
+                message = data[begin:end]
+                if self._is_masked:
+                    message = apply_mask(message, data[begin - _MASK_BYTES : begin])
+                frames.append(message)
+            else:
+                if data[at] & _OPCODE < _FIRST_CONTROL:
+                    self._is_fragmented = not data[at] & _FIN
+                frames.append(Unparsed(data[at:end]))
+            at = end
+        return frames
+
+    def _span(self, data: bytes, at: int) -> tuple[int, int]:
+        """Returns where the payload of the frame at `at` begins and ends.
+
+        The beginning is 0 if that is not known: more of the header is needed, up to the end that
+        is returned, or `websockets` is to refuse it, with all that comes after it.
+        """
+        if self._is_broken:
+            return 0, len(data)
+        if at + 2 > len(data):
+            return 0, at + 2
+        second = data[at + 1]
+        begin, length = at + 2, second & ~_MASKED
+        if length >= 126:
+            begin = at + (4 if length == 126 else 10)
+            if begin > len(data):
+                return 0, begin
+            length = int.from_bytes(data[at + 2 : begin], "big")
+        if length > self._max_bytes or (second >= _MASKED) is not self._is_masked:
+            self._is_broken = True
+            return 0, len(data)
+        if self._is_masked:
+            begin += _MASK_BYTES
+        return begin, begin + length
