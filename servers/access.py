@@ -36,7 +36,7 @@ def check_access(
             got=origin[:100],
         )
     if not token:
-        if host is not None and not _is_loopback(host):
+        if host is not None and not is_loopback(host):
             raise Forbidden(
                 f"{server} has no token, so it answers loopback names only, and the request calls "
                 f"it {host[:100]!r}; use 127.0.0.1, or set servers.NAME.token",
@@ -56,7 +56,7 @@ def check_access(
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether a ``Host`` header, with or without a port, names this machine."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     name = name.strip("[]").rstrip(".").lower()

@@ -13,25 +13,15 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from muxrl.protocol.episode import MAX_ID_CHARS
 from muxrl.protocol.errors import ProtocolError
-from muxrl.protocol.messages import (
-    ERROR_STORY_CHARS,
-    AnyReply,
-    EndEpisode,
-    Refused,
-    ServerSpec,
-    Status,
-    Step,
-)
-from muxrl.servers.access import check_access
-from muxrl.servers.batcher import Answered, AnyItem, Batcher, Frame
+from muxrl.protocol.messages import AnyItem, AnyReply, Recorded, ServerSpec, Status
+from muxrl.servers.batcher import Batcher, Frame
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.exposition import Family, counter, gauge, histogram
 from muxrl.servers.feed import Feed
-from muxrl.servers.message_limits import MessageLimits
+from muxrl.servers.front import Answered, Front, internal_error
 
 logger = logging.getLogger(__name__)
 
@@ -39,125 +29,115 @@ _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
 
-@dataclass
-class PolicyServerApp:
-    """What all transports share.
+class PolicyServerApp(Front):
+    """The front of a policy server.
 
     Args:
-        spec: what clients are told of the server.
-        address: "host:port", for messages.
-        token: bearer token that clients must present, "" for none.
+        spec, address, token: see `Front`.
         store: the episodes.
         batcher: computes actions.
         feed: its gate holds training frames while simulations have to wait for the learner.
+        policy_lag: see `muxrl.servers.policies.Policies`.
         status: returns the server's status.
-        shutdown: stops the server.
+        weights: see `muxrl.servers.policies.Policies`; None: it gives none.
+        on_shutdown: see `Front`.
     """
 
-    spec: ServerSpec
-    address: str
-    token: str
-    store: EpisodeStore
-    batcher: Batcher
-    feed: Feed
-    status: Callable[[], Status]
-    shutdown: Callable[[], None]
-    num_refused: int = 0
-    num_connections: int = 0
-    """Number of open WebSockets."""
-    messages: MessageLimits = field(init=False)
-    """Reads what clients send."""
+    def __init__(
+        self,
+        spec: ServerSpec,
+        address: str,
+        token: str,
+        *,
+        store: EpisodeStore,
+        batcher: Batcher,
+        feed: Feed,
+        policy_lag: Callable[[], tuple[float, int] | None],
+        status: Callable[[], Status],
+        weights: Callable[[], bytes] | None = None,
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(spec, address, token, on_shutdown)
+        self.store = store
+        self.batcher = batcher
+        self.feed = feed
+        self._policy_lag = policy_lag
+        self._status = status
+        self._weights = weights
 
-    def __post_init__(self) -> None:
-        self.messages = MessageLimits(self.spec)
+    def status(self) -> Status:
+        return self._status()
 
-    # --- items --------------------------------------------------------------------------
+    def weights(self) -> bytes:
+        return super().weights() if self._weights is None else self._weights()
+
+    def measures(self) -> list[Family]:
+        status, counts, activity = self.status(), self.store.counts, self.feed.activity
+        lag_mean, lag_max = self._policy_lag() or (None, None)
+        return [
+            *super().measures(),
+            Family("counter", "episodes_total", "Training episodes, by how they ended.",
+                   {("ended",): counts.num_episodes, ("aborted",): counts.num_aborted}, ("end",)),
+            counter("training_iterations_total", "Training iterations.", status.iteration),
+            gauge("weights_version", "Version of the weights in use.", status.weights_seq_no),
+            gauge("batches_ahead", "Complete batches not learned yet.", self.feed.num_ahead),
+            gauge("policy_lag_mean", "Versions by which the last batch was behind.", lag_mean),
+            counter("stale_steps_total", "Agent steps that clients played with weights too old "
+                    "to teach the policy.", counts.num_stale_steps),
+            gauge("policy_lag_max", "The same of its oldest action.", lag_max),
+            counter("update_seconds_total", "Seconds with a batch at the learner.",
+                    activity.learning_s),
+            counter("held_seconds_total", "Seconds in which simulations waited for the server.",
+                    activity.held_s),
+            histogram("forward_seconds", "Choice of actions for all that waited together.",
+                      self.batcher.forward_passes),
+        ]  # fmt: skip
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
-        """Answers the items of a frame, in order; raises nothing.
+        """Answers the items of a frame; see `Front.answer`.
 
         The answers have been sent when this returns, unless the frame waits at the gate or for
         other frames to share its forward pass.
-
-        Args:
-            items, reply, is_alone: see `Frame`.
         """
         now = time.monotonic()
         outcomes = [self._accept(item, now) for item in items]
         self.store.finish_frame()
         pending = [outcome for outcome in outcomes if isinstance(outcome, PendingStep)]
-        frame = Frame(items, outcomes, reply, self._refuse, is_alone, pending)
-        if not pending:
+        frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
+        if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
+            self._answer_played(frame)
+        elif not pending:
             frame.finish()
         elif any(step.is_training for step in pending):
             self.feed.when_open(functools.partial(self.batcher.submit, frame))
         else:
             self.batcher.submit(frame)
 
-    async def answered(self, items: list[AnyItem]) -> list[AnyReply]:
-        """Returns the answers to the items of a frame."""
-        answers: asyncio.Future[list[AnyReply]] = asyncio.get_running_loop().create_future()
+    def _answer_played(self, frame: Frame) -> None:
+        """Answers a client that acted by itself; the gate holds it, whether it asks or not."""
+        in_training = [r for r in frame.outcomes if type(r) is Recorded and r.num_wanted]
 
-        def reply(replies: list[AnyReply]) -> None:
-            if not answers.done():  # its connection is gone
-                answers.set_result(replies)
+        def go() -> None:
+            for reply in in_training:
+                self.store.refresh(reply, max(1, self.num_connections))
+            if frame.pending:
+                self.batcher.submit(frame)
+            else:
+                frame.finish()
 
-        self.answer(items, reply, is_alone=False)
-        return await answers
+        if in_training or any(step.is_training for step in frame.pending):
+            self.feed.when_open(go)
+        else:
+            go()
 
     def _accept(self, item: AnyItem, now: float) -> AnyReply | PendingStep:
         try:
             return self.store.accept(item, now)
         except ProtocolError as error:
-            return self._refuse(item, error)
+            return self.refuse(item, error)
         except Exception as error:
             logger.exception("an item of episode %r failed", item.episode_id)
-            return self._refuse(item, _internal(error))
-
-    def _refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
-        self.num_refused += 1
-        where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
-        episode_id = item.episode_id[:MAX_ID_CHARS]
-        name = episode_id if episode_id.isprintable() else repr(episode_id)
-        story = (
-            f"server {self.spec.server_id!r} ({self.address}) refused {where}episode "
-            f"{name}: {error.message}"
-        )
-        return Refused(
-            episode_id,
-            code=error.code,
-            message=story[:ERROR_STORY_CHARS],
-            agent_id=_cut(error.agent_id),
-            expected=_cut(error.expected),
-            got=_cut(error.got),
-        )
-
-    # --- access -------------------------------------------------------------------------
-
-    def check_access(self, header: Callable[[str], str | None]) -> None:
-        """Raises `Forbidden` or `Unauthorized` unless a request with these headers may be answered.
-
-        Args:
-            header: a request's header by its name, None if it is missing.
-        """
-        check_access(
-            f"server {self.spec.server_id!r} ({self.address})",
-            self.token,
-            authorization=header("authorization"),
-            origin=header("origin"),
-            host=header("host"),
-        )
-
-
-def _cut(text: str | None) -> str | None:
-    """Returns a text of a refusal, which repeats what came, without what is too long to read."""
-    return None if text is None else text[:ERROR_STORY_CHARS]
-
-
-def _internal(error: Exception) -> ProtocolError:
-    problem = ProtocolError(f"an error in the server itself, see its log: {error!r}")
-    problem.code = 500
-    return problem
+            return self.refuse(item, internal_error(error))
 
 
 async def expire_episodes(store: EpisodeStore) -> None:

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from muxrl.protocol.errors import NotServing, ProtocolError
-from muxrl.protocol.messages import (
-    AbortEpisode,
-    AnyReply,
-    EndEpisode,
-    Refused,
-    StartEpisode,
-    Step,
-)
+from muxrl.protocol.messages import AnyItem, AnyReply, Refused
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.front import Answered
+from muxrl.servers.latency import Latencies
 from muxrl.servers.policies import Acting
-
-AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode
-Answered = Callable[[list[AnyReply]], None]
 
 
 class Frame(msgspec.Struct, eq=False):
@@ -80,6 +73,8 @@ class Batcher:
         self._acting = acting
         self._server_id = server_id
         self._frames: list[Frame] = []
+        self.forward_passes = Latencies()
+        """Of each choice of actions for all that waited: the forward passes of all policies."""
 
     def submit(self, frame: Frame) -> None:
         """Computes the actions of a frame and sends its answers: at once if it is alone, else soon.
@@ -99,7 +94,9 @@ class Batcher:
         steps = list(waiting.values())
         problem: NotServing | None = None
         try:
+            began = time.perf_counter()
             actions, weights_seq_no = self._acting.act(steps)
+            self.forward_passes.add(time.perf_counter() - began)
             for step, chosen in zip(steps, actions, strict=True):
                 step.finish(chosen, weights_seq_no)
         except Exception as error:  # the module is the user's

@@ -43,6 +43,12 @@ _MODULES = Path("learner_group") / "learner" / "rl_module"
 _HALF = ".half"
 _MOST_LISTED = 8
 _LONGEST_SHOWN = 200
+_ADDED = {
+    "scale_observations": "none",
+    "normalize_observations": False,
+    "normalize_rewards": False,
+}
+"""Parts of the note that older checkpoints lack, with what these mean."""
 _MUST_BE_SAME = (
     "algorithm",
     "agents",
@@ -50,6 +56,7 @@ _MUST_BE_SAME = (
     "state_size",
     "team_reward",
     "use_global_state",
+    *_ADDED,
     "model",
     "rl_module",
 )
@@ -162,6 +169,7 @@ def _about(plan: ServerPlan) -> dict[str, Any]:
         "state_size": plan.state_size,
         "team_reward": plan.team_reward,
         "use_global_state": plan.use_global_state,
+        **{part: getattr(plan, part) for part in _ADDED},
         "settings": plan.settings,
         "model": plan.model,
         "rl_module": plan.rl_module,
@@ -219,7 +227,7 @@ class Checkpoint:
                 f"{about.get('format')!r}, this muxrl reads {_OLD_FORMAT} and {_FORMAT}; was it "
                 "written by another version?"
             )
-        return cls(path, about)
+        return cls(path, {**_ADDED, **about} if about else {})
 
     @property
     def algorithm(self) -> str | None:
@@ -288,9 +296,16 @@ class Checkpoint:
             return
         if str(self.algorithm).lower() != plan.algorithm.lower():
             raise AlgorithmProblem(f"it is of {self.algorithm}, and the server is {plan.algorithm}")
+        ours_now = _about(plan)
+        for part in ("scale_observations", "normalize_observations"):
+            if self.about[part] != ours_now[part]:
+                raise AlgorithmProblem(
+                    f"its networks were trained with {part}: {_shown(self.about[part])}, and the "
+                    f"server has {_shown(ours_now[part])}; give the server the same"
+                )
         theirs = _spaces_by_policy(self.about["agents"])
         for policy_id, ours in _spaces_by_policy(
-            json.loads(json.dumps(_about(plan)["agents"]))
+            json.loads(json.dumps(ours_now["agents"]))
         ).items():
             if policy_id not in theirs:
                 raise AlgorithmProblem(
@@ -322,6 +337,19 @@ class Checkpoint:
         """
         state: dict[str, Any] = read_state(self.path / STATE_FILE)
         return state
+
+    def read_normalization(self) -> dict[str, Any]:
+        """Returns the running statistics, empty where nothing was normalised; see `Normalization`.
+
+        Raises:
+            ValueError: the file is broken.
+            OSError: it cannot be read.
+        """
+        nothing: dict[str, Any] = {"observations": {"policies": {}, "states": {}}, "rewards": {}}
+        if not (self.path / STATE_FILE).exists():
+            return nothing
+        found: dict[str, Any] = self.read_state().get("normalization", nothing)
+        return found
 
     def read_replay(self) -> dict[str, Any] | None:
         """Returns the replay; None: it was not written.

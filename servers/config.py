@@ -64,7 +64,8 @@ class ServerConfig:
     """Name of an algorithm: PPO, A2C, MAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, IQL; or of one that
     does not learn: RANDOM, SCRIPTED, FROZEN."""
     agents: list[str] = field(default_factory=list)
-    """Agents served: names or shell patterns such as "adversary_*"."""
+    """Agents served: names, shell patterns such as "adversary_*", or numbers counted in braces,
+    "adversary_{0..2}"."""
     label: str = ""
     """Name in assignments and results, "" for the algorithm's own: "ppo_lstm", say, to tell two
     settings of PPO apart."""
@@ -96,6 +97,16 @@ class ServerConfig:
     rl_module: str = ""
     """Import path "package.module:Class" of your own RLModule, "" for RLlib's default networks;
     with your own, `model` is its model_config."""
+    scale_observations: Literal["images", "bounded", "none"] = "images"
+    """What is scaled to 0..1 by the bounds of its space before a network reads it: "images" (a Box
+    of uint8 in three dimensions), "bounded": every Box with bounds on both sides, or "none"."""
+    normalize_observations: bool = False
+    """Whether a network reads observations less their running mean, by their running standard
+    deviation, within ±10. Training episodes alone count; the statistics are part of a checkpoint
+    and of an exported policy."""
+    normalize_rewards: bool = False
+    """Whether rewards are divided by the running standard deviation of the discounted return,
+    within ±10, before PPO, A2C or MAPPO learns from them. Returns are shown as they come."""
     while_learning: WhileLearning = "auto"
     """"wait" holds simulations while an update runs (no policy lag), "serve" goes on acting
     with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""
@@ -104,9 +115,10 @@ class ServerConfig:
     initialize_from: str = ""
     """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint, whose
     weights the policies begin with; all else begins anew. "": no such weights."""
-    on_server_loss: Literal["wait", "stop"] = "wait"
+    on_server_loss: Literal["wait", "random", "stop"] = "wait"
     """"wait": it is started again from the newest checkpoint, as `restarts` allows, and simulations
-    wait for it; "stop": the run ends."""
+    wait for it; "random": its agents act at random until it is back, and the others learn on;
+    "stop": the run ends."""
     restarts: RestartsConfig = field(default_factory=RestartsConfig)
     """When the run ends nevertheless."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
@@ -149,6 +161,12 @@ class ServerPlan:
     limits: LimitsConfig
     rl_module: str = ""
     """Import path of the user's own RLModule, "": the algorithm's default."""
+    scale_observations: Literal["images", "bounded", "none"] = "none"
+    """What is scaled to 0..1 by the bounds of its space; "none" where that makes no difference."""
+    normalize_observations: bool = False
+    """Whether observations are normalised by running statistics."""
+    normalize_rewards: bool = False
+    """Whether rewards are divided by the running deviation of the discounted return."""
     late_members: Literal["refuse", "allow"] = "refuse"
     """Whether a team may act for the first time in an episode without all of its members."""
     use_global_state: bool = True
@@ -160,6 +178,8 @@ class ServerPlan:
     numbers; "": it begins anew."""
     initialize_from: str = ""
     """Folder of a checkpoint whose weights its policies begin with; all else is fresh. "": none."""
+    num_restarts: int = 0
+    """How often its run has started it again."""
     keep_replay_mib: int | None = 1024
     """Largest replay that its checkpoints hold; None: any."""
 

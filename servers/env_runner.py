@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,7 +208,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         """Puts new weights into use, which may open the gate."""
         if COMPONENT_RL_MODULE in state:
             weights = state[COMPONENT_RL_MODULE]
-            if isinstance(weights, ray.ObjectRef):
+            if not isinstance(weights, Mapping):  # IMPALA puts it into the object store
                 weights = ray.get(weights)
             # The learner counts updates from 0: its initial weights are version 0.
             version = state.get(WEIGHTS_SEQ_NO, self.inference.weights_seq_no + 1)

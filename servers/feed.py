@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -42,6 +43,18 @@ class Chunk:
         return len(self.episode)
 
 
+@dataclass(frozen=True)
+class Activity:
+    """What a server has spent its time on, in seconds."""
+
+    time_s: float
+    """Since it was made."""
+    learning_s: float
+    """With a batch at the learner."""
+    held_s: float
+    """With the gate closed: simulations wait for this server."""
+
+
 class Feed:
     """Hands batches of chunks to the learner, and opens and closes the gate.
 
@@ -59,6 +72,8 @@ class Feed:
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._began_at = self._noted_at = time.monotonic()
+        self._learning_s = self._held_s = 0.0
 
     # --- the serving thread -------------------------------------------------------------
 
@@ -75,6 +90,7 @@ class Feed:
         with self._changed:
             if self._is_discarding:
                 return
+            self._note_time()
             self._batches.append(batch)
             self._changed.notify_all()
 
@@ -82,6 +98,11 @@ class Feed:
     def is_open(self) -> bool:
         """Whether agents may act."""
         return self._num_ahead() <= self.max_ahead
+
+    @property
+    def num_ahead(self) -> int:
+        """Batches that are complete and not learned yet; 0 once nothing is learned any more."""
+        return max(0, self._num_ahead())
 
     def when_open(self, go: Callable[[], None]) -> None:
         """Calls `go` as soon as the gate is open, perhaps at once; first come, first served."""
@@ -109,6 +130,7 @@ class Feed:
                 if self._is_closed:
                     raise FeedClosed("the policy server is stopping")
                 if self._batches:
+                    self._note_time()
                     self._is_learning = True
                     return self._batches.popleft()
                 self._changed.wait()
@@ -125,12 +147,14 @@ class Feed:
     def finish_learning(self) -> None:
         """Notes that the last batch has been learned and the new weights are in use."""
         with self._changed:
+            self._note_time()
             self._is_learning = False
         self._notify_gate()
 
     def discard(self) -> None:
         """Takes no more data: training has finished, and the server goes on acting."""
         with self._changed:
+            self._note_time()
             self._is_discarding = True
             self._is_learning = False
         self._notify_gate()
@@ -138,6 +162,7 @@ class Feed:
     def close(self) -> None:
         """Makes `take` raise in the learning thread, and opens the gate for good."""
         with self._changed:
+            self._note_time()
             self._is_closed = True
             self._changed.notify_all()
         self._notify_gate()
@@ -179,12 +204,26 @@ class Feed:
         with self._changed:
             return [list(batch) for batch in self._batches]
 
+    @property
+    def activity(self) -> Activity:
+        """What the server has spent its time on until now."""
+        with self._changed:
+            self._note_time()
+            return Activity(self._noted_at - self._began_at, self._learning_s, self._held_s)
+
     # --- both ---------------------------------------------------------------------------
 
     def _num_ahead(self) -> int:
         if self._is_closed or self._is_discarding:
             return -1
         return len(self._batches) + self._is_learning
+
+    def _note_time(self) -> None:
+        """Counts the time since the last change, before the next one; under the lock."""
+        now = time.monotonic()
+        self._learning_s += (now - self._noted_at) * self._is_learning
+        self._held_s += (now - self._noted_at) * (not self.is_open)
+        self._noted_at = now
 
     def _notify_gate(self) -> None:
         if self._loop is not None and not self._loop.is_closed():

@@ -5,6 +5,8 @@ A refusal is answered with its own HTTP status code.
 
 from __future__ import annotations
 
+import functools
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 
@@ -15,21 +17,26 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from muxrl.protocol.codec import encode_json
-from muxrl.protocol.errors import MessageTooLarge, ProtocolError, Unauthorized
+from muxrl.protocol.errors import Forbidden, MessageTooLarge, ProtocolError, Unauthorized
 from muxrl.protocol.messages import (
     AbortEpisode,
+    AnyItem,
     BatchReply,
     EndEpisode,
+    Health,
     Refused,
     StartEpisode,
+    Stopping,
 )
-from muxrl.servers.app import PolicyServerApp
-from muxrl.servers.batcher import AnyItem
+from muxrl.protocol.openapi import openapi
+from muxrl.servers.exposition import CONTENT_TYPE, exposition
+from muxrl.servers.front import Front
 
-Endpoint = Callable[[PolicyServerApp, Request], Awaitable[object]]
+Endpoint = Callable[[Front, Request], Awaitable[object]]
+_openapi = functools.cache(openapi)
 
 
-async def _body(app: PolicyServerApp, request: Request) -> bytes:
+async def _body(app: Front, request: Request) -> bytes:
     """Reads a request's body.
 
     Raises:
@@ -45,50 +52,69 @@ async def _body(app: PolicyServerApp, request: Request) -> bytes:
                 f"the body is over the server's limit of {limit} bytes (limits.max_message_bytes)"
             )
         parts.append(part)
+    request.state.here_at = time.perf_counter()
     return b"".join(parts)
 
 
-async def _get_spec(app: PolicyServerApp, request: Request) -> object:
+async def _get_spec(app: Front, request: Request) -> object:
     return app.spec
 
 
-async def _get_status(app: PolicyServerApp, request: Request) -> object:
+async def _get_status(app: Front, request: Request) -> object:
     return app.status()
 
 
-async def _get_health(app: PolicyServerApp, request: Request) -> object:
+async def _get_health(app: Front, request: Request) -> object:
     status = app.status()
-    return {"status": status.phase, "server_id": status.server_id, "problem": status.problem}
+    return Health(status.phase, status.server_id, status.problem)
 
 
-async def _post_batch(app: PolicyServerApp, request: Request) -> object:
+async def _get_openapi(app: Front, request: Request) -> object:
+    return _openapi()
+
+
+async def _get_policies(app: Front, request: Request) -> object:
+    return Response(app.weights(), media_type="application/msgpack")
+
+
+async def _get_metrics(app: Front, request: Request) -> object:
+    text = exposition(app.measures(), app.spec.server_id)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _post_batch(app: Front, request: Request) -> object:
     return BatchReply(await app.answered(app.messages.read_json(await _body(app, request))))
 
 
-async def _post_start(app: PolicyServerApp, request: Request) -> object:
+async def _post_start(app: Front, request: Request) -> object:
     return await _one(app, request, StartEpisode, default={"episode_id": uuid.uuid4().hex})
 
 
-async def _post_end(app: PolicyServerApp, request: Request) -> object:
+async def _post_end(app: Front, request: Request) -> object:
     return await _one(app, request, EndEpisode)
 
 
-async def _post_abort(app: PolicyServerApp, request: Request) -> object:
+async def _post_abort(app: Front, request: Request) -> object:
     return await _one(app, request, AbortEpisode)
 
 
-async def _post_shutdown(app: PolicyServerApp, request: Request) -> object:
+async def _post_shutdown(app: Front, request: Request) -> object:
     if not app.token:
         raise Unauthorized(
             f"server {app.spec.server_id!r} has no token, so nobody may stop it from outside; "
             "set servers.NAME.token"
         )
-    app.shutdown()
-    return {"status": "stopping"}
+    if app.on_shutdown is None:
+        raise Forbidden(
+            f"server {app.spec.server_id!r} belongs to a run, which would start it again; "
+            "'muxrl stop RUN' ends the run"
+        )
+    app.on_shutdown()
+    return Stopping()
 
 
 async def _one(
-    app: PolicyServerApp,
+    app: Front,
     request: Request,
     kind: type[AnyItem],
     default: dict[str, str] | None = None,
@@ -110,7 +136,7 @@ def _json(value: object, code: int = 200) -> Response:
     return Response(encode_json(value), code, headers, media_type="application/json")
 
 
-def make_asgi_app(app: PolicyServerApp) -> Starlette:
+def make_asgi_app(app: Front) -> Starlette:
     """Returns the ASGI application of one server."""
 
     def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
@@ -119,11 +145,16 @@ def make_asgi_app(app: PolicyServerApp) -> Starlette:
                 app.check_access(request.headers.get)
                 value = await endpoint(app, request)
             except ProtocolError as error:
-                app.num_refused += 1
-                return _json(Refused("", code=error.code, message=error.message), error.code)
+                app.refusals[error.code] += 1
+                value = Refused("", code=error.code, message=error.message)
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody is there to read it
-            return _json(value, value.code if isinstance(value, Refused) else 200)
+            if isinstance(value, Response):
+                return value
+            response = _json(value, value.code if isinstance(value, Refused) else 200)
+            if (here_at := getattr(request.state, "here_at", None)) is not None:
+                app.exchanges.add(time.perf_counter() - here_at)
+            return response
 
         return handle
 
@@ -139,6 +170,9 @@ def make_asgi_app(app: PolicyServerApp) -> Starlette:
             Route("/v1/spec", guarded(_get_spec)),
             Route("/v1/status", guarded(_get_status)),
             Route("/v1/health", guarded(_get_health)),
+            Route("/v1/openapi.json", guarded(_get_openapi)),
+            Route("/v1/policies", guarded(_get_policies)),
+            Route("/metrics", guarded(_get_metrics)),
             Route("/v1/step", guarded(_post_batch), methods=["POST"]),
             Route("/v1/episodes", guarded(_post_start), methods=["POST"]),
             Route("/v1/episodes/{episode_id}/end", guarded(_post_end), methods=["POST"]),

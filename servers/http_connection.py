@@ -46,7 +46,8 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        if self.transport.get_protocol() is self:  # else it has just become a WebSocket's
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()

@@ -6,11 +6,10 @@ swapped, so that a forward pass never sees half-loaded weights and never waits f
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -25,6 +24,7 @@ from muxrl.servers.seats import SeatAction, SeatRequest
 from muxrl.servers.teams import NO_ACTION
 
 Extras = dict[str, Any]
+T = TypeVar("T")
 
 
 class _Copy:
@@ -88,6 +88,11 @@ class Inference:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
 
+    def read(self, read: Callable[[], T]) -> T:
+        """Returns what `read` returns of `modules` and `weights_seq_no`; none are loaded then."""
+        with self._swap:
+            return read()
+
     def get_random_state(self) -> dict[str, Any]:
         """Returns where its random generators are; for the thread that acts."""
         return {
@@ -123,8 +128,7 @@ class Inference:
             for key, batch in passes.items():
                 policy_id, should_explore, is_training = key
                 if should_explore and not is_training:
-                    with self._noise_of_evaluation(policy_id, batch):
-                        chosen[key] = self._act(policy_id, batch, should_explore)
+                    chosen[key] = self._act_in_evaluation(policy_id, batch)
                 else:
                     chosen[key] = self._act(policy_id, batch, should_explore)
             weights_seq_no = self.weights_seq_no
@@ -143,9 +147,13 @@ class Inference:
             for step in steps
         ], weights_seq_no
 
-    @contextlib.contextmanager
-    def _noise_of_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> Iterator[None]:
-        """Gives evaluation random numbers of its own, so that training draws the same without it.
+    def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
+        """Answers requests to one policy without exploration, outside of any episode."""
+        with self._swap:
+            return self._act(policy_id, requests, should_explore=False)
+
+    def _act_in_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
+        """Explores with random numbers of its own, so that training draws the same without it.
 
         Torch modules and distributions draw from the global generator, as the learning thread does.
         An update that runs at the same time may get some of evaluation's numbers.
@@ -154,15 +162,17 @@ class Inference:
             requests[0].seat.action_space, gymnasium.spaces.Discrete
         )
         training_rng, self._rng = self._rng, self._evaluation_rng
-        with contextlib.nullcontext() if is_numpy else torch.random.fork_rng(devices=[]):
-            if not is_numpy:
+        try:
+            if is_numpy:
+                return self._act(policy_id, requests, should_explore=True)
+            with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(self._evaluation_torch_state)
-            try:
-                yield
-            finally:
-                self._rng = training_rng
-                if not is_numpy:
+                try:
+                    return self._act(policy_id, requests, should_explore=True)
+                finally:
                     self._evaluation_torch_state = torch.get_rng_state()
+        finally:
+            self._rng = training_rng
 
     def _act(
         self, policy_id: str, requests: list[SeatRequest], should_explore: bool
@@ -264,10 +274,7 @@ class Inference:
         _put_logged(actions, requests)
         if not self.needs_log_probabilities:
             return actions, {}
-        # The ufuncs' own `reduce`: arrays' methods go through a Python function.
-        shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
-        log_sum = np.log(np.add.reduce(np.exp(shifted), axis=-1))
-        logp = (shifted[np.arange(len(actions)), actions] - log_sum).astype(np.float32)
+        logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
         self._put_logged_log_probs(logp, requests)
         return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
 
@@ -281,6 +288,14 @@ class Inference:
             if request.logged_action is not None:
                 known = request.logged_log_prob if self.corrects_off_policy else None
                 logp[i] = np.inf if known is None else known
+
+
+def log_probs_of(logits: np.ndarray) -> np.ndarray:
+    """Returns the logarithms of the probabilities ``[B, n]`` of actions with these logits."""
+    # The ufuncs' own `reduce`: arrays' methods go through a Python function.
+    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+    shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
+    return shifted
 
 
 def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:

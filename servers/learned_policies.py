@@ -18,9 +18,16 @@ from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoint import save_checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
+from muxrl.servers.episodes.played import PlayedCheck
+from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
+from muxrl.servers.local_inference import LocalInference
+from muxrl.servers.normalization import Normalization
+from muxrl.servers.object_store import keep_objects_here
+from muxrl.servers.observing import Observing
 from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem
+from muxrl.servers.reward_scale import RewardScale
 from muxrl.servers.seats import Seat
 from muxrl.servers.trainer import Trainer
 
@@ -49,7 +56,8 @@ class LearnedPolicies:
         on_failure: Callable[[str], None],
     ) -> None:
         self._plan = plan
-        seats = entry.seating.make_seats(plan)
+        observing = Observing.of(plan)
+        seats = entry.seating.make_seats(plan, observing)
         self.algo = build_algorithm(plan, entry, seats)
         runner = self.algo.env_runner
         assert isinstance(runner, ExternalEnvRunner)
@@ -64,6 +72,12 @@ class LearnedPolicies:
         )
         config = self.algo.config
         assert config is not None
+        scales: dict[str, RewardScale] = {}
+        if plan.normalize_rewards:
+            scales = {seat.policy_id: RewardScale(config.gamma) for seat in seats.values()}
+        self._normalization = Normalization(observing, scales)
+        self._local = LocalInference(plan, entry, seats.values(), observing, self.acting)
+        self.weights = self._local.weights
         self.store = EpisodeStore(
             plan,
             seats,
@@ -72,6 +86,15 @@ class LearnedPolicies:
             needs_whole_episodes=config.batch_mode == "complete_episodes",
             lookback=1 if self.acting.is_stateful else 0,
             policy_for=config.policy_mapping_fn,
+            recorder=functools.partial(Recorder, reward_scales=scales),
+            observing=observing if observing.normalizes else None,
+            # As old as the server's own actions can be: see `Feed`.
+            played=PlayedCheck(
+                plan.agents,
+                self._local.problem,
+                lambda: self._local.version,
+                max_lag=self.feed.max_ahead + 1,
+            ),
         )
         self.trainer = Trainer(
             self.algo,
@@ -83,20 +106,29 @@ class LearnedPolicies:
         )
         if plan.resume_from:
             self.trainer.set_state(
-                resume.restore(self.algo, plan, self.store, self.feed, self.acting)
+                resume.restore(
+                    self.algo, plan, self.store, self.feed, self.acting, self._normalization
+                )
             )
         elif plan.initialize_from:
-            resume.initialize(self.algo, plan)
+            resume.initialize(self.algo, plan, self._normalization)
 
     @property
     def iteration(self) -> int:
         return self.trainer.iteration
 
+    @property
+    def policy_lag(self) -> tuple[float, int] | None:
+        lag = self.trainer.env_runner.policy_lag
+        return lag.mean, lag.max
+
     def start(self) -> None:
         self.trainer.start()
 
     def finish(self, timeout_s: float) -> bool:
-        return self.trainer.stop(timeout_s)
+        has_ended = self.trainer.stop(timeout_s)
+        self._normalization.observing.freeze()  # what acts from now on does not change any more
+        return has_ended
 
     def close(self) -> None:
         self.algo.stop()
@@ -110,7 +142,7 @@ class LearnedPolicies:
 
     def _write(self, path: Path) -> None:
         trainer = self.trainer.get_state()
-        state = resume.get_state(self.algo, self.store, self.feed, self.acting)
+        state = resume.get_state(self.algo, self.store, self.feed, self.acting, self._normalization)
         replay, about_replay = self._get_replay()
         save_checkpoint(
             self._plan,
@@ -167,6 +199,10 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
             plan.rl_module,
             has_masks=any(has_action_mask(seat.observation_space) for seat in seats.values()),
         )
+        if not plan.rl_module:
+            entry.networks.configure_images(
+                config, {p: spec.observation_space for p, spec in policies.items()}
+            )
         config.environment(env=None)
         config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
         config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
@@ -174,6 +210,7 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
             num_learners=0, num_gpus_per_learner=1 if plan.resources.num_gpus > 0 else 0
         )
         config.debugging(seed=plan.seed)
+        keep_objects_here()
         algo = config.build_algo()
     except Exception as error:  # RLlib and the user's module may raise anything
         raise ServerProblem(

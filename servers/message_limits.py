@@ -20,9 +20,8 @@ from msgspec import Meta, Raw
 from muxrl.protocol.codec import decode_batch, decode_json, encode_json
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
 from muxrl.protocol.message_sizes import needed_items
-from muxrl.protocol.messages import Batch, ServerSpec
+from muxrl.protocol.messages import AnyItem, Batch, ServerSpec
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
-from muxrl.servers.batcher import AnyItem
 
 MAX_PLAIN_BYTES = 2 << 20
 """Of a msgpack message, without its arrays. Empty lists, the slowest, have one byte."""

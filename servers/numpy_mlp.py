@@ -7,8 +7,9 @@ at a fraction of that; every other module goes through its own ``forward``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
@@ -16,11 +17,10 @@ from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchMLPHead
 from torch import nn
 
-from muxrl.servers.algorithms.action_masks import (
-    ACTION_MASK,
-    UNAVAILABLE,
-    MaskablePPOTorchRLModule,
-)
+from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.protocol.dense import forward as dense_forward
+from muxrl.protocol.messages import DenseLayer
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, MaskablePPOTorchRLModule
 
 MAX_BATCH = 64
 """Rows up to which numpy is faster than torch."""
@@ -30,10 +30,10 @@ Forward = Callable[[Any], np.ndarray]
 
 _KNOWN_FORWARDS = (DefaultPPOTorchRLModule._forward, MaskablePPOTorchRLModule._forward)
 
-_ACTIVATIONS: dict[type[nn.Module], Callable[[np.ndarray], Any]] = {
-    nn.Tanh: lambda x: np.tanh(x, out=x),
-    nn.ReLU: lambda x: np.maximum(x, 0.0, out=x),
-    nn.Identity: lambda x: x,
+_ACTIVATIONS: dict[type[nn.Module], Literal["none", "tanh", "relu"]] = {
+    nn.Tanh: "tanh",
+    nn.ReLU: "relu",
+    nn.Identity: "none",
 }
 
 
@@ -63,6 +63,30 @@ def numpy_policy(module: Any) -> Forward | None:
         None for a module whose forward pass is not known exactly: another class, an overridden
         forward pass, a recurrent or convolutional encoder, or parameters on a GPU.
     """
+    layers = dense_layers(module)
+    if layers is None:
+        return None
+    mlp = functools.partial(dense_forward, layers)
+    keys: tuple[str, ...] | None = getattr(module, "acting_keys", None)
+    if keys is None:
+        return mlp
+    inputs = tuple(key for key in keys if key != ACTION_MASK)
+
+    def forward(obs: dict[str, np.ndarray]) -> np.ndarray:
+        parts = [obs[key] for key in inputs]
+        logits = mlp(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1))
+        if ACTION_MASK in keys:
+            logits[obs[ACTION_MASK] <= 0] = UNAVAILABLE
+        return logits
+
+    return forward
+
+
+def dense_layers(module: Any) -> list[DenseLayer] | None:
+    """Returns the layers from a module's observation to its distribution inputs.
+
+    Their arrays are views of the module's parameters. None: as for `numpy_policy`.
+    """
     forward_of_class = getattr(type(module), "_forward", None)
     is_known = (
         (forward_of_class in _KNOWN_FORWARDS or hasattr(forward_of_class, "is_pi_of_encoder"))
@@ -76,46 +100,13 @@ def numpy_policy(module: Any) -> Forward | None:
     )
     if not isinstance(encoder, TorchMLPEncoder) or type(module.pi) is not TorchMLPHead:
         return None
-    keys: tuple[str, ...] | None = getattr(module, "acting_keys", None)
-    if keys is None:
-        return _numpy_mlp(encoder, module.pi)
-    inputs = tuple(key for key in keys if key != ACTION_MASK)
-    mlp = _numpy_mlp(encoder, module.pi)
-    if mlp is None:
-        return None
-
-    def forward(obs: dict[str, np.ndarray]) -> np.ndarray:
-        parts = [obs[key] for key in inputs]
-        logits = mlp(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1))
-        if ACTION_MASK in keys:
-            logits[obs[ACTION_MASK] <= 0] = UNAVAILABLE
-        return logits
-
-    return forward
-
-
-def _numpy_mlp(encoder: TorchMLPEncoder, head: TorchMLPHead) -> Forward | None:
-    """Returns the two networks as one function of ``[B, obs]``, None if a layer is unknown."""
-    layers: list[tuple[np.ndarray, np.ndarray | None] | Callable[[np.ndarray], Any]] = []
-    for network in (encoder.net.mlp, head.net.mlp):
-        for layer in network:
-            if isinstance(layer, nn.Linear):
-                bias = None if layer.bias is None else layer.bias.detach().numpy()
-                layers.append((layer.weight.detach().numpy().T, bias))
-            elif type(layer) in _ACTIVATIONS:
-                layers.append(_ACTIVATIONS[type(layer)])
-            else:
-                return None
-
-    def forward(x: np.ndarray) -> np.ndarray:
-        for layer in layers:
-            if isinstance(layer, tuple):
-                weight, bias = layer
-                x = x @ weight
-                if bias is not None:
-                    x += bias
-            else:
-                layer(x)
-        return x
-
-    return forward
+    layers: list[DenseLayer] = []
+    for layer in (*encoder.net.mlp, *module.pi.net.mlp):
+        if isinstance(layer, nn.Linear):
+            bias = None if layer.bias is None else layer.bias.detach().numpy()
+            layers.append(DenseLayer(layer.weight.detach().numpy().T, bias))
+        elif type(layer) in _ACTIVATIONS and layers and layers[-1].activation == "none":
+            layers[-1].activation = _ACTIVATIONS[type(layer)]
+        else:
+            return None
+    return layers

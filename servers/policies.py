@@ -61,6 +61,10 @@ class Policies(Protocol):
     def iteration(self) -> int:
         """Training iterations so far."""
 
+    @property
+    def policy_lag(self) -> tuple[float, int] | None:
+        """Mean and highest lag of the last batch, in versions; None where nothing is learned."""
+
     def start(self) -> None:
         """Starts to learn."""
 
@@ -69,6 +73,10 @@ class Policies(Protocol):
 
     def close(self) -> None:
         """Frees resources; nothing acts any more."""
+
+    def weights(self) -> bytes:
+        """Returns a `PolicyWeights` in msgpack, for clients that act by themselves. Called on the
+        event loop."""
 
     def drain_records(self) -> list[Record]:
         """Returns the training records since the last call."""

@@ -27,6 +27,7 @@ from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
 from muxrl.servers.feed import Feed
 from muxrl.servers.inference import Inference
 from muxrl.servers.learner_tables import get_tables, set_tables
+from muxrl.servers.normalization import Normalization
 from muxrl.servers.policies import ServerProblem
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,13 @@ def replay_of(algo: Algorithm) -> SavesReplay | None:
 # --- saving ---------------------------------------------------------------------------------
 
 
-def get_state(algo: Algorithm, store: EpisodeStore, feed: Feed, acting: Inference) -> State:
+def get_state(
+    algo: Algorithm,
+    store: EpisodeStore,
+    feed: Feed,
+    acting: Inference,
+    normalization: Normalization,
+) -> State:
     """Returns what `restore` needs beside RLlib's files, as plain values and arrays.
 
     To be called by the learning thread, between two updates.
@@ -75,6 +82,7 @@ def get_state(algo: Algorithm, store: EpisodeStore, feed: Feed, acting: Inferenc
             "pending": store.pending,
             "batches": feed.unlearned,
             "acting": acting.get_random_state(),
+            "normalization": normalization.get_state(),
             "random": _get_random_state(),
         }
 
@@ -99,7 +107,12 @@ def _get_random_state() -> State:
 
 
 def restore(
-    algo: Algorithm, plan: ServerPlan, store: EpisodeStore, feed: Feed, acting: Inference
+    algo: Algorithm,
+    plan: ServerPlan,
+    store: EpisodeStore,
+    feed: Feed,
+    acting: Inference,
+    normalization: Normalization,
 ) -> State:
     """Puts an algorithm, and what feeds it, where `plan.resume_from` was written.
 
@@ -132,6 +145,8 @@ def restore(
         for batch in state["batches"]:
             feed.put(store.unpack(batch))
         acting.set_random_state(state["acting"])
+        if "normalization" in state:  # older ones normalised nothing
+            normalization.set_state(state["normalization"])
         # Last, since what was built and loaded has drawn from them.
         _set_random_state(state["random"])
         trainer: State = state["trainer"]
@@ -145,8 +160,9 @@ def restore(
     return trainer
 
 
-def initialize(algo: Algorithm, plan: ServerPlan) -> None:
-    """Begins with the weights of `plan.initialize_from`, critics and target networks included.
+def initialize(algo: Algorithm, plan: ServerPlan, normalization: Normalization) -> None:
+    """Begins with the weights of `plan.initialize_from`, critics and target networks included, and
+    with the statistics that these have learned with.
 
     Raises:
         ServerProblem: there is no such checkpoint, or its policies are not the server's.
@@ -158,6 +174,8 @@ def initialize(algo: Algorithm, plan: ServerPlan) -> None:
         networks = checkpoint.read_networks()
         _check_networks(learner, networks, [])
         _load(learner, networks)
+        if plan.normalize_observations or plan.normalize_rewards:
+            normalization.set_state(checkpoint.read_normalization())
         algo.env_runner_group.sync_weights(
             from_worker_or_learner_group=algo.learner_group, inference_only=True
         )

@@ -13,11 +13,18 @@ from typing import ClassVar
 
 import gymnasium
 
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, TupleSpace
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat, SoloSeat
-from muxrl.servers.spaces import ACTION_MASK_KEY, flat_size, split_mask, split_state
+from muxrl.servers.spaces import (
+    ACTION_MASK_KEY,
+    flat_size,
+    split_mask,
+    split_state,
+    without_bounds,
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class Seating:
         if isinstance(agent.action_space, Box):
             bounds = f" in {agent.action_space.low}..{agent.action_space.high}"
         return PolicySignature(
-            repr((_without_bounds(agent.observation_space), agent.action_space)),
+            repr((without_bounds(agent.observation_space), agent.action_space)),
             f"observes {agent.observation_space}, acts {agent.action_space}{bounds}",
         )
 
@@ -103,10 +110,16 @@ class Seating:
         """Yields a sentence for each reason why the agents cannot learn together."""
         yield from ()
 
-    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
-        """Returns a server's seats by id."""
+    def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
+        """Returns a server's seats by id.
+
+        Args:
+            plan: the server.
+            observing: how observations are read; None: as the plan says.
+        """
+        observing = observing or Observing.of(plan)
         return {
-            agent_id: SoloSeat(agent_id, agent, follows_mask=self.follows_masks)
+            agent_id: SoloSeat(agent_id, agent, observing, follows_mask=self.follows_masks)
             for agent_id, agent in plan.agents.items()
         }
 
@@ -145,13 +158,3 @@ def find_state_problem(group: str, members: tuple[str, ...], plan: ServerPlan) -
 def state_text(size: int | None) -> str:
     """Returns the length of a state for a message."""
     return "no state" if size is None else f"a state of {size} numbers"
-
-
-def _without_bounds(space: Space) -> Space:
-    if isinstance(space, Box):
-        return Box(space.shape, space.dtype)
-    if isinstance(space, DictSpace):
-        return DictSpace({key: _without_bounds(sub) for key, sub in space.spaces.items()})
-    if isinstance(space, TupleSpace):
-        return TupleSpace(tuple(map(_without_bounds, space.spaces)))
-    return space

@@ -23,10 +23,9 @@ from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.config import AgentPlan
+from muxrl.servers.observing import Observing
 from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
-    module_observation_reader,
-    module_observation_space,
     split_mask,
     to_gymnasium,
     without_mask,
@@ -116,11 +115,20 @@ class SoloSeat:
     Args:
         agent_id: the agent.
         plan: its own.
+        observing: how its observations are read; None: as they are.
         follows_mask: whether an action mask is kept apart from the rest of the observation (see
             `masked_space`), or is flattened with it.
     """
 
-    def __init__(self, agent_id: str, plan: AgentPlan, *, follows_mask: bool = False) -> None:
+    def __init__(
+        self,
+        agent_id: str,
+        plan: AgentPlan,
+        observing: Observing | None = None,
+        *,
+        follows_mask: bool = False,
+    ) -> None:
+        observing = observing or Observing({agent_id: plan})
         self.seat_id = agent_id
         self.policy_id = plan.policy_id
         self.members: tuple[str, ...] = (agent_id,)
@@ -128,11 +136,11 @@ class SoloSeat:
         self._is_masked = follows_mask and has_mask
         if not self._is_masked:
             space = plan.observation_space
-        self.observation_space: gymnasium.Space = module_observation_space(space)
+        self.observation_space: gymnasium.Space = observing.space(space)
         self.action_space = to_gymnasium(plan.action_space)
         if self._is_masked:
             self.observation_space = masked_space(self.observation_space, self.action_space)
-        self._read = module_observation_reader(space)
+        self._read = observing.reader(agent_id, space)
         self._to_env = _action_writer(self.action_space)
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:

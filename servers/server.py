@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import logging
 import math
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import uvicorn
 
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_bytes
@@ -31,15 +28,12 @@ from muxrl.servers.checkpoint import find_newest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
-from muxrl.servers.http import make_asgi_app
-from muxrl.servers.http_connection import MAX_HEAD_BYTES, HttpConnection
 from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.network import CannotListen, Network
 from muxrl.servers.policies import Policies, Record, ServerProblem, StillLearning
-from muxrl.servers.websocket import WebSocketConnection
 
 logger = logging.getLogger(__name__)
 
-_START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -49,7 +43,7 @@ class PolicyServer:
     Args:
         plan: the server, fully resolved.
         max_iterations: training iterations after which it only acts; None: no limit.
-        on_shutdown: called when a client with the token asks the server to stop.
+        on_shutdown: see `Front`.
 
     Raises:
         ServerProblem: the port is taken, or the algorithm cannot be built.
@@ -60,59 +54,39 @@ class PolicyServer:
         plan: ServerPlan,
         *,
         max_iterations: int | None = None,
-        on_shutdown: Callable[[], None] = lambda: None,
+        on_shutdown: Callable[[], None] | None = None,
     ) -> None:
         self.plan = plan
-        self._on_shutdown = on_shutdown
         self._problem = ""
         """Of the learner: its weights are not worth saving."""
-        self._network_problem = ""
         self._is_stopping = False
         self._is_serving = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # First, so that a port in use is found before the algorithm is built, which takes seconds.
-        self._socket = _listen(plan)
-        host, port = self._socket.getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self._network = Network(f"server {plan.server_id!r}", plan.host, plan.port)
+        except CannotListen as error:
+            raise ServerProblem(str(error)) from None
+        self.address = self._network.address
         torch.set_num_threads(plan.resources.num_torch_threads)
         try:
             self.policies = make_policies(plan, max_iterations, self._fail)
         except BaseException:
-            self._socket.close()
+            self._network.stop(0.0)
             raise
         self._app = PolicyServerApp(
-            spec=self.spec(),
-            address=self.address,
-            token=plan.token,
+            self.spec(),
+            self.address,
+            plan.token,
             store=self.policies.store,
             batcher=Batcher(self.policies.acting, plan.server_id),
             feed=self.policies.feed,
+            policy_lag=lambda: self.policies.policy_lag,
             status=self.status,
-            shutdown=self._on_shutdown,
+            weights=self.policies.weights,
+            on_shutdown=on_shutdown,
         )
-        self._uvicorn = uvicorn.Server(
-            uvicorn.Config(
-                make_asgi_app(self._app),
-                loop="uvloop",
-                # Any such class will do; uvicorn calls it with the arguments of its own.
-                http=functools.partial(  # type: ignore[arg-type]
-                    HttpConnection, max_connections=plan.limits.max_connections
-                ),
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                # A connection outlasts the longest silence of its episodes.
-                timeout_keep_alive=math.ceil(plan.limits.episode_timeout_s),
-                # No compression, since frames are small, and no pings: a simulation may take
-                # minutes for a step, and one that is gone is found when its episodes expire.
-                ws=functools.partial(WebSocketConnection, self._app),  # type: ignore[arg-type]
-                proxy_headers=False,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=2,
-            )
-        )
-        self._uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._serve, name="server", daemon=False)
+        self._app.num_restarts = plan.num_restarts
 
     # --- start and stop -----------------------------------------------------------------
 
@@ -123,12 +97,16 @@ class PolicyServer:
             ServerProblem: the network did not come up.
         """
         end_with_main(self)
-        self._thread.start()
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self._uvicorn.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise ServerProblem(f"server {self.plan.server_id!r} could not open {self.address}")
-            time.sleep(0.005)
+        limits = self.plan.limits
+        try:
+            self._network.start(
+                self._app,
+                self._serve,
+                max_connections=limits.max_connections,
+                keep_alive_s=limits.episode_timeout_s,
+            )
+        except CannotListen as error:
+            raise ServerProblem(str(error)) from None
         self._is_serving = True
         self.policies.start()
         logger.info(
@@ -156,13 +134,10 @@ class PolicyServer:
             if checkpoint is not None and has_finished and not self._problem:
                 self.policies.save(checkpoint)
         finally:  # so that a full disk or a second Ctrl-C leaves no thread behind
-            self._uvicorn.should_exit = True
-            if self._thread.ident is not None:
-                self._thread.join(_STOP_TIMEOUT_S)
-            self._socket.close()
+            has_closed = self._network.stop(_STOP_TIMEOUT_S)
         if has_finished:
             self.policies.close()
-        return has_finished and not self._thread.is_alive()
+        return has_finished and has_closed
 
     def finish_training(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """Ends learning; the server goes on acting with its last weights, for evaluation.
@@ -184,28 +159,14 @@ class PolicyServer:
         num = self.policies.store.abort_all(prefix, time.monotonic())
         logger.warning("%d episodes closed as truncated: their simulation was lost", num)
 
-    def _serve(self) -> None:
+    async def _serve(self) -> None:
+        """Goes on beside the network, in its thread."""
         # Once more, since torch keeps the number for each thread. Without it, MKL's tanh of a
         # handful of numbers wakes a thread for every core (milliseconds instead of 2 µs).
         torch.set_num_threads(self.plan.resources.num_torch_threads)
-
-        async def serve() -> None:
-            self._loop = asyncio.get_running_loop()
-            self.policies.feed.bind(self._loop)
-            expiry = asyncio.create_task(expire_episodes(self.policies.store))
-            try:
-                await self._uvicorn.serve(sockets=[self._socket])
-            finally:
-                expiry.cancel()
-
-        import uvloop
-
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve())
-        except Exception as error:  # the top of the thread: nothing else would report it
-            logger.exception("server %r serves no more", self.plan.server_id)
-            self._network_problem = f"it serves no more: {type(error).__name__}: {error}"
+        self._loop = asyncio.get_running_loop()
+        self.policies.feed.bind(self._loop)
+        await expire_episodes(self.policies.store)
 
     def _fail(self, problem: str) -> None:
         self._problem = problem
@@ -238,7 +199,7 @@ class PolicyServer:
         counts = policies.store.counts
         if self._problem:
             phase = "training_failed"
-        elif self._is_stopping or self._network_problem:
+        elif self._is_stopping or self._network.problem:
             phase = "stopping"
         else:
             phase = "ready" if self._is_serving else "starting"
@@ -254,9 +215,20 @@ class PolicyServer:
             iteration=policies.iteration,
             weights_seq_no=policies.acting.weights_seq_no,
             num_refused=self._app.num_refused,
+            num_stale_steps=counts.num_stale_steps,
             episode_return_mean=counts.episode_return_mean,
-            problem=self._problem or self._network_problem,
+            problem=self._problem or self._network.problem,
         )
+
+    def latencies(self) -> dict[str, list[int]]:
+        """Returns how often exchanges and forward passes took how long, since the process began.
+
+        See `muxrl.servers.latency`; safe from any thread.
+        """
+        return {
+            "exchange": list(self._app.exchanges.counts),
+            "forward": list(self._app.batcher.forward_passes.counts),
+        }
 
     def drain_records(self) -> list[Record]:
         """Returns the training records since the last call."""
@@ -289,22 +261,6 @@ def make_policies(
     return algorithm.make(plan)
 
 
-def _listen(plan: ServerPlan) -> socket.socket:
-    family = socket.AF_INET6 if ":" in plan.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((plan.host, plan.port))
-    except OSError as error:
-        sock.close()
-        raise ServerProblem(
-            f"server {plan.server_id!r} cannot listen on {plan.host}:{plan.port}: "
-            f"{error.strerror}; is another server running there? (port: 0 takes a free one)"
-        ) from None
-    sock.listen(1024)
-    return sock
-
-
 def serve_forever(
     plan: ServerPlan,
     run_dir: Path | None = None,
@@ -320,8 +276,6 @@ def serve_forever(
         resume: whether it goes on from its newest checkpoint in `run_dir`. Without it, a folder
             that has one is refused, since it would be overwritten.
         interval_s: seconds from one checkpoint to the next; None: only one at the end.
-
-    Ray must be running: RLlib would start one with other settings.
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -1,14 +1,14 @@
 """Translates the protocol's spaces to Gymnasium's, and observations to what an RLModule reads.
 
-RLlib's default encoders read ``Box`` observations; everything else is flattened (one-hot for
-integers) as `gymnasium.spaces.utils.flatten` does it.
+RLlib's default encoders read a ``Box`` of one dimension, or of three (an image); everything else is
+flattened (one-hot for integers) as `gymnasium.spaces.utils.flatten` does it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -47,9 +47,12 @@ def to_gymnasium(space: plain.Space) -> gymnasium.Space:
 
 
 def module_observation_space(space: plain.Space) -> gymnasium.spaces.Box:
-    """Returns the float32 Box that an RLModule sees for observations of `space`."""
+    """Returns the float32 Box that an RLModule sees for observations of `space`.
+
+    It has one dimension, or three for an image.
+    """
     gym_space = to_gymnasium(space)
-    if isinstance(gym_space, gymnasium.spaces.Box):
+    if is_read_whole(gym_space):
         return gymnasium.spaces.Box(
             gym_space.low.astype(np.float32),
             gym_space.high.astype(np.float32),
@@ -67,7 +70,7 @@ def module_observation_space(space: plain.Space) -> gymnasium.spaces.Box:
 def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]:
     """Returns the function from a conforming value of `space` to the RLModule's float32 array."""
     gym_space = to_gymnasium(space)
-    if isinstance(gym_space, gymnasium.spaces.Box):
+    if is_read_whole(gym_space):
         if gym_space.dtype == np.float32:
             return _as_it_is
         return _as_float32
@@ -76,6 +79,11 @@ def module_observation_reader(space: plain.Space) -> Callable[[Any], np.ndarray]
         return np.asarray(gym_utils.flatten(gym_space, value), dtype=np.float32)
 
     return flattened
+
+
+def is_read_whole(space: gymnasium.Space) -> TypeGuard[gymnasium.spaces.Box]:
+    """Whether an RLModule reads the space's values in their own shape."""
+    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) in (1, 3)
 
 
 def flat_size(space: plain.Space) -> int:
@@ -92,6 +100,58 @@ def flat_size(space: plain.Space) -> int:
             space.spaces.values() if isinstance(space, plain.DictSpace) else space.spaces,
         )
     )
+
+
+class Leaf(NamedTuple):
+    """A part of a space that has no parts."""
+
+    space: gymnasium.Space
+    size: int
+    """Its length when it is flattened."""
+    is_number: bool
+    """Whether its values are numbers: not one-hot, truth values or an action mask."""
+
+
+def leaves(space: gymnasium.Space, key: str = "") -> Iterator[Leaf]:
+    """Yields the leaves of a space in the order in which Gymnasium flattens them."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        for name, sub in space.spaces.items():
+            yield from leaves(sub, name)
+    elif isinstance(space, gymnasium.spaces.Tuple):
+        for sub in space.spaces:
+            yield from leaves(sub)
+    else:
+        is_number = isinstance(space, gymnasium.spaces.Box) and space.dtype != np.bool_
+        yield Leaf(space, gym_utils.flatdim(space), is_number and key != ACTION_MASK_KEY)
+
+
+def has_numbers(space: plain.Space) -> bool:
+    """Whether there are numbers in it; see `Leaf`."""
+    return any(leaf.is_number for leaf in leaves(to_gymnasium(space)))
+
+
+def part_reader(whole: plain.Space, part: plain.Space) -> Callable[[Any], Any]:
+    """Returns the function from a value of `whole` to what `split_state` and `split_mask` leave of
+    it, of which `part` is the space."""
+    if part is whole or not isinstance(whole, plain.DictSpace):
+        return lambda value: value
+    own = next((name for name, sub in whole.spaces.items() if sub is part), None)
+    if own is not None:
+        return lambda value: value[own]
+    assert isinstance(part, plain.DictSpace)
+    names = tuple(part.spaces)
+    return lambda value: {name: value[name] for name in names}
+
+
+def without_bounds(space: plain.Space) -> plain.Space:
+    """Returns a space without the bounds of its Boxes."""
+    if isinstance(space, plain.Box):
+        return plain.Box(space.shape, space.dtype)
+    if isinstance(space, plain.DictSpace):
+        return plain.DictSpace({key: without_bounds(sub) for key, sub in space.spaces.items()})
+    if isinstance(space, plain.TupleSpace):
+        return plain.TupleSpace(tuple(map(without_bounds, space.spaces)))
+    return space
 
 
 def _as_it_is(value: Any) -> np.ndarray:

@@ -1,8 +1,9 @@
 """WebSocket, the transport of the step path: a frame is answered in the call that brings it in.
 
 ASGI would take each frame through a queue and two tasks. So this is an asyncio protocol around
-`websockets`' sans-I/O half, as on the client's side (`muxrl.client.websocket`); uvicorn hands a
-connection over when it asks for the upgrade.
+`websockets`' sans-I/O half, with a short cut for whole binary messages, as on the client's side
+(`muxrl.client.websocket`, `muxrl.protocol.websocket_frames`); uvicorn hands a connection over when
+it asks for the upgrade.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections import deque
 from typing import Any, cast
 
@@ -23,7 +25,8 @@ from websockets.server import ServerProtocol
 from muxrl.protocol.codec import encode, encode_json
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import AnyReply, BatchReply, Refused
-from muxrl.servers.app import PolicyServerApp
+from muxrl.protocol.websocket_frames import FrameCutter, Unparsed, binary_frame
+from muxrl.servers.front import Front
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +44,17 @@ class WebSocketConnection(asyncio.Protocol):
         server_state: uvicorn's; it closes these connections at shutdown.
     """
 
-    def __init__(self, app: PolicyServerApp, *, server_state: ServerState, **_: Any) -> None:
+    def __init__(self, app: Front, *, server_state: ServerState, **_: Any) -> None:
         self._app = app
         self._connections = cast(set[Any], server_state.connections)
         self._protocol = ServerProtocol(max_size=app.spec.max_message_bytes, logger=logger)
-        self._transport: asyncio.Transport
+        self._frames = FrameCutter(is_masked=True, max_bytes=app.spec.max_message_bytes)
+        self.transport: asyncio.Transport
         self._partial = bytearray()
         self._is_text = False
         self._messages: deque[bytes | str] = deque()
         self._is_answering = False
+        self._asked_at = 0.0
         self._is_working = False
         self._is_writable = True
         self._is_open = False
@@ -57,7 +62,7 @@ class WebSocketConnection(asyncio.Protocol):
     # --- the event loop's side ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -70,6 +75,18 @@ class WebSocketConnection(asyncio.Protocol):
             self._app.num_connections -= 1
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_open:  # uvicorn hands over the whole head of a request at once
+            head, end, data = data.partition(b"\r\n\r\n")
+            self._feed(head + end)
+        for frame in self._frames.cut(data):
+            if isinstance(frame, Unparsed):
+                self._feed(frame.data)
+            elif self._protocol.state is State.OPEN:
+                self._messages.append(frame)
+        self._work()
+
+    def _feed(self, data: bytes) -> None:
+        """Has `websockets` parse what is no whole binary message."""
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
@@ -77,7 +94,6 @@ class WebSocketConnection(asyncio.Protocol):
             elif isinstance(event, Frame) and event.opcode in _DATA:
                 self._collect(event)
         self._flush()  # answers to pings, close frames and protocol errors
-        self._work()
 
     def eof_received(self) -> None:
         self._protocol.receive_eof()
@@ -95,7 +111,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(CloseCode.SERVICE_RESTART)
         self._flush()
-        self._transport.close()
+        self.transport.close()
 
     # --- the handshake ------------------------------------------------------------------
 
@@ -116,7 +132,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._app.num_connections += 1
 
     def _deny(self, code: int, story: str) -> None:
-        self._app.num_refused += 1
+        self._app.refusals[code] += 1
         body = encode_json(Refused("", code=code, message=story)).decode()
         response = self._protocol.reject(code, body)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body.encode()))}
@@ -159,18 +175,19 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _throttle(self) -> None:
         """Reads from the client unless messages wait for their answers."""
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
         should_read = self._is_writable and not self._messages
-        if should_read != self._transport.is_reading():
-            (self._transport.resume_reading if should_read else self._transport.pause_reading)()
+        if should_read != self.transport.is_reading():
+            (self.transport.resume_reading if should_read else self.transport.pause_reading)()
 
     def _answer(self, message: bytes | str) -> None:
+        self._asked_at = time.perf_counter()
         reply = functools.partial(self._reply, isinstance(message, str))
         try:
             items = self._app.messages.read(message)
         except ProtocolError as error:
-            self._app.num_refused += 1
+            self._app.refusals[error.code] += 1
             reply([Refused("", code=error.code, message=error.message)])
         else:
             self._app.answer(items, reply, is_alone=self._app.num_connections == 1)
@@ -181,12 +198,14 @@ class WebSocketConnection(asyncio.Protocol):
             try:
                 if is_text:
                     self._protocol.send_text(encode_json(BatchReply(replies)))
+                    self._flush()
                 else:
-                    self._protocol.send_binary(encode(BatchReply(replies)))
+                    answer = encode(BatchReply(replies))
+                    self.transport.write(binary_frame(answer, is_masked=False))
+                self._app.exchanges.add(time.perf_counter() - self._asked_at)
             except Exception:  # the user's module may have returned any action
                 logger.exception("an answer could not be sent")
                 self._break_off()
-            self._flush()
         self._work()
 
     def _break_off(self) -> None:
@@ -202,9 +221,9 @@ class WebSocketConnection(asyncio.Protocol):
     def _flush(self) -> None:
         for data in self._protocol.data_to_send():
             if data:
-                self._transport.write(data)
+                self.transport.write(data)
             else:  # the protocol's mark for end of file
-                self._transport.close()
+                self.transport.close()
 
 
 _DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)

@@ -10,7 +10,7 @@ Acting and learning mask alike, so that PPO's ratio is 1 where nothing has chang
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,20 +20,19 @@ from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPP
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
+from muxrl.protocol.dense import UNAVAILABLE
+
 OBS = "obs"
 ACTION_MASK = "action_mask"
 
-# Not -inf: times a probability of 0 it would make the entropy NaN.
-UNAVAILABLE = float(np.finfo(np.float32).min)
 
-
-def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:
-    """Returns ``logits [..., n]`` with the lowest float32 where ``mask [..., n]`` is 0."""
-    return torch.where(mask > 0, logits, UNAVAILABLE)
+def mask_logits(logits: Tensor, mask: Tensor, lowest: float = UNAVAILABLE) -> Tensor:
+    """Returns ``logits [..., n]`` with `lowest` where ``mask [..., n]`` is 0."""
+    return torch.where(mask > 0, logits, lowest)
 
 
 def masked_space(observation_space: spaces.Space, action_space: spaces.Space) -> spaces.Dict:
-    """Returns the observation space of a `MaskablePPOTorchRLModule` that has masks.
+    """Returns the observation space of a module that has masks.
 
     Raises:
         TypeError: the action space is not Discrete.
@@ -58,8 +57,20 @@ def check_maskable(action_space: spaces.Space) -> None:
         )
 
 
-class MaskablePPOCatalog(PPOCatalog):
-    """RLlib's catalog, for the observation without its mask."""
+def unmasked(batch: dict[str, Any]) -> dict[str, Any]:
+    """Returns a batch with the observations that the networks read, without their masks."""
+    obs = batch[Columns.OBS]
+    return {**batch, Columns.OBS: obs[OBS]} if isinstance(obs, dict) else batch
+
+
+def masked(logits: Tensor, batch: dict[str, Any], lowest: float = UNAVAILABLE) -> Tensor:
+    """As `mask_logits`, by the masks of a batch's observations; without masks all stay."""
+    obs = batch[Columns.OBS]
+    return mask_logits(logits, obs[ACTION_MASK], lowest) if isinstance(obs, dict) else logits
+
+
+class ReadsNoMask:
+    """Goes before one of RLlib's catalogs: its networks are for observations without masks."""
 
     def __init__(
         self,
@@ -69,46 +80,55 @@ class MaskablePPOCatalog(PPOCatalog):
     ) -> None:
         if has_action_mask(observation_space):
             observation_space = observation_space[OBS]  # type: ignore[index]
-        super().__init__(observation_space, action_space, model_config_dict)
+        super().__init__(observation_space, action_space, model_config_dict)  # type: ignore[call-arg]
 
 
-class MaskablePPOTorchRLModule(DefaultPPOTorchRLModule):
-    """RLlib's default module of PPO, which follows action masks where there are any.
+class FollowsMask:
+    """Goes before one of RLlib's default modules, which then follows masks where there are any.
 
     With the observation space of `masked_space` the networks read ``OBS``, and ``ACTION_MASK
-    [B, n]``, 1 for available actions, masks the logits. With any other space it is RLlib's module.
-    Recurrent networks (``use_lstm``) work as without masks.
+    [B, n]``, 1 for available actions, masks what they say of actions. With any other space it is
+    RLlib's module.
     """
 
-    def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any) -> None:
-        super().__init__(*args, catalog_class=catalog_class or MaskablePPOCatalog, **kwargs)
+    maskable_catalog: ClassVar[type]
+    acting_keys: tuple[str, ...] | None
+    """The keys of observations with a mask, None without one."""
 
-    def setup(self) -> None:
+    def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, catalog_class=catalog_class or self.maskable_catalog, **kwargs)  # type: ignore[call-arg]
+
+    def setup(self: Any) -> None:
         is_masked = has_action_mask(self.observation_space)
         if is_masked:
             check_maskable(self.action_space)
-        self.acting_keys: tuple[str, ...] | None = (OBS, ACTION_MASK) if is_masked else None
-        super().setup()
+        self.acting_keys = (OBS, ACTION_MASK) if is_masked else None
+        super().setup()  # type: ignore[misc]
+
+
+class MaskablePPOCatalog(ReadsNoMask, PPOCatalog):
+    """RLlib's catalog; see `ReadsNoMask`."""
+
+
+class MaskablePPOTorchRLModule(FollowsMask, DefaultPPOTorchRLModule):
+    """RLlib's default module of PPO and IMPALA; see `FollowsMask`.
+
+    Recurrent networks (``use_lstm``) work as without masks.
+    """
+
+    maskable_catalog = MaskablePPOCatalog
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return _masked(super()._forward(_without_mask(batch), **kwargs), batch)
+        return _with_masked_logits(super()._forward(unmasked(batch), **kwargs), batch)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return _masked(super()._forward_train(_without_mask(batch), **kwargs), batch)
+        return _with_masked_logits(super()._forward_train(unmasked(batch), **kwargs), batch)
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
         """RLlib's; the critic does not read the mask."""
-        return super().compute_values(_without_mask(batch), embeddings)
+        return super().compute_values(unmasked(batch), embeddings)
 
 
-def _without_mask(batch: dict[str, Any]) -> dict[str, Any]:
-    obs = batch[Columns.OBS]
-    return {**batch, Columns.OBS: obs[OBS]} if isinstance(obs, dict) else batch
-
-
-def _masked(outputs: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
-    obs = batch[Columns.OBS]
-    if isinstance(obs, dict):
-        logits = outputs[Columns.ACTION_DIST_INPUTS]
-        outputs[Columns.ACTION_DIST_INPUTS] = mask_logits(logits, obs[ACTION_MASK])
+def _with_masked_logits(outputs: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
+    outputs[Columns.ACTION_DIST_INPUTS] = masked(outputs[Columns.ACTION_DIST_INPUTS], batch)
     return outputs

@@ -13,9 +13,11 @@ import numpy as np
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import AlgorithmProblem, TrainingSettings
 from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.seating import Seating
 from muxrl.servers.spaces import module_observation_space, to_gymnasium
 
@@ -50,13 +52,9 @@ class AgentSpaces:
     def __call__(
         self, observation_space: spaces.Space, action_space: spaces.Space
     ) -> SpaceProblem | None:
-        shape = observation_space.shape if isinstance(observation_space, spaces.Box) else ()
-        if len(shape) not in (1, 3):
-            return "observation", (
-                "it takes a Box of one dimension, or of three for an image; flatten the "
-                "observation, or one-hot it, first"
-            )
-        if len(shape) == 3 and not self.reads_images:
+        if not isinstance(observation_space, spaces.Box):
+            return "observation", "it takes a Box; flatten the observation, or one-hot it, first"
+        if len(observation_space.shape) == 3 and not self.reads_images:
             return "observation", (
                 "its critic reads observations as one flat array, so it takes a Box of one "
                 "dimension; flatten the observation first"
@@ -104,6 +102,8 @@ class AlgorithmEntry:
         space_check: the spaces that it can learn in.
         samples_actions: whether its policy is a distribution to draw actions from; else it takes
             the action of the highest value, and only exploration is random.
+        graph: what of a policy goes into a file; see `muxrl export`.
+        milestones: what has to happen for it to learn from a replay; see `find_milestones`.
     """
 
     name: str
@@ -114,6 +114,8 @@ class AlgorithmEntry:
     seating: Seating = field(default_factory=Seating)
     space_check: SpaceCheck = field(default_factory=AgentSpaces)
     samples_actions: bool = True
+    graph: type[PolicyGraph] = PolicyGraph
+    milestones: Callable[[AlgorithmConfig], Iterator[Milestone]] = lambda _: iter(())
 
     learns: ClassVar[bool] = True
 
@@ -246,3 +248,16 @@ class AlgorithmEntry:
         if self.learns_from == "replay":
             return int(config.get_rollout_fragment_length())
         return config.total_train_batch_size
+
+    # --- the budget ---------------------------------------------------------------------
+
+    def find_milestones(self, config: AlgorithmConfig) -> Iterator[Milestone]:
+        """Yields what has to happen for it to learn, with what has to be played before."""
+        if self.learns_from != "replay":
+            num = self.batch_env_steps(config)
+            yield Milestone(FIRST_UPDATE, ("train_batch_size_per_learner",), env_steps=num)
+        yield from self.milestones(config)
+
+    def find_schedules(self, config: AlgorithmConfig) -> Iterator[Schedule]:
+        """Yields the settings that are schedules over env steps."""
+        yield from find_schedules(config, list(self.settings()))

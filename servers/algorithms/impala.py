@@ -19,17 +19,24 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import appo as rllib_appo
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
+from ray.rllib.algorithms.appo.torch.default_appo_torch_rl_module import (
+    DefaultAPPOTorchRLModule,
+)
 from ray.rllib.algorithms.impala import impala as rllib_impala
 from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.core.rl_module.apis import TARGET_NETWORK_ACTION_DIST_INPUTS
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
+from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule, masked, unmasked
 from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.seating import Seating
 
 
 def _run_in_place(config: rllib_impala.IMPALAConfig) -> None:
@@ -98,6 +105,16 @@ class APPO(_WholeBatches, rllib_appo.APPO):
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         return APPOConfig()
+
+
+class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModule):
+    """RLlib's default module of APPO, which follows masks; its target policy, too."""
+
+    def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """RLlib's, with the logits of unavailable actions masked."""
+        outputs = super().forward_target(unmasked(batch))
+        key = TARGET_NETWORK_ACTION_DIST_INPUTS
+        return {**outputs, key: masked(outputs[key], batch)}
 
 
 class IMPALALearner(IMPALATorchLearner):
@@ -209,10 +226,14 @@ IMPALA_ENTRY = AlgorithmEntry(
     summary="actor-critic corrected for lag by V-trace (Espeholt et al. 2018)",
     learns_from="recent",
     training=TrainingSettings(IMPALAConfig, unused=_OLD | _ASYNCHRONOUS),
+    networks=Networks(masked_module=MaskablePPOTorchRLModule),
+    seating=Seating(follows_masks=True),
 )
 APPO_ENTRY = AlgorithmEntry(
     name="APPO",
     summary="PPO's ratio against a target policy, with V-trace (Luo et al. 2020)",
     learns_from="recent",
     training=TrainingSettings(APPOConfig, unused=_OLD | _ASYNCHRONOUS),
+    networks=Networks(masked_module=MaskableAPPOTorchRLModule),
+    seating=Seating(follows_masks=True),
 )

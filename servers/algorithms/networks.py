@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.models.utils import get_filter_config
 
+from muxrl.servers.algorithms.action_masks import OBS
 from muxrl.servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.import_by_name import CannotImport, import_by_name
+
+_BOARD_SIZE = 10
+"""Cells a side that are seen without a stride."""
+_LARGE_SIZE = 64
 
 EXAMPLE = "my_package.my_module:MyRLModule"
 
@@ -77,6 +86,31 @@ class Networks:
         if has_masks and self.masked_module is not None:
             config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.masked_module))
 
+    def configure_images(
+        self, config: AlgorithmConfig, observation_spaces: Mapping[str, spaces.Space]
+    ) -> None:
+        """Gives policies that see images their convolutions, where the user has given none.
+
+        RLlib has them for five sizes, and raises for others.
+
+        Args:
+            config: as `configure` has left it.
+            observation_spaces: by policy, as its RLModule reads them.
+        """
+        if self.model_refused or config.model_config.get("conv_filters"):
+            return
+        filters = {policy_id: find_convolutions(s) for policy_id, s in observation_spaces.items()}
+        if not any(filters.values()):
+            return
+        base = config.rl_module_spec
+        specs = {
+            policy_id: dataclasses.replace(
+                base, model_config={"conv_filters": found} if found else None
+            )
+            for policy_id, found in filters.items()
+        }
+        config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
+
     def _check(self, algorithm: str, model: Mapping[str, Any]) -> None:
         defaults = self.settings()
         for name, value in model.items():
@@ -104,6 +138,37 @@ class Networks:
             **self.defaults,
         }
         return DefaultModelConfig(**defaults)
+
+
+def find_convolutions(observation_space: spaces.Space) -> list[list[Any]] | None:
+    """Returns RLlib's `conv_filters` for an image or a board, channels last, of any size.
+
+    Strides bring it down to ten cells a side or fewer, and a last layer as large as what is left
+    makes 256 features of it.
+
+    Returns:
+        None where RLlib has a default, or the space is no image.
+    """
+    if isinstance(observation_space, spaces.Dict):
+        observation_space = observation_space[OBS]
+    shape = observation_space.shape or ()
+    if len(shape) != 3:
+        return None
+    try:
+        get_filter_config(shape)
+    except ValueError:
+        pass
+    else:
+        return None
+    sides = list(shape[:2])
+    filters: list[list[Any]] = []
+    while max(sides) > _BOARD_SIZE:
+        kernel, stride = (8, 4) if max(sides) > _LARGE_SIZE else (4, 2)
+        filters.append([16 if not filters else 32, [kernel, kernel], stride])
+        sides = [math.ceil(side / stride) for side in sides]
+    if not filters:
+        filters.append([32, [3, 3], 1])
+    return [*filters, [64, [3, 3], 1], [256, sides, 1, "valid"]]
 
 
 def load_module_class(path: str, algorithm: str, config: AlgorithmConfig) -> type[TorchRLModule]:

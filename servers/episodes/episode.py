@@ -17,6 +17,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.transitions import Transitions
+from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat, SeatAction, SeatRequest
 
 
@@ -65,6 +66,7 @@ class ServedEpisode:
         seats: Mapping[str, Seat],
         recorder: Recorder,
         now: float,
+        observing: Observing | None = None,
     ) -> None:
         self.episode_id = message.episode_id
         self.started_by = message
@@ -79,7 +81,12 @@ class ServedEpisode:
         self._machine.handle(EpisodeEvent.START)
         self._server_id = plan.server_id
         self._check = check
-        self._transitions = Transitions(seats, recorder, is_training=self.is_training)
+        self._transitions = Transitions(
+            seats,
+            recorder,
+            is_training=self.is_training,
+            observing=observing if self.is_training else None,
+        )
         self._last_reply: Actions | None = None
 
     @property

@@ -22,6 +22,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from muxrl.servers.feed import Chunk
+from muxrl.servers.reward_scale import RewardScale
 from muxrl.servers.seats import Seat, SeatAction
 
 
@@ -84,6 +85,21 @@ class _Track:
         self.num_lookback = kept
 
 
+class _ScaledTrack(_Track):
+    """With rewards that are scaled."""
+
+    __slots__ = ("_discounted", "_scale")
+
+    def __init__(self, observation: Any, scale: RewardScale) -> None:
+        super().__init__(observation)
+        self._scale = scale
+        self._discounted = 0.0
+
+    def observe(self, observation: Any) -> None:
+        self.reward, self._discounted = self._scale.scale(self.reward, self._discounted)
+        super().observe(observation)
+
+
 class Recorder:
     """Records transitions, and cuts chunks for the learner.
 
@@ -92,6 +108,7 @@ class Recorder:
         seats: who may appear, by seat id.
         policy_for: RLlib's agent-to-module mapping function.
         lookback: steps a chunk keeps of the one before it; 1 for recurrent modules.
+        reward_scales: by policy; None: rewards are recorded as they come.
     """
 
     def __init__(
@@ -100,11 +117,13 @@ class Recorder:
         seats: dict[str, Seat],
         policy_for: Callable[..., str],
         lookback: int,
+        reward_scales: Mapping[str, RewardScale] | None = None,
     ) -> None:
         self._episode_id = episode_id
         self._seats = seats
         self._policy_for = policy_for
         self._lookback = lookback
+        self._reward_scales = reward_scales
         self._tracks: dict[str, _Track] = {}
         self._num_cut_steps = 0
         self._is_terminated = False
@@ -152,7 +171,8 @@ class Recorder:
                 track.reward += reward
         for seat_id, observation in observations.items():
             self._observe(seat_id, observation)
-        for seat_id in terminated | truncated:
+        ended = terminated | truncated
+        for seat_id in sorted(ended) if ended else ():  # in one order: they may share a scale
             track = tracks.get(seat_id)
             if track is not None:
                 if track.open_action is not None:  # terminated, so this is not bootstrapped from
@@ -167,7 +187,12 @@ class Recorder:
         """Starts a seat's track, or completes the transition of its open action."""
         track = self._tracks.get(seat_id)
         if track is None:
-            self._tracks[seat_id] = _Track(observation)
+            scales = self._reward_scales
+            self._tracks[seat_id] = (
+                _ScaledTrack(observation, scales[self._seats[seat_id].policy_id])
+                if scales
+                else _Track(observation)
+            )
         else:
             track.observe(observation)
 

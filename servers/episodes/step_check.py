@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
 from muxrl.protocol.values import Mismatch, conform
-from muxrl.servers.config import ServerPlan
 
 AgentIds = set[str] | frozenset[str]
 
@@ -47,20 +47,26 @@ class CheckedStep(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCheck:
-    """Checks the messages of a server's episodes.
+    """Checks the messages of a server's episodes, or of a gateway's.
 
     Args:
-        plan: the server.
+        agents: by id, with their spaces.
+        state_size: length of the global state that the server reads; None: it reads none.
+        needs_state: whether each step has to have it; else it is checked where it comes.
     """
 
-    def __init__(self, plan: ServerPlan) -> None:
-        self._agents = plan.agents
-        self._observation_spaces = {a: agent.observation_space for a, agent in plan.agents.items()}
-        self._action_spaces = {a: agent.action_space for a, agent in plan.agents.items()}
-        self._state_space: Space | None = None
-        if plan.reads_state:
-            assert plan.state_size is not None
-            self._state_space = Box((plan.state_size,))
+    def __init__(
+        self,
+        agents: Mapping[str, AgentSpaces],
+        state_size: int | None,
+        *,
+        needs_state: bool = True,
+    ) -> None:
+        self._agents = agents
+        self._observation_spaces = {a: agent.observation_space for a, agent in agents.items()}
+        self._action_spaces = {a: agent.action_space for a, agent in agents.items()}
+        self._state_space: Space | None = None if state_size is None else Box((state_size,))
+        self._needs_state = needs_state
 
     def step(
         self, message: Step, agents_done: AgentIds, returns: Mapping[str, float]
@@ -103,7 +109,9 @@ class StepCheck:
                     expected="observations of agents that are not done",
                     got=f"an observation of {agent_id!r}",
                 )
-        state = None if self._state_space is None else self._state(message.state)
+        state = None
+        if self._state_space is not None and (self._needs_state or message.state is not None):
+            state = self._state(message.state)
         return CheckedStep(
             observations,
             finals,
@@ -134,9 +142,10 @@ class StepCheck:
         state = None
         if self._state_space is not None:
             # Only a value that is bootstrapped from a final observation needs it.
-            if message.state is not None or (message.t > 0 and finals and truncated):
+            is_needed = self._needs_state and message.t > 0 and finals and truncated
+            if message.state is not None or is_needed:
                 state = self._state(message.state)
-            else:
+            elif self._needs_state:
                 finals = {}
         return CheckedStep({}, finals, {}, {}, message.rewards, terminated, truncated, state)
 

@@ -11,14 +11,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muxrl.protocol.episode import check_episode_id
-from muxrl.protocol.errors import EpisodeGone, NotServing, OutOfOrder, TooManyEpisodes
+from muxrl.protocol.errors import (
+    EpisodeGone,
+    NotServing,
+    OutOfOrder,
+    ProtocolError,
+    TooManyEpisodes,
+    ValueMismatch,
+)
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
+    AnyItem,
     AnyReply,
     Ended,
     EndEpisode,
+    PlayedSteps,
+    Recorded,
     Started,
     StartEpisode,
     Step,
@@ -26,9 +36,11 @@ from muxrl.protocol.messages import (
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.columns import unpack_chunks
 from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
+from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat
 
 
@@ -41,6 +53,8 @@ class EpisodeCounts:
     num_episodes: int = 0
     num_aborted: int = 0
     num_expired: int = 0
+    num_stale_steps: int = 0
+    """Agent steps that clients played with weights too old to teach the policy."""
     recent_returns: list[float] = field(default_factory=list)
 
     def add_return(self, value: float) -> None:
@@ -67,6 +81,8 @@ class EpisodeStore:
         lookback: see `Recorder`.
         policy_for: RLlib's agent-to-module mapping function.
         recorder: records one episode.
+        observing: has statistics of training episodes; None: there are none.
+        played: reads steps in which clients acted by themselves; None: none are taken.
     """
 
     def __init__(
@@ -79,12 +95,14 @@ class EpisodeStore:
         needs_whole_episodes: bool,
         lookback: int,
         policy_for: Callable[..., str],
-        recorder: type[Recorder] = Recorder,
+        recorder: Callable[..., Recorder] = Recorder,
+        observing: Observing | None = None,
+        played: PlayedCheck | None = None,
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
         self.is_accepting = True
-        self._check = StepCheck(plan)
+        self._check = StepCheck(plan.agents, plan.state_size if plan.reads_state else None)
         self._seats = seats
         self._feed = feed
         self._batch_env_steps = batch_env_steps
@@ -92,6 +110,8 @@ class EpisodeStore:
         self._lookback = lookback
         self._policy_for = policy_for
         self._make_recorder = recorder
+        self._observing = observing
+        self._played_check = played
         self._open: dict[str, ServedEpisode] = {}
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
@@ -116,9 +136,7 @@ class EpisodeStore:
         self._chunks = list(pending)
         self._num_uncut_steps = sum(chunk.num_env_steps for chunk in self._chunks)
 
-    def accept(
-        self, item: StartEpisode | Step | EndEpisode | AbortEpisode, now: float
-    ) -> AnyReply | PendingStep:
+    def accept(self, item: AnyItem, now: float) -> AnyReply | PendingStep:
         """Handles one item of a client.
 
         Raises:
@@ -130,6 +148,8 @@ class EpisodeStore:
             return self._start(item, now)
         if isinstance(item, EndEpisode):
             return self._end(item, now)
+        if isinstance(item, PlayedSteps):
+            return self._play(item, now)
         return self._abort(item, now)
 
     def expire(self, now: float) -> list[str]:
@@ -189,7 +209,7 @@ class EpisodeStore:
             )
         recorder = self._make_recorder(episode_id, self._seats, self._policy_for, self._lookback)
         self._open[episode_id] = ServedEpisode(
-            item, self.plan, self._check, self._seats, recorder, now
+            item, self.plan, self._check, self._seats, recorder, now, self._observing
         )
         return Started(episode_id)
 
@@ -204,6 +224,46 @@ class EpisodeStore:
             self._count_env_steps(episode.recorder.num_uncut_steps - num_before)
             self._cut_if_due()
         return outcome
+
+    def _play(self, item: PlayedSteps, now: float) -> Recorded:
+        """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
+        if self._played_check is None:
+            raise ValueMismatch(
+                f"it takes no steps in which a client acted by itself: {self.plan.algorithm} does "
+                "not learn"
+            )
+        reply = Recorded(item.episode_id, 0, self._played_check.version())
+        _, buried = self._tombstones.get(item.episode_id, (0.0, None))
+        if isinstance(buried, Ended) and all(step.t < buried.num_steps for step in item.steps):
+            reply.num_steps = buried.num_steps  # a repeat: its end was in the same frame
+            return reply
+        episode = self._find(item.episode_id)
+        episode.last_seen = now
+        is_stale, steps = self._played_check.read(item)
+        for step, rows in steps:
+            if step.t < episode.t:
+                continue
+            try:
+                pending = self._step(step, now)
+            except ProtocolError as error:
+                error.message = f"step t={step.t}: {error.message}"
+                raise
+            assert isinstance(pending, PendingStep)  # of a new step
+            chosen = [seat_action(r, rows[r.seat.seat_id]) for r in pending.requests]
+            pending.finish(chosen, item.weights_seq_no)
+            if is_stale and episode.is_training:
+                self.counts.num_stale_steps += len(chosen)
+        reply.num_steps = episode.t
+        if episode.is_training:
+            self.refresh(reply)
+        return reply
+
+    def refresh(self, reply: Recorded, num_clients: int = 1) -> None:
+        """Says in a reply how the server stands now, and this client's share of the next batch."""
+        assert self._played_check is not None
+        reply.weights_seq_no = self._played_check.version()
+        missing = self._batch_env_steps - self._num_uncut_steps
+        reply.num_wanted = max(1, -(-missing // num_clients))
 
     def _end(self, item: EndEpisode, now: float) -> Ended | Aborted:
         buried = self._tombstones.get(item.episode_id)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
+from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 
 
@@ -41,14 +42,23 @@ class Transitions:
         seats: by seat id.
         recorder: where transitions go.
         is_training: whether they are learned from; otherwise only returns are summed.
+        observing: has statistics that the observations are counted in; None: they are in none.
     """
 
-    def __init__(self, seats: Mapping[str, Seat], recorder: Recorder, *, is_training: bool) -> None:
+    def __init__(
+        self,
+        seats: Mapping[str, Seat],
+        recorder: Recorder,
+        *,
+        is_training: bool,
+        observing: Observing | None = None,
+    ) -> None:
         self.agents_done: set[str] = set()
         self.returns: dict[str, float] = {}
         self._seats = seats
         self._recorder = recorder
         self._is_training = is_training
+        self._observing = observing
         self._last_actions: dict[str, Any] = {}
         """By agent; an agent that is not asked in a step keeps its own."""
         self._records = {seat_id: SeatRecord(last_actions=self._last_actions) for seat_id in seats}
@@ -83,6 +93,8 @@ class Transitions:
             self._add_transition(step, seen)
         if done:
             self.agents_done |= done
+        if self._observing is not None:
+            self._observing.add(step.observations, step.state)
         logged = step.logged_actions
         requests = []
         for seat_id, observation in seen.items():

@@ -18,6 +18,7 @@ from muxrl.servers.fixed_policies.names import FROZEN, RANDOM, SCRIPTED
 if TYPE_CHECKING:
     from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
     from muxrl.servers.seating import Seating
+    from muxrl.servers.seats import Seat
 
 
 class FixedAlgorithm(ABC):
@@ -79,6 +80,12 @@ class FixedAlgorithm(ABC):
             yield (f"{self.name} does not learn, so nobody waits for it; leave out while_learning")
         if config.rl_module:
             yield f"{self.name} has no networks of its own; leave out rl_module"
+        for name in ("normalize_observations", "normalize_rewards"):
+            if getattr(config, name):
+                yield (
+                    f"{self.name} does not learn, so it makes no statistics; leave out {name} "
+                    "(FROZEN reads observations as in its checkpoint's training)"
+                )
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         """Yields a sentence for each reason why it cannot act for a plan's agents."""
@@ -94,10 +101,18 @@ class FixedAlgorithm(ABC):
         from muxrl.servers.policies import ServerProblem
 
         try:
-            acting = self.make_acting(plan)
+            acting, seats = self.make_acting(plan), self.make_seats(plan)
         except AlgorithmProblem as problem:
             raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
-        return FixedPolicies(plan, self.seating.make_seats(plan), acting)
+        return FixedPolicies(plan, seats, acting)
+
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+        """Returns the seats of a plan's agents, by id.
+
+        Raises:
+            AlgorithmProblem: what they need cannot be loaded.
+        """
+        return self.seating.make_seats(plan)
 
     @abstractmethod
     def make_acting(self, plan: ServerPlan) -> FixedActing:
@@ -188,6 +203,9 @@ class FrozenAlgorithm(FixedAlgorithm):
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         return self._modules.find_problems(plan)
+
+    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+        return self._modules.make_seats(plan, self._modules.observing(plan))
 
     def make_acting(self, plan: ServerPlan) -> FixedActing:
         from muxrl.servers.fixed_policies.frozen import FrozenActing

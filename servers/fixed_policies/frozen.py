@@ -23,8 +23,9 @@ from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.inference import Inference
-from muxrl.servers.seats import SeatAction
-from muxrl.servers.spaces import STATE_KEY
+from muxrl.servers.observing import Observing
+from muxrl.servers.seats import Seat, SeatAction
+from muxrl.servers.spaces import STATE_KEY, split_state, without_bounds
 
 
 class FrozenModules:
@@ -87,6 +88,17 @@ class FrozenModules:
                 raise AlgorithmProblem(f"{problem} (its {ABOUT_FILE} says otherwise)")
         return self._checkpoint.env_steps
 
+    def make_inference(self, plan: ServerPlan) -> Inference:
+        """Loads the modules for a server, and returns what acts with them.
+
+        Raises:
+            AlgorithmProblem: as `load`.
+        """
+        num_env_steps = self.load(plan)
+        inference = Inference(lambda: self.build(plan), seed=plan.seed)
+        inference.num_env_steps_sampled = num_env_steps
+        return inference
+
     def build(self, plan: ServerPlan) -> MultiRLModule:
         """Builds a module for each of a server's policies; they have been loaded.
 
@@ -105,6 +117,39 @@ class FrozenModules:
             module.eval()
         return modules
 
+    def observing(self, plan: ServerPlan) -> Observing:
+        """Returns what reads a server's observations as they were read in training, without the
+        statistics."""
+        about = self._checkpoint.about
+        return Observing(
+            plan.agents,
+            about.get("scale_observations", "none"),
+            normalizes=about.get("normalize_observations", False),
+        )
+
+    def make_seats(self, plan: ServerPlan, observing: Observing) -> dict[str, Seat]:
+        """Returns a server's seats by id.
+
+        Args:
+            plan: the server.
+            observing: its own; gets the statistics of training, which do not change any more.
+
+        Raises:
+            AlgorithmProblem: the statistics cannot be read.
+        """
+        seats = self.seating.make_seats(plan, observing)
+        if observing.normalizes:
+            try:
+                statistics = self._checkpoint.read_normalization()["observations"]
+                observing.set_state(statistics, names=self._names_of(plan), has_states=False)
+            except (OSError, KeyError, ValueError) as error:
+                raise AlgorithmProblem(
+                    f"the statistics of checkpoint {str(self._checkpoint.path)!r} cannot be read: "
+                    f"{error}"
+                ) from error
+        observing.freeze()
+        return seats
+
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         """Yields a sentence for each reason why they cannot act for a server's agents."""
         ours = {agent.policy_id for agent in plan.agents.values()}
@@ -116,10 +161,12 @@ class FrozenModules:
             )
             return
         try:
-            names, seats = self._names_of(plan), self.seating.make_seats(plan)
+            names = self._names_of(plan)
+            seats = self.seating.make_seats(plan, self.observing(plan))
         except ValueError as error:
             yield str(error)
             return
+        yield from self._unlike_readings(plan, names)
         told: set[str] = set()
         for seat_id, seat in seats.items():
             if seat.policy_id in told:
@@ -141,6 +188,24 @@ class FrozenModules:
                 f"policy {names[seat.policy_id]!r} of checkpoint {path!r} {verb} "
                 f"{_shown(expected)}, but {seat_id!r} {verb} {_shown(seen)}; {cause}?"
             )
+
+    def _unlike_readings(self, plan: ServerPlan, names: Mapping[str, str]) -> Iterator[str]:
+        """Yields a sentence for each agent whose observations were read in another way."""
+        about = self._checkpoint.about
+        scales = about.get("scale_observations", "none") != "none"
+        if not scales and not about.get("normalize_observations", False):
+            return
+        theirs: dict[str, set[str]] = {}
+        for agent in plan_of(about).agents.values():
+            theirs.setdefault(agent.policy_id, set()).add(_kind(agent, with_bounds=scales))
+        for agent_id, agent in plan.agents.items():
+            name, kind = names[agent.policy_id], _kind(agent, with_bounds=scales)
+            if kind not in theirs[name]:
+                yield (
+                    f"policy {name!r} of checkpoint {str(self._checkpoint.path)!r} has learned "
+                    f"to read {min(theirs[name])}, scaled or normalised, but {agent_id!r} observes "
+                    f"{kind}; is it the same task?"
+                )
 
     def _names_of(self, plan: ServerPlan) -> dict[str, str]:
         """Returns what each of a server's policies is called in the checkpoint."""
@@ -181,10 +246,8 @@ class FrozenActing:
     def __init__(self, plan: ServerPlan, modules: FrozenModules, *, should_explore: bool) -> None:
         self.weights_seq_no = 0
         self._should_explore = should_explore
-        num_env_steps = modules.load(plan)
-        self._inference = Inference(lambda: modules.build(plan), seed=plan.seed)
+        self._inference = modules.make_inference(plan)
         self._inference.needs_log_probabilities = False
-        self._inference.num_env_steps_sampled = num_env_steps
         self._torch_state = torch.Generator().manual_seed(plan.seed).get_state()
 
     def get_random_state(self) -> dict[str, Any]:
@@ -207,6 +270,11 @@ class FrozenActing:
                 return self._inference.act(steps)
             finally:
                 self._torch_state = torch.get_rng_state()
+
+
+def _kind(agent: AgentPlan, *, with_bounds: bool) -> str:
+    space = split_state(agent.observation_space)[0]
+    return repr(space) if with_bounds else str(without_bounds(space))
 
 
 def _observed(space: gymnasium.Space) -> Any:
@@ -244,7 +312,7 @@ def saved_spaces(checkpoint: Checkpoint) -> dict[str, Spaces]:
         return {}
     try:
         algorithm = get_algorithm(checkpoint.about["algorithm"])
-        seats = algorithm.seating.make_seats(_plan_of(checkpoint.about))
+        seats = algorithm.seating.make_seats(plan_of(checkpoint.about))
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may have been edited
         raise AlgorithmProblem(
             f"the {ABOUT_FILE} of checkpoint {str(checkpoint.path)!r} cannot be understood: "
@@ -253,11 +321,14 @@ def saved_spaces(checkpoint: Checkpoint) -> dict[str, Spaces]:
     return {seat.policy_id: (seat.observation_space, seat.action_space) for seat in seats.values()}
 
 
-def _plan_of(about: Mapping[str, Any]) -> ServerPlan:
+def plan_of(about: Mapping[str, Any]) -> ServerPlan:
     """Returns the plan of the server that was saved, as far as its seats depend on it.
 
     What the note leaves out makes a difference to the global state at most, which no policy acts
     on.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: the note cannot be understood.
     """
     return ServerPlan(
         server_id=about["server_id"],
@@ -273,6 +344,8 @@ def _plan_of(about: Mapping[str, Any]) -> ServerPlan:
         },
         groups={group: tuple(members) for group, members in about["groups"].items()},
         state_size=about["state_size"],
+        scale_observations=about["scale_observations"],
+        normalize_observations=about["normalize_observations"],
         team_reward="sum",
         settings={},
         model={},

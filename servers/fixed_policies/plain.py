@@ -19,6 +19,7 @@ from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.observing import Observing
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.spaces import to_gymnasium
@@ -67,7 +68,7 @@ class PlainSeat:
 class PlainSeating(Seating):
     """Every agent has a `PlainSeat`."""
 
-    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+    def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
         return {agent_id: PlainSeat(agent_id, agent) for agent_id, agent in plan.agents.items()}
 
 

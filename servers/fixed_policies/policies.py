@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from muxrl.protocol.codec import encode
+from muxrl.protocol.messages import PolicyWeights
 from muxrl.servers.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
@@ -70,6 +72,7 @@ class FixedPolicies:
     """
 
     iteration = 0
+    policy_lag = None
 
     def __init__(self, plan: ServerPlan, seats: dict[str, Seat], acting: FixedActing) -> None:
         self._plan = plan
@@ -102,6 +105,10 @@ class FixedPolicies:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def weights(self) -> bytes:
+        problem = f"{self._plan.algorithm} does not learn, and has no weights to give"
+        return encode(PolicyWeights(self._plan.server_id, problem=problem))
 
     def drain_records(self) -> list[Record]:
         return []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,11 @@ from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.observing import Observing
+from muxrl.servers.reward_scale import RewardScale
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import SeatAction
 
@@ -85,12 +90,14 @@ class ScriptedStore:
         batch_env_steps: int = 10**9,
         needs_whole_episodes: bool = False,
         seating: Seating | None = None,
+        reward_scales: Mapping[str, RewardScale] | None = None,
     ) -> None:
         self.plan = plan
         self.feed = KeptFeed()
         self.now = 0.0
         self.weights_seq_no = 0
-        seats = (seating or TeamSeating()).make_seats(plan)
+        self.observing = Observing.of(plan)
+        seats = (seating or TeamSeating()).make_seats(plan, self.observing)
         policy_of = {seat_id: seat.policy_id for seat_id, seat in seats.items()}
         self.store = EpisodeStore(
             plan,
@@ -100,6 +107,8 @@ class ScriptedStore:
             needs_whole_episodes=needs_whole_episodes,
             lookback=0,
             policy_for=lambda seat_id, *args, **kwargs: policy_of[seat_id],
+            recorder=partial(Recorder, reward_scales=reward_scales),
+            observing=self.observing if self.observing.normalizes else None,
         )
 
     def start(self, episode_id: str = "e", **kwargs: Any) -> Started:

@@ -67,6 +67,17 @@ def test_a_frame_alone_is_computed_at_once() -> None:
     assert (acting.passes, done, step.answer) == ([1], [None], "left with weights 7")
 
 
+def test_each_pass_is_measured_once() -> None:
+    acting = Counting()
+    batcher = Batcher(acting, "s")
+    for _ in range(3):
+        submit(batcher, steps(2), [], is_alone=True)
+    acting.is_broken = True
+    submit(batcher, steps(2), [], is_alone=True)
+    assert sum(batcher.forward_passes.counts) == 3
+    assert 0.0 < batcher.forward_passes.sum_s < 1.0
+
+
 def test_frames_of_one_turn_share_a_pass() -> None:
     acting = Counting()
     done: list[Any] = []

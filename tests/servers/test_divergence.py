@@ -21,7 +21,7 @@ from muxrl.servers.trainer import Trainer
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of weights that are NaN
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
-def test_a_learner_that_diverges_ends_with_a_sentence(running_ray: None, algorithm: str) -> None:
+def test_a_learner_that_diverges_ends_with_a_sentence(rllib: None, algorithm: str) -> None:
     config = ExperimentConfig(
         "diverges",
         simulation=SimulationConfig(

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from muxrl.servers.feed import Chunk, Feed, FeedClosed
+from muxrl.servers.feed import Activity, Chunk, Feed, FeedClosed
 
 PATIENCE_S = 10.0
 
@@ -200,3 +200,24 @@ def test_a_loop_that_is_gone_does_not_matter() -> None:
     feed.take()
     feed.finish_learning()
     feed.close()
+
+
+def test_learning_and_holding_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("muxrl.servers.feed.time.monotonic", lambda: now)
+    feed = Feed(max_ahead=1)
+    now = 10.0
+    feed.put(batch("one"))
+    now = 11.0
+    feed.take()
+    now = 13.0
+    feed.put(batch("two"))  # one is being learned, one waits: simulations wait, too
+    now = 16.0
+    feed.finish_learning()
+    now = 20.0
+    assert feed.activity == Activity(time_s=20.0, learning_s=5.0, held_s=3.0)
+    feed.take()
+    now = 21.0
+    feed.close()
+    now = 22.0
+    assert feed.activity == Activity(time_s=22.0, learning_s=7.0, held_s=3.0)

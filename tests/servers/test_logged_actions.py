@@ -38,7 +38,7 @@ ON_POLICY = [
 ]  # fmt: skip
 OFF_POLICY_CORRECTED = [("IMPALA", {}), ("IMPALA", LSTM), ("APPO", {}), ("APPO", LSTM)]
 
-running_ray = pytest.mark.usefixtures("running_ray")
+rllib = pytest.mark.usefixtures("rllib")
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def half_logged(action: int) -> Any:
     return lambda t: {"a": action} if t % 2 else {}
 
 
-@running_ray
+@rllib
 @pytest.mark.parametrize(("name", "model"), ON_POLICY)
 def test_actions_of_others_teach_values_but_not_the_policy(
     name: str, model: dict[str, Any]
@@ -141,13 +141,13 @@ def test_actions_of_others_teach_values_but_not_the_policy(
     assert [n for n in names if n.startswith(("vf", "critic"))]
 
 
-@running_ray
+@rllib
 @pytest.mark.parametrize(("name", "model"), OFF_POLICY_CORRECTED)
 def test_to_v_trace_actions_of_others_teach_nothing(name: str, model: dict[str, Any]) -> None:
     assert not changed(*updated(name, model, all_logged(1), entropy_coeff=0.0))
 
 
-@running_ray
+@rllib
 @pytest.mark.parametrize(("name", "model"), ON_POLICY + OFF_POLICY_CORRECTED)
 def test_the_update_is_the_same_whatever_action_was_logged(
     name: str, model: dict[str, Any]
@@ -157,7 +157,7 @@ def test_the_update_is_the_same_whatever_action_was_logged(
     assert not changed(after, updated(name, model, half_logged(2))[1])
 
 
-@running_ray
+@rllib
 @pytest.mark.parametrize("name", ["PPO", "A2C", "MAPPO", "IMPALA", "APPO"])
 def test_known_probabilities_are_used_where_the_algorithm_corrects_for_them(name: str) -> None:
     likely, unlikely = (
@@ -167,7 +167,7 @@ def test_known_probabilities_are_used_where_the_algorithm_corrects_for_them(name
     assert bool(changed(likely, unlikely)) == (name in ("IMPALA", "APPO"))
 
 
-@running_ray
+@rllib
 @pytest.mark.parametrize("name", ["IMPALA", "APPO"])
 def test_the_given_log_probability_is_recorded(name: str) -> None:
     with policies_of(name) as policies:
@@ -179,7 +179,7 @@ def test_the_given_log_probability_is_recorded(name: str) -> None:
     np.testing.assert_allclose(logp["b"], -0.25 * np.arange(NUM_STEPS))
 
 
-@running_ray
+@rllib
 @pytest.mark.parametrize("name", ["DQN", "SAC", "QMIX", "VDN", "IQL"])
 def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
     with policies_of(name) as policies:

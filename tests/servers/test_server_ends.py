@@ -80,13 +80,13 @@ def test_a_network_that_breaks_down_is_told_and_what_was_learned_is_saved(
     server: PolicyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def fail(counter: int) -> bool:
-        for listening in server._uvicorn.servers:  # else uvloop warns of them
+        for listening in server._network._uvicorn.servers:  # else uvloop warns of them
             listening.close()
         raise RuntimeError("out of descriptors")
 
     assert server.status().problem == ""
-    monkeypatch.setattr(server._uvicorn, "on_tick", fail)
-    server._thread.join(5.0)
+    monkeypatch.setattr(server._network._uvicorn, "on_tick", fail)
+    server._network._thread.join(5.0)
     status = server.status()
     assert status.problem == "it serves no more: RuntimeError: out of descriptors"
     assert status.phase == "stopping"

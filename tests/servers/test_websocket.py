@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,12 +23,14 @@ from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
+    AnyItem,
     AnyReply,
     Batch,
     ServerSpec,
 )
 from muxrl.servers.app import PolicyServerApp
-from muxrl.servers.batcher import Answered, AnyItem
+from muxrl.servers.front import Answered
+from muxrl.servers.latency import Latencies
 from muxrl.servers.message_limits import MessageLimits
 from muxrl.servers.websocket import WebSocketConnection
 
@@ -40,7 +44,8 @@ class HoldingApp:
         self.spec = ServerSpec(1, "held", "PPO", {}, max_episodes=8, max_message_bytes=MAX_BYTES)
         self.messages = MessageLimits(self.spec)
         self.num_connections = 0
-        self.num_refused = 0
+        self.refusals: Counter[int] = Counter()
+        self.exchanges = Latencies()
         self.asked: list[str] = []
         self.held: list[tuple[list[AnyItem], Answered]] = []
         self.were_alone: list[bool] = []
@@ -177,6 +182,26 @@ def test_answers_come_in_the_order_of_the_messages() -> None:
     assert talk.wire.reads
 
 
+def test_a_message_is_measured_until_its_answer_is_sent() -> None:
+    app = HoldingApp(holds=True)
+    talk = Talk(app)
+    talk.say("first")
+    talk.carry()
+    assert sum(app.exchanges.counts) == 0
+    time.sleep(0.02)
+    app.let_go()
+    talk.say("second")
+    talk.carry()
+    app.let_go()
+    assert sum(app.exchanges.counts) == 2
+    assert 0.02 < app.exchanges.sum_s < 5.0
+    talk.say("third")
+    talk.carry()
+    talk.server.connection_lost(None)
+    app.let_go()
+    assert sum(app.exchanges.counts) == 2, "nobody was there for the third answer"
+
+
 def test_thousands_of_messages_in_one_piece() -> None:
     talk = Talk(HoldingApp(holds=False))
     names = [str(i) for i in range(3000)]
@@ -222,7 +247,7 @@ def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
     (refusal,) = replies(refused)
     assert "not a batch" in cast(Any, refusal).message
     assert [reply.episode_id for reply in replies(answered)] == ["a"]
-    assert app.num_refused == 1
+    assert app.refusals.total() == 1
 
 
 @pytest.mark.parametrize(
@@ -253,7 +278,7 @@ def test_who_is_not_let_in_is_told_why(path: str, token: str, code: int) -> None
     assert response.status_code == code
     assert response.headers["Content-Type"] == "application/json"
     assert json.loads(bytes(response.body or b""))["code"] == code
-    assert (talk.wire.closed, app.num_refused, app.num_connections) == (True, 1, 0)
+    assert (talk.wire.closed, app.refusals.total(), app.num_connections) == (True, 1, 0)
 
 
 @pytest.mark.parametrize("says_goodbye", [True, False])

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
+from muxrl.servers.algorithms.mappo.export import ActorGraph
 from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.networks import Networks
@@ -271,4 +272,5 @@ MAPPO_ENTRY = AlgorithmEntry(
     ),
     seating=CentralSeating(),
     space_check=AgentSpaces(reads_images=False),
+    graph=ActorGraph,
 )

@@ -21,6 +21,7 @@ from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.observing import Observing
 from muxrl.servers.seating import (
     PolicySignature,
     Seating,
@@ -32,7 +33,6 @@ from muxrl.servers.seats import Seat, SeatRecord, SoloSeat, StepView
 from muxrl.servers.spaces import (
     STATE_KEY,
     flat_size,
-    module_observation_reader,
     module_observation_space,
     split_mask,
     split_state,
@@ -84,14 +84,16 @@ class CentralSeating(Seating):
             if problem := find_state_problem(group, members, plan):
                 yield problem
 
-    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+    def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
         """Returns a seat for each agent, by agent id."""
-        views = {group: StateView(members, plan) for group, members in plan.groups.items()}
-        everybody = StateView(tuple(plan.agents), plan)
+        observing = observing or Observing.of(plan)
+        views = {g: StateView(members, plan, observing) for g, members in plan.groups.items()}
+        everybody = StateView(tuple(plan.agents), plan, observing)
         return {
             agent_id: CentralSeat(
                 agent_id,
                 plan,
+                observing,
                 everybody if agent.group is None else views[agent.group],
                 follows_mask=self.follows_masks,
             )
@@ -110,21 +112,25 @@ class StateView:
     Args:
         members: agents, in the order of their observations in the state.
         plan: of their server.
+        observing: how observations and states are read.
     """
 
-    def __init__(self, members: tuple[str, ...], plan: ServerPlan) -> None:
+    def __init__(self, members: tuple[str, ...], plan: ServerPlan, observing: Observing) -> None:
         self.members = members
         self._has_state = plan.state_size is not None
+        self._read_state: _Reader | None = None
+        if plan.state_size is not None:
+            self._read_state = observing.simulation_state_reader(plan.state_size)
         self._own: dict[str, tuple[_Reader, slice]] = {}
         self._observed: dict[str, _Reader] = {}
         self.size = 0
         for member in members:
             space, state_space = split_state(plan.agents[member].observation_space)
-            read, size = _reader_of_rest(space, state_space is not None)
+            read, size = _reader_of_rest(member, space, observing, state_space is not None)
             self._own[member] = read, slice(self.size, self.size + size)
             self.size += size
             if state_space is not None and plan.use_global_state and not self._has_state:
-                self._observed[member] = module_observation_reader(state_space)
+                self._observed[member] = observing.state_reader(member, state_space)
                 state_size = math.prod(module_observation_space(state_space).shape)
         self._marks_departed = plan.late_members == "allow"
         if self._marks_departed:
@@ -137,11 +143,14 @@ class StateView:
 
     def read(self, step_view: StepView) -> np.ndarray:
         """Returns the state at a step, float32 ``[size]``; all seats share the array."""
-        if self._has_state:
+        if self._has_state and self._read_state is None:
             return np.asarray(step_view.state, np.float32)
         known, joined = self._last
         if step_view is known:
             return joined
+        if self._read_state is not None:
+            self._last = (step_view, self._read_state(step_view.state))
+            return self._last[1]
         observations = step_view.observations
         joined = np.zeros(self.size, np.float32)
         if self._observed:
@@ -166,18 +175,26 @@ class CentralSeat(SoloSeat):
     Args:
         agent_id: the agent.
         plan: its server's.
+        observing: how observations are read.
         view: shared with the others of its group, or with all agents of the server.
         follows_mask: see `SoloSeat`.
     """
 
     def __init__(
-        self, agent_id: str, plan: ServerPlan, view: StateView, *, follows_mask: bool
+        self,
+        agent_id: str,
+        plan: ServerPlan,
+        observing: Observing,
+        view: StateView,
+        *,
+        follows_mask: bool,
     ) -> None:
         agent = plan.agents[agent_id]
         space, state_space = split_state(agent.observation_space)
         super().__init__(
             agent_id,
             dataclasses.replace(agent, observation_space=space),
+            observing,
             follows_mask=follows_mask,
         )
         self._observes_state = state_space is not None
@@ -236,10 +253,12 @@ class CentralSeat(SoloSeat):
         return super().act(action, acting) if self.seat_id in acting else {}
 
 
-def _reader_of_rest(space: plain.Space, has_state: bool) -> tuple[_Reader, int]:
+def _reader_of_rest(
+    agent_id: str, space: plain.Space, observing: Observing, has_state: bool
+) -> tuple[_Reader, int]:
     """Returns a reader of observations without mask and state, and its array's length."""
     rest, has_mask = split_mask(space)
-    read = module_observation_reader(rest)
+    read = observing.reader(agent_id, rest)
 
     def read_rest(value: Any) -> np.ndarray:
         value = without_state(value) if has_state else value

@@ -1,1 +1,1 @@
-"""RLlib's DQN and SAC, as they are."""
+"""DQN and SAC: RLlib's, with a replay that draws every step, and with action masks."""

@@ -6,7 +6,7 @@ SAC: Haarnoja et al. 2018 (arXiv 1801.01290).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,13 @@ from ray.rllib.algorithms.dqn import dqn as rllib_dqn
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
+from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.off_policy.export import ValueGraph
+from muxrl.servers.algorithms.off_policy.rl_modules import (
+    MaskableDQNTorchRLModule,
+    MaskableSACTorchRLModule,
+)
 from muxrl.servers.algorithms.off_policy.step_replay import (
     EveryStepEpisodeReplayBuffer,
     EveryStepPrioritizedEpisodeReplayBuffer,
@@ -29,6 +35,7 @@ from muxrl.servers.algorithms.settings import (
     read_count,
     suggestion,
 )
+from muxrl.servers.seating import Seating
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
@@ -144,6 +151,19 @@ class SAC(_DrawsEveryStep, rllib_sac.SAC):
         return SACConfig()
 
 
+def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
+    """Yields the first update, and the first copy to the target network, after so many env steps.
+
+    They are copied, or moved by `tau`, after an update.
+    """
+    before = config.num_steps_sampled_before_learning_starts
+    learning = "num_steps_sampled_before_learning_starts"
+    yield Milestone(FIRST_UPDATE, (learning,), env_steps=before)
+    copying = "target_network_update_freq"
+    if config.target_network_update_freq > before:
+        yield Milestone(FIRST_COPY, (copying,), env_steps=config.target_network_update_freq)
+
+
 # Still among the arguments of `training()`, but of RLlib's old API; and what is for each
 # minibatch of a batch, of which a replay draws one.
 _UNUSED = frozenset(
@@ -182,9 +202,16 @@ DQN_ENTRY = AlgorithmEntry(
         unused=_UNUSED,
         readers=_READERS,
     ),
-    networks=Networks(defaults={"fcnet_activation": "relu"}, refused=_NO_LSTM),
+    networks=Networks(
+        defaults={"fcnet_activation": "relu"},
+        refused=_NO_LSTM,
+        masked_module=MaskableDQNTorchRLModule,
+    ),
+    seating=Seating(follows_masks=True),
     space_check=AgentSpaces((spaces.Discrete,), instead="PPO, A2C or SAC"),
     samples_actions=False,
+    graph=ValueGraph,
+    milestones=find_milestones,
 )
 SAC_ENTRY = AlgorithmEntry(
     name="SAC",
@@ -209,8 +236,11 @@ SAC_ENTRY = AlgorithmEntry(
             "fusionnet_hiddens": [64, 64],
         },
         refused=_NO_LSTM,
+        masked_module=MaskableSACTorchRLModule,
     ),
+    seating=Seating(follows_masks=True),
     space_check=AgentSpaces(
         (spaces.Discrete, spaces.Box), instead="PPO or A2C", can_act_unbounded=False
     ),
+    milestones=find_milestones,
 )

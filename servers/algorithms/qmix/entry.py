@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gymnasium import spaces
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem
+from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.qmix.export import MemberGraph
 from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -50,6 +54,21 @@ def check_team_spaces(
     return None
 
 
+def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
+    """Yields the first update, and the first copy to the target network, after so many episodes."""
+
+    def episodes_until(num_updates: int) -> int:
+        # The episode that makes the replay large enough counts already.
+        before: int = config.num_episodes_before_learning - 1
+        return before + math.ceil(num_updates / config.updates_per_episode)
+
+    settings = ("num_episodes_before_learning", "updates_per_episode")
+    yield Milestone(FIRST_UPDATE, settings, episodes=episodes_until(1))
+    if config.tau == 1.0:
+        num = episodes_until(config.target_update_freq)
+        yield Milestone(FIRST_COPY, ("target_update_freq", *settings), episodes=num)
+
+
 def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry:
     return AlgorithmEntry(
         name=name,
@@ -60,6 +79,8 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
         seating=TeamSeating(),
         space_check=check_team_spaces,
         samples_actions=False,
+        graph=MemberGraph,
+        milestones=find_milestones,
     )
 
 

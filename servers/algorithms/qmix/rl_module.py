@@ -140,11 +140,11 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         Returns:
             Actions ``[B, n]`` int64, and the next state.
         """
-        values, after = self._step_in_numpy(obs, None if state is None else state[HIDDEN])
+        values, after = self.step_in_numpy(obs, None if state is None else state[HIDDEN])
         actions = self._choose(values, obs[ACTION_MASK], 0.0 if t is None else self._epsilon_at(t))
         return actions, None if after is None else {HIDDEN: after}
 
-    def _step_in_numpy(
+    def step_in_numpy(
         self, obs: dict[str, np.ndarray], h: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns values ``[B, n, n_actions]`` and the next h."""

@@ -16,6 +16,7 @@ import numpy as np
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.observing import Observing
 from muxrl.servers.seating import (
     PolicySignature,
     Seating,
@@ -29,7 +30,6 @@ from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,
     flat_size,
-    module_observation_reader,
     module_observation_space,
     split_mask,
     split_state,
@@ -85,12 +85,15 @@ class TeamSeating(Seating):
             if problem := find_state_problem(group, members, plan):
                 yield problem
 
-    def make_seats(self, plan: ServerPlan) -> dict[str, Seat]:
+    def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
         """Returns a seat for each group, then one for each agent in none, by id."""
-        seats: dict[str, Seat] = {group: TeamSeat(group, plan) for group in plan.groups}
+        observing = observing or Observing.of(plan)
+        seats: dict[str, Seat] = {g: TeamSeat(g, plan, observing) for g in plan.groups}
         for agent_id, agent in plan.agents.items():
             if agent.group is None:
-                seats[agent_id] = SoloSeat(agent_id, agent, follows_mask=self.follows_masks)
+                seats[agent_id] = SoloSeat(
+                    agent_id, agent, observing, follows_mask=self.follows_masks
+                )
         return seats
 
 
@@ -100,9 +103,10 @@ class TeamSeat:
     Args:
         group: one of the plan's.
         plan: the server.
+        observing: how observations and states are read.
     """
 
-    def __init__(self, group: str, plan: ServerPlan) -> None:
+    def __init__(self, group: str, plan: ServerPlan, observing: Observing) -> None:
         self.seat_id = group
         self.members = plan.groups[group]
         self._plans = {m: plan.agents[m] for m in self.members}
@@ -115,17 +119,20 @@ class TeamSeat:
         self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
         observation_spaces: dict[str, gymnasium.Space] = {}
         state_size = plan.state_size
+        self._read_state: Callable[[Any], np.ndarray] | None = None
+        if plan.state_size is not None:
+            self._read_state = observing.simulation_state_reader(plan.state_size)
         for member, agent in self._plans.items():
             space, state_space = split_state(agent.observation_space)
             if state_space is not None:
-                self._state_readers[member] = _flat(module_observation_reader(state_space))
+                self._state_readers[member] = _flat(observing.state_reader(member, state_space))
                 if plan.state_size is None and plan.use_global_state:
                     state_size = math.prod(module_observation_space(state_space).shape)
             space, has_mask = split_mask(space)
             if has_mask:
                 self._masked.add(member)
             observation_spaces[member] = _one_dimensional(module_observation_space(space))
-            self._readers[member] = _flat(module_observation_reader(space))
+            self._readers[member] = _flat(observing.reader(member, space))
         self.team = TeamSpec(
             self.members,
             observation_spaces,
@@ -141,6 +148,8 @@ class TeamSeat:
         mine: dict[str, Any] = {}
         masks: dict[str, Any] = {}
         state = step_view.state if self._has_state else None
+        if self._read_state is not None:
+            state = self._read_state(state)
         for member in self.members:
             value = step_view.observations.get(member)
             if value is None:

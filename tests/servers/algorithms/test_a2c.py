@@ -214,7 +214,7 @@ def test_settings_that_contradict_a2c_are_refused(settings: Any, message: str) -
 
 @pytest.mark.learning
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("running_ray")
+@pytest.mark.usefixtures("rllib")
 def test_a2c_learns_cart_pole_with_its_defaults() -> None:
     """450 came after 50,000 and 63,000 env steps (seeds 1 and 0), 22 and 27 s on one core."""
     config = (

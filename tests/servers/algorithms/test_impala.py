@@ -12,6 +12,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.policy.policy import PolicySpec
 
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.recorder import Recorder
@@ -24,32 +25,41 @@ GAMMA = 0.5
 
 class Seat:
     seat_id = policy_id = "a"
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    observation_space: gymnasium.Space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
 
-pytestmark = pytest.mark.usefixtures("running_ray")
+class MaskedSeat(Seat):
+    """Action 1 is forbidden."""
+
+    observation_space = masked_space(Seat.observation_space, Seat.action_space)
+    seen = {OBS: OBSERVED, ACTION_MASK: np.array([1, 0], np.float32)}
 
 
-def episode(length: int, *, is_terminated: bool) -> Any:
-    """Every step has the reward 1."""
-    seats: dict[str, Any] = {"a": Seat()}
+pytestmark = pytest.mark.usefixtures("rllib")
+
+
+def episode(length: int, *, is_terminated: bool, seat: Any = Seat) -> Any:
+    """Every step has the reward 1; of a masked seat, every action is the allowed one."""
+    seats: dict[str, Any] = {"a": seat()}
+    is_masked = seat is MaskedSeat
+    seen = MaskedSeat.seen if is_masked else OBSERVED
     recorder = Recorder(f"e{np.random.default_rng().integers(1 << 60)}", seats,
                         lambda *args, **kwargs: "a", lookback=0)  # fmt: skip
-    recorder.begin({"a": OBSERVED})
+    recorder.begin({"a": seen})
     for t in range(length):
         is_last = t == length - 1
         recorder.add(
             acted={
                 "a": SeatAction(
-                    t % 2,
+                    0 if is_masked else t % 2,
                     {
-                        Columns.ACTION_LOGP: np.float32(np.log(0.5)),
+                        Columns.ACTION_LOGP: np.float32(0.0 if is_masked else np.log(0.5)),
                         Columns.ACTION_DIST_INPUTS: np.zeros(2, np.float32),
                     },
                 )
             },
-            observations={"a": OBSERVED},
+            observations={"a": seen},
             rewards={"a": 1.0},
             terminated={"a"} if is_last and is_terminated else set(),
             truncated={"a"} if is_last and not is_terminated else set(),
@@ -59,7 +69,7 @@ def episode(length: int, *, is_terminated: bool) -> Any:
     return recorder.finish()
 
 
-def build(name: str, **settings: Any) -> tuple[Any, Feed]:
+def build(name: str, seat: Any = Seat, **settings: Any) -> tuple[Any, Feed]:
     config = get_algorithm(name).make_config(
         {
             "gamma": GAMMA,
@@ -70,10 +80,11 @@ def build(name: str, **settings: Any) -> tuple[Any, Feed]:
             **settings,
         },
         {"fcnet_hiddens": [8]},
+        has_masks=seat is MaskedSeat,
     )
     config.environment(env=None)
     config.multi_agent(
-        policies={"a": PolicySpec(None, Seat.observation_space, Seat.action_space)},
+        policies={"a": PolicySpec(None, seat.observation_space, seat.action_space)},
         policy_mapping_fn=lambda *args, **kwargs: "a",
     )
     config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
@@ -172,4 +183,50 @@ def test_a_cut_is_bootstrapped_however_dense_the_policy_is(
     assert torch.equal(targets[~is_real], values[~is_real])
     for parameter in algo.learner_group._learner.module["a"].parameters():
         assert torch.isfinite(parameter).all()
+    algo.stop()
+
+
+@pytest.mark.parametrize("name", ["IMPALA", "APPO"])
+def test_the_one_allowed_action_is_on_policy_whatever_the_weights(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its probability is 1 under the policy, under APPO's target policy, and when it was taken.
+
+    Without the mask, V-trace would take the data for those of another policy.
+    """
+    from ray.rllib.algorithms.appo.torch import appo_torch_learner
+    from ray.rllib.algorithms.impala.torch import impala_torch_learner
+
+    seen: list[dict[str, torch.Tensor]] = []
+    vtrace = impala_torch_learner.vtrace_torch
+
+    def watched(**inputs: Any) -> Any:
+        targets, advantages = vtrace(**inputs)
+        seen.append({**inputs, "targets": targets})
+        return targets, advantages
+
+    monkeypatch.setattr(impala_torch_learner, "vtrace_torch", watched)
+    monkeypatch.setattr(appo_torch_learner, "vtrace_torch", watched)
+    algo, feed = build(name, MaskedSeat)
+    module = algo.learner_group._learner.module["a"]
+    with torch.no_grad():  # the forbidden action looks best
+        module.pi.net.mlp[-1].bias[1] += 20.0
+    before = {key: value.clone() for key, value in module.state_dict().items() if "pi." in key}
+    for _ in range(2):
+        feed.put([episode(4, is_terminated=True, seat=MaskedSeat) for _ in range(5)])
+        algo.training_step()
+    for inputs in seen:
+        # Five episodes of four steps, each with the step that RLlib appends; padding follows.
+        behaviour, target, values = (
+            inputs[key].flatten()[:25].view(5, 5)[:, :4]
+            for key in ("behaviour_action_log_probs", "target_action_log_probs", "targets")
+        )
+        assert (behaviour == 0.0).all()
+        assert (target == 0.0).all()
+        returns = torch.tensor([1.875, 1.75, 1.5, 1.0])  # 1 + GAMMA * what follows
+        torch.testing.assert_close(values, returns.expand(5, 4))
+    assert seen
+    after = module.state_dict()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
     algo.stop()

@@ -219,7 +219,7 @@ def test_several_learners_cannot_share_statistics() -> None:
         config.validate()
 
 
-@pytest.mark.usefixtures("running_ray")
+@pytest.mark.usefixtures("rllib")
 def test_plain_rllib_trains_it_and_a_checkpoint_holds_the_statistics(tmp_path: Path) -> None:
     config = make_config(train_batch_size_per_learner=100, num_epochs=2, minibatch_size=100)
     algo = config.environment(CuesWithState).build_algo()

@@ -22,7 +22,7 @@ LENGTH = 4
 POSITIONS = np.eye(LENGTH, dtype=np.float32)
 OVER = np.zeros(LENGTH, np.float32)
 
-pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("running_ray")]
+pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("rllib")]
 
 
 class Seat:

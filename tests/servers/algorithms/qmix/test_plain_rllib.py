@@ -10,7 +10,7 @@ import pytest
 
 from muxrl.servers.algorithms.qmix import QMIX
 
-pytestmark = pytest.mark.usefixtures("running_ray")
+pytestmark = pytest.mark.usefixtures("rllib", "running_ray")
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def test_acting_in_numpy_is_the_network(
     for last_actions in ({}, {"a": 1}, {"a": 0, "b": 3}):
         obs = observe(team_of_two, 5, rng, last_actions=last_actions)
         h = 3 * torch.randn(5, 2, 64) if agent == "gru" else None
-        values, after = module._step_in_numpy(as_numpy(obs), None if h is None else h.numpy())
+        values, after = module.step_in_numpy(as_numpy(obs), None if h is None else h.numpy())
         expected, expected_after = module._step_in_torch(obs, h)
         np.testing.assert_allclose(values, expected[:, 0], rtol=1e-4, atol=1e-6)
         if h is not None:
@@ -143,15 +143,15 @@ def test_acting_follows_new_weights_and_a_moved_network(team_of_two: TeamSpec) -
     obs = observe(team_of_two, 5, np.random.default_rng(0))
     h = batch_of(module, obs)[Columns.STATE_IN]["h"].numpy()
     obs = as_numpy(obs)
-    before = module._step_in_numpy(obs, h)[0]
+    before = module.step_in_numpy(obs, h)[0]
     module.set_state(other.get_state())
-    np.testing.assert_array_equal(module._step_in_numpy(obs, h)[0], other._step_in_numpy(obs, h)[0])
-    assert (before != other._step_in_numpy(obs, h)[0]).any()
+    np.testing.assert_array_equal(module.step_in_numpy(obs, h)[0], other.step_in_numpy(obs, h)[0])
+    assert (before != other.step_in_numpy(obs, h)[0]).any()
 
     module.agent.fc_in.weight = torch.nn.Parameter(torch.zeros_like(module.agent.fc_in.weight))
     module.agent.fc_out.weight = torch.nn.Parameter(torch.zeros_like(module.agent.fc_out.weight))
     np.testing.assert_array_equal(
-        module._step_in_numpy(obs, h)[0],
+        module.step_in_numpy(obs, h)[0],
         np.broadcast_to(module.agent.fc_out.bias.detach(), (5, 2, 4)),
     )
 

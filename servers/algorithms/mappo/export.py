@@ -1,0 +1,34 @@
+"""MAPPO's actor as a graph to export; the critic and its state stay behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from muxrl.servers.algorithms.action_masks import OBS
+from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.export import graph
+from muxrl.servers.export.ports import Port, one_hot
+
+
+class ActorGraph(graph.PolicyGraph):
+    """With an input ``agent_id`` where the actor tells the agents that share it apart."""
+
+    def more_inputs(self, plan: ServerPlan) -> list[Port]:
+        if AGENT_ID not in self.module.actor_keys:
+            return []
+        for agent_id in self.agents:
+            group = plan.agents[agent_id].group
+            view = tuple(plan.agents) if group is None else plan.groups[group]
+            self.agents[agent_id] = view.index(agent_id)
+        return [Port(graph.AGENT_ID, (), "int64")]
+
+    def observe(self, given: dict[str, Tensor]) -> Any:
+        seen = super().observe(given)
+        seen = seen if isinstance(seen, dict) else {OBS: seen}
+        if graph.AGENT_ID in given:
+            num_agents = self.module.observation_space[AGENT_ID].shape[0]
+            seen[AGENT_ID] = one_hot(given[graph.AGENT_ID], num_agents)
+        return seen

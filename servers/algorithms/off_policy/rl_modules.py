@@ -1,0 +1,104 @@
+"""DQN's and SAC's networks, RLlib's default ones, with action masks.
+
+A forbidden action is not taken, has no part in a target, and none in SAC's losses. The mask of a
+target is that of the observation after the step, which a replay keeps with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.dqn.default_dqn_rl_module import QF_PREDS
+from ray.rllib.algorithms.dqn.dqn_catalog import DQNCatalog
+from ray.rllib.algorithms.dqn.torch.default_dqn_torch_rl_module import DefaultDQNTorchRLModule
+from ray.rllib.algorithms.sac import sac_learner as sac
+from ray.rllib.algorithms.sac.sac_catalog import SACCatalog
+from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
+from ray.rllib.core.columns import Columns
+from torch import Tensor
+
+from muxrl.servers.algorithms.action_masks import (
+    ACTION_MASK,
+    FollowsMask,
+    ReadsNoMask,
+    masked,
+    unmasked,
+)
+
+
+class MaskableDQNCatalog(ReadsNoMask, DQNCatalog):
+    """RLlib's catalog; see `ReadsNoMask`."""
+
+
+class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
+    """RLlib's default module of DQN; see `FollowsMask`.
+
+    The value of an unavailable action is minus infinity, for the network and for its target. By
+    that RLlib's module and loss know one: epsilon-greedy does not draw it, and no argmax is it.
+    """
+
+    maskable_catalog = MaskableDQNCatalog
+
+    def _qf_forward_helper(self, batch: dict[str, Any], *networks: Any) -> dict[str, Any]:
+        outputs = super()._qf_forward_helper(unmasked(batch), *networks)
+        outputs[QF_PREDS] = masked(outputs[QF_PREDS], batch, lowest=-torch.inf)
+        return outputs
+
+
+class MaskableSACCatalog(ReadsNoMask, SACCatalog):
+    """RLlib's catalog; see `ReadsNoMask`."""
+
+
+class MaskableSACTorchRLModule(FollowsMask, DefaultSACTorchRLModule):
+    """RLlib's default module of SAC; see `FollowsMask`.
+
+    An unavailable action has probability 0, so that its value has no part in ``V = sum over a of
+    pi(a) (Q(a) - alpha log pi(a))`` (Christodoulou 2019, arXiv 1910.07207, eq. 10), in the policy's
+    loss, or in the entropy by which alpha is adjusted.
+    """
+
+    maskable_catalog = MaskableSACCatalog
+
+    def _forward_inference(self, batch: dict[str, Any]) -> dict[str, Any]:
+        outputs = super()._forward_inference(unmasked(batch))
+        key = Columns.ACTION_DIST_INPUTS
+        return {**outputs, key: masked(outputs[key], batch)}
+
+    def _qf_forward_train_helper(
+        self, batch: dict[str, Any], *networks: Any, squeeze: bool = True
+    ) -> Tensor:
+        return super()._qf_forward_train_helper(unmasked(batch), *networks, squeeze=squeeze)
+
+    def _forward_train_discrete(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self.acting_keys is None:
+            return super()._forward_train_discrete(batch)
+        current = {Columns.OBS: batch[Columns.OBS]}
+        following = {Columns.OBS: batch[Columns.NEXT_OBS]}
+        probs, log_probs = self._policy(current)
+        next_probs, next_log_probs = self._policy(following)
+        outputs = {
+            sac.ACTION_PROBS: probs,
+            sac.ACTION_LOG_PROBS: log_probs,
+            sac.ACTION_PROBS_NEXT: next_probs,
+            sac.ACTION_LOG_PROBS_NEXT: next_log_probs,
+            sac.QF_TARGET_NEXT: self.forward_target(following, squeeze=False),
+            sac.QF_PREDS: self._qf_forward_train_helper(
+                current, self.qf_encoder, self.qf, squeeze=False
+            ),
+        }
+        if self.twin_q:
+            outputs[sac.QF_TWIN_PREDS] = self._qf_forward_train_helper(
+                current, self.qf_twin_encoder, self.qf_twin, squeeze=False
+            )
+        return outputs
+
+    def _policy(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Returns probabilities and their logarithms, ``[B, n]`` each, 0 both where unavailable.
+
+        The logarithms themselves overflow when alpha is above 1, and 0 times infinity is NaN.
+        """
+        logits = self._forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
+        log_probs = torch.log_softmax(logits, -1)
+        available = batch[Columns.OBS][ACTION_MASK] > 0
+        return log_probs.exp(), torch.where(available, log_probs, 0.0)

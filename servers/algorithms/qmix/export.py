@@ -1,0 +1,157 @@
+"""The network that a team's members share, as a graph to export: each member acts by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Space
+from muxrl.servers.algorithms.qmix.rl_module import HIDDEN
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.export.graph import AGENT_ID, STATE_IN, CannotExport, PolicyGraph
+from muxrl.servers.export.ports import OBSERVATION, Port, one_hot
+from muxrl.servers.observing import Observing, Reading
+from muxrl.servers.seating import Seating
+from muxrl.servers.seats import SeatAction, SeatRequest
+from muxrl.servers.spaces import (
+    flat_size,
+    module_observation_reader,
+    split_mask,
+    split_state,
+    without_mask,
+    without_state,
+)
+from muxrl.servers.teams import ACTION_MASK, ALIVE, LAST_ACTION, OBS
+
+
+class MemberGraph(PolicyGraph):
+    """One member of a team: its values and its greedy action.
+
+    Inputs beside the observation, as far as the network has them: ``agent_id``, the member's row in
+    its team; ``last_action``, -1 before the first; and with a GRU ``alive``, 0 where others of the
+    team act and this member does not: its state goes on then, whatever it observes.
+
+    Members that observe or do not the same share one network by padding. Then ``observation`` is
+    the flattened one, zeros behind it, and ``action_mask`` is 0 for actions that a member lacks.
+    """
+
+    scores = "q_values"
+
+    @property
+    def is_fed_while_absent(self) -> bool:
+        return bool(self.module.is_recurrent)
+
+    def find_spaces(
+        self, plan: ServerPlan, agent: AgentPlan, seating: Seating
+    ) -> tuple[Space, Space | None]:
+        own, has_mask = split_mask(split_state(agent.observation_space)[0])
+        obs_dim = self.module.observation_space[OBS].shape[1]
+        num_actions = self.module.num_actions
+        looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
+        sizes = flat_size(own), flat_size(agent.action_space)
+        self._plans = plan.agents
+        self._is_padded = len(looks) > 1 or sizes != (obs_dim, num_actions)
+        if self._is_padded:
+            self.action_space = spaces.Discrete(num_actions)
+            return Box((obs_dim,)), Box((num_actions,))
+        if not has_mask:
+            return own, None
+        assert isinstance(agent.observation_space, DictSpace)
+        return own, agent.observation_space.spaces[ACTION_MASK_KEY]
+
+    def find_reading(
+        self, plan: ServerPlan, observing: Observing, seating: Seating
+    ) -> Reading | None:
+        if not self._is_padded:
+            return super().find_reading(plan, observing, seating)
+        for agent_id in self.agents:
+            seen, _ = split_mask(split_state(self._plans[agent_id].observation_space)[0])
+            if observing.reading(agent_id, seen) is not None:
+                raise CannotExport(
+                    f"its members are not alike, so that their file takes observations flattened "
+                    f"and padded, and those of {agent_id!r} are scaled or normalised in a way of "
+                    "their own; give members that differ policies of their own"
+                )
+        return None
+
+    def more_inputs(self, plan: ServerPlan) -> list[Port]:
+        inputs = []
+        if self.module.obs_agent_id:
+            for members in plan.groups.values():
+                rows = {member: row for row, member in enumerate(members)}
+                self.agents |= {a: rows[a] for a in self.agents if a in rows}
+            inputs.append(Port(AGENT_ID, (), "int64"))
+        if self.module.obs_last_action:
+            inputs.append(Port(LAST_ACTION, (), "int64"))
+        if self.module.is_recurrent:
+            inputs.append(Port(ALIVE, (), "float32"))
+        return inputs
+
+    def initial_state(self) -> Any:
+        return {HIDDEN: np.zeros(self.module.hidden_dim)} if self.module.is_recurrent else {}
+
+    def feed(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
+        fed = {
+            port.name: port.zeros(1) for port in self.inputs if not port.name.startswith(STATE_IN)
+        }
+        if value is not None:
+            own = (
+                self._padded(agent_id, value)
+                if self._is_padded
+                else super().feed(agent_id, value, last_action)
+            )
+            fed.update(own)
+        extras = {
+            AGENT_ID: self.agents[agent_id],
+            LAST_ACTION: last_action,
+            ALIVE: value is not None,
+        }
+        for name, extra in extras.items():
+            if name in fed:
+                fed[name][:] = extra
+        return fed
+
+    def _padded(self, agent_id: str, value: Any) -> dict[str, np.ndarray]:
+        agent = self._plans[agent_id]
+        space, state = split_state(agent.observation_space)
+        own, has_mask = split_mask(space)
+        value = without_state(value) if state is not None else value
+        flat = module_observation_reader(own)(without_mask(value) if has_mask else value).ravel()
+        num_actions = flat_size(agent.action_space)
+        obs, mask = (port.zeros(1) for port in self.inputs[:2])
+        obs[0, : len(flat)] = flat
+        mask[0, :num_actions] = value[ACTION_MASK_KEY] if has_mask else 1.0
+        return {OBSERVATION: obs, ACTION_MASK: mask}
+
+    def act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Any]:
+        module = self.module
+        obs = self.flatten(given).flatten(1)
+        alive = given[ALIVE].unsqueeze(-1) if module.is_recurrent else 1.0
+        parts = [obs * alive]
+        if module.obs_last_action:
+            parts.append(one_hot(given[LAST_ACTION], module.num_actions) * alive)
+        if module.obs_agent_id:
+            parts.append(one_hot(given[AGENT_ID], module.num_members))
+        values, h = module.agent.unroll(
+            torch.cat(parts, -1).unsqueeze(0), given.get(f"{STATE_IN}.{HIDDEN}")
+        )
+        values = values[0]
+        available = values
+        if self.mask_space is not None:
+            available = torch.where(given[ACTION_MASK] > 0, values, -torch.inf)
+        return available.argmax(-1), values, {} if h is None else {HIDDEN: h}
+
+    def server_scores(
+        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
+    ) -> np.ndarray:
+        obs = {key: request.observation[key][None] for key in (OBS, LAST_ACTION)}
+        h = None
+        if module.is_recurrent:
+            state = request.module_state or {HIDDEN: np.asarray(module.get_initial_state()[HIDDEN])}
+            h = state[HIDDEN][None]
+        values: np.ndarray = module.step_in_numpy(obs, h)[0]
+        return values[0, request.seat.members.index(agent_id)]

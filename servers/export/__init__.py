@@ -1,0 +1,1 @@
+"""Policies as ONNX files, which act without muxrl, RLlib and torch; `checkpoint.py` is the door."""

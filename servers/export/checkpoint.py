@@ -1,0 +1,128 @@
+"""A server's checkpoint as ONNX files, one for each policy, each verified before it is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.export.graph import CannotExport, PolicyGraph
+from muxrl.servers.export.onnx_file import OnnxPolicy, to_onnx
+from muxrl.servers.export.verify import TOLERANCE, Differs, Verification
+from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
+
+
+@dataclass(frozen=True)
+class ExportedPolicy:
+    """A policy's file.
+
+    Attributes:
+        path: of the file.
+        policy_id: the policy's.
+        inputs: each as ``name [shape] dtype``, without the batch.
+        outputs: their names.
+        num_verified: how many observations were compared.
+    """
+
+    path: Path
+    policy_id: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    num_verified: int
+
+
+def export_checkpoint(
+    checkpoint: Path, folder: Path, *, tolerance: float = TOLERANCE
+) -> Iterator[ExportedPolicy]:
+    """Writes ``POLICY.onnx`` for each policy of a checkpoint, and yields it.
+
+    The checkpoint's files are pickles, whose code is run: load only what you trust.
+
+    Args:
+        checkpoint: of one server.
+        folder: where the files go; files of the same name are replaced, or deleted.
+        tolerance: by how much scores may differ from the server's; see `TOLERANCE`.
+
+    Raises:
+        AlgorithmProblem: the checkpoint cannot be read.
+        CannotExport: a policy cannot become a file.
+        Differs: a file does not act as the server does.
+        OSError: a file cannot be written.
+    """
+    found = Checkpoint.open(checkpoint)
+    if not found.about:
+        raise CannotExport(
+            f"checkpoint {str(found.path)!r} has no {ABOUT_FILE}, which says what the "
+            "simulation's agents observe and do; was it written by plain RLlib?"
+        )
+    modules = FrozenModules(found, {}, may_run_code=True)
+    plan = plan_of(found.about)
+    entry = get_algorithm(plan.algorithm)
+    inference = modules.make_inference(plan)
+    observing = modules.observing(plan)
+    seats = modules.make_seats(plan, observing)
+    for policy_id, module in modules.build(plan).items():
+        path = folder / f"{policy_id}.onnx"
+        path.unlink(missing_ok=True)
+        what = f"policy {policy_id!r} ({entry.name})"
+        try:
+            graph = entry.graph(module, plan, policy_id, entry.seating, observing)
+            content = to_onnx(graph, _about(found, plan, graph, policy_id, tolerance))
+            ours = {i: seat for i, seat in seats.items() if seat.policy_id == policy_id}
+            verification = Verification(plan, ours, graph, inference, tolerance=tolerance)
+            num_verified = verification.check(OnnxPolicy(content))
+        except CannotExport as error:
+            raise CannotExport(f"{what} cannot be exported: {error}") from error
+        except Differs as error:
+            raise Differs(
+                f"{what} was not exported: in ONNX Runtime it does not act as the server does: "
+                f"{error}; by a hair: large observations or weights cost digits, allow for them "
+                "with --tolerance; else another version of torch or onnxscript may do it right"
+            ) from error
+        folder.mkdir(parents=True, exist_ok=True)
+        half = path.with_suffix(".half")
+        try:
+            half.write_bytes(content)
+            half.replace(path)
+        finally:
+            half.unlink(missing_ok=True)
+        inputs = tuple(f"{port.name} {list(port.shape)} {port.dtype}" for port in graph.inputs)
+        yield ExportedPolicy(path, policy_id, inputs, tuple(graph.outputs), num_verified)
+
+
+def _about(
+    checkpoint: Checkpoint,
+    plan: ServerPlan,
+    graph: PolicyGraph,
+    policy_id: str,
+    tolerance: float,
+) -> dict[str, str]:
+    """Returns a file's metadata: all values are text, those of several parts JSON."""
+    version = "unknown"
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version = metadata.version("muxrl")
+    agents = {
+        agent_id: {
+            "observation_space": msgspec.to_builtins(plan.agents[agent_id].observation_space),
+            "action_space": msgspec.to_builtins(plan.agents[agent_id].action_space),
+            **({} if number is None else {"agent_id": number}),
+        }
+        for agent_id, number in graph.agents.items()
+    }
+    return {
+        "muxrl.version": version,
+        "muxrl.algorithm": plan.algorithm,
+        "muxrl.server": plan.server_id,
+        "muxrl.policy": policy_id,
+        "muxrl.agents": json.dumps(agents),
+        "muxrl.env_steps": str(checkpoint.env_steps),
+        "muxrl.tolerance": f"{tolerance:g}",
+    }

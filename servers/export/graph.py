@@ -1,0 +1,326 @@
+"""A policy from the simulation's own values to its actions, as one torch module to export.
+
+What a server does before and after a network is inside: flattening, masks, the agent's id, the
+greedy choice, clipping and scaling to the action's bounds. An algorithm whose policies are asked in
+another way has a subclass in its own folder, which its entry names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.base import CRITIC, StatefulActorCriticEncoder
+from ray.rllib.core.rl_module.rl_module import RLModule
+from torch import Tensor, nn
+
+from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, has_action_mask
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.export.ports import Port, feed_of, flatten, ports_of
+from muxrl.servers.observing import Observing, Reading
+from muxrl.servers.seating import Seating
+from muxrl.servers.seats import SeatAction, SeatRequest
+from muxrl.servers.spaces import split_state, to_gymnasium, without_mask, without_state
+
+ACTION = "action"
+AGENT_ID = "agent_id"
+STATE_IN, STATE_OUT = "state_in", "state_out"
+
+
+class CannotExport(ValueError):
+    """A policy cannot become a file; the sentence says why."""
+
+
+class PolicyGraph(nn.Module):
+    """The policy of agents that act alone, from the distribution inputs of `forward_inference`.
+
+    Attributes:
+        inputs: in the order of `forward`'s arguments.
+        outputs: in the order of what it returns.
+        agents: those that the policy acts for, each with its value of the input ``agent_id``, if
+            there is one.
+        path: key of the part of an observation that the network reads; "": all of it.
+        reading: how that is scaled and normalised; None: not at all.
+
+    Args:
+        module: an inference-only copy.
+        plan: of its server.
+        policy_id: the module's.
+        seating: the algorithm's.
+        observing: how the server reads observations.
+
+    Raises:
+        CannotExport: it does not act in this way.
+    """
+
+    scores: ClassVar[str] = "logits"
+    """Name of the output that decides on the action: RLlib's ``action_dist_inputs``, or values."""
+
+    _low: Tensor
+    _high: Tensor
+    _offset: Tensor
+    _width: Tensor
+    _mean: Tensor
+    _deviation: Tensor
+    _limit: Tensor
+
+    def __init__(
+        self,
+        module: RLModule,
+        plan: ServerPlan,
+        policy_id: str,
+        seating: Seating,
+        observing: Observing,
+    ) -> None:
+        super().__init__()
+        self.module: Any = module
+        self.agents: dict[str, int | None] = {
+            agent_id: None for agent_id, a in plan.agents.items() if a.policy_id == policy_id
+        }
+        agent = plan.agents[next(iter(self.agents))]
+        self.action_space: Any = to_gymnasium(agent.action_space)
+        self._observes_state = seating.is_joint and split_state(agent.observation_space)[1]
+        own, mask = self.find_spaces(plan, agent, seating)
+        self.path = _path_of(own, agent.observation_space)
+        self.reading = self.find_reading(plan, observing, seating)
+        self._add_constants()
+        self.observation_space: Any = to_gymnasium(own)
+        self.mask_space = None if mask is None else to_gymnasium(mask)
+        self.inputs = ports_of(self.observation_space, self.path)
+        if self.mask_space is not None:
+            self.inputs += ports_of(self.mask_space, ACTION_MASK)
+        self.inputs += self.more_inputs(plan)
+        state = _paths(self.initial_state())
+        if any(np.any(np.asarray(value)) for value in state.values()):
+            raise CannotExport("its recurrent state does not begin with zeros")
+        self._state = list(state)
+        self.inputs += [
+            Port(STATE_IN + path, tuple(np.shape(value)), "float32")
+            for path, value in state.items()
+        ]
+        self.outputs = [ACTION, self.scores, *(STATE_OUT + path for path in self._state)]
+        names = [*(port.name for port in self.inputs), *self.outputs]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise CannotExport(
+                f"two of its inputs and outputs are called {twice[0]!r}; give that part of the "
+                f"observation another name (taken are {', '.join(names)})"
+            )
+        if isinstance(self.action_space, spaces.Box):
+            low, high = self.action_space.low, self.action_space.high
+            self.register_buffer("_low", torch.from_numpy(low.copy()))
+            self.register_buffer("_high", torch.from_numpy(high.copy()))
+
+    def _add_constants(self) -> None:
+        if self.reading is None:
+            return
+        constants: dict[str, np.ndarray] = {}
+        if self.reading.scale is not None:
+            constants |= {"_offset": self.reading.scale.low, "_width": self.reading.scale.width}
+        if self.reading.normalizer is not None:
+            names = ("_mean", "_deviation", "_limit")
+            constants |= dict(zip(names, self.reading.normalizer.constants(), strict=True))
+        for name, constant in constants.items():
+            self.register_buffer(name, torch.from_numpy(np.array(constant)))
+
+    # --- what an algorithm may do in its own way ----------------------------------------
+
+    @property
+    def is_fed_while_absent(self) -> bool:
+        """Whether an agent's state goes on at steps at which others act and it does not."""
+        return False
+
+    def find_spaces(
+        self, plan: ServerPlan, agent: AgentPlan, seating: Seating
+    ) -> tuple[Space, Space | None]:
+        """Returns the space of what the network flattens, and the mask's, None if it has none."""
+        own = seating.network_space(agent)
+        if not has_action_mask(self.module.observation_space):
+            return own, None
+        assert isinstance(agent.observation_space, DictSpace)
+        return own, agent.observation_space.spaces[ACTION_MASK_KEY]
+
+    def find_reading(
+        self, plan: ServerPlan, observing: Observing, seating: Seating
+    ) -> Reading | None:
+        """Returns how the server scales and normalises what the network flattens; None: not at all.
+
+        Raises:
+            CannotExport: it does so in another way for each agent.
+        """
+        readings = {
+            agent_id: observing.reading(agent_id, self.find_spaces(plan, agent, seating)[0])
+            for agent_id, agent in plan.agents.items()
+            if agent_id in self.agents
+        }
+        (first, reading), *others = readings.items()
+        for agent_id, other in others:
+            if (reading is None) != (other is None) or (
+                reading is not None and other is not None and not reading.is_as(other)
+            ):
+                raise CannotExport(
+                    f"it reads the observations of {first!r} and {agent_id!r} by bounds of their "
+                    "own; give them policies of their own"
+                )
+        return reading
+
+    def more_inputs(self, plan: ServerPlan) -> list[Port]:
+        """Returns the inputs beside observation, mask and state; it may fill in `agents`."""
+        return []
+
+    def initial_state(self) -> Any:
+        """Returns the recurrent state of one agent, {} if there is none.
+
+        A critic's, which RLlib's encoders have beside the actor's, is not in it: no action depends
+        on it.
+        """
+        if not self.module.is_stateful():
+            return {}
+        state = self.module.get_initial_state()
+        if isinstance(getattr(self.module, "encoder", None), StatefulActorCriticEncoder):
+            return {key: part for key, part in state.items() if key != CRITIC}
+        return state
+
+    def feed(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
+        """Returns the inputs for one agent at one step, ``[1, ...]`` each, without the state.
+
+        Args:
+            agent_id: the agent.
+            value: its observation, as the simulation sends it; None: it does not act now.
+            last_action: the one before, -1 at its first step.
+        """
+        if self._observes_state:
+            value = without_state(value)
+        fed = {}
+        if self.mask_space is not None:
+            fed = feed_of(self.mask_space, ACTION_MASK, value[ACTION_MASK_KEY])
+            value = without_mask(value)
+        if (number := self.agents[agent_id]) is not None:
+            fed[AGENT_ID] = np.array([number])
+        return {**feed_of(self.observation_space, self.path, value), **fed}
+
+    def flatten(self, given: dict[str, Tensor]) -> Tensor:
+        """Returns the observation as the network reads it, float32 ``[B, ...]``."""
+        if self.reading is None:
+            return flatten(self.observation_space, self.path, given)
+        # In the same steps and dtypes as `Reading`, so that nothing but rounding can differ.
+        is_normal = self.reading.normalizer is not None
+        dtype = torch.float64 if is_normal else torch.float32
+        obs = flatten(self.observation_space, self.path, given, dtype)
+        if self.reading.scale is not None:
+            obs = (obs - self._offset) / self._width
+        if is_normal:
+            obs = (obs - self._mean) / self._deviation
+            obs = torch.minimum(torch.maximum(obs, -self._limit), self._limit)
+        return obs.to(torch.float32)
+
+    def observe(self, given: dict[str, Tensor]) -> Any:
+        """Returns what the module observes, ``[B, ...]``, from the inputs."""
+        obs = self.flatten(given)
+        if self.mask_space is None:
+            return obs
+        return {OBS: obs, ACTION_MASK: given[ACTION_MASK].to(torch.float32)}
+
+    def act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Any]:
+        """Returns actions as the module gives them, scores ``[B, k]``, and the next state."""
+        batch: dict[str, Any] = {Columns.OBS: self.observe(given)}
+        if not self._state:
+            return self.decide(batch)
+        # Recurrent modules take sequences; here of one step.
+        batch[Columns.OBS] = _map(lambda x: x.unsqueeze(1), batch[Columns.OBS])
+        num_rows = next(iter(given.values())).shape[0]
+        start = _paths(self.module.get_initial_state())
+        batch[Columns.STATE_IN] = _nested(
+            {
+                path: given[STATE_IN + path]
+                if path in self._state
+                else value.new_zeros(num_rows, *value.shape)
+                for path, value in start.items()
+            }
+        )
+        action, scores, state = self.decide(batch)
+        return action.squeeze(1), scores.squeeze(1), state
+
+    def decide(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor, Any]:
+        """Does what `act` does, from the batch that an RLModule takes."""
+        outputs = self.module.forward_inference(batch)
+        if Columns.ACTION_DIST_INPUTS not in outputs:
+            raise CannotExport(
+                f"the forward_inference of {type(self.module).__name__} returns "
+                f"{', '.join(outputs)} and no {Columns.ACTION_DIST_INPUTS}"
+            )
+        scores: Tensor = outputs[Columns.ACTION_DIST_INPUTS]
+        if isinstance(self.action_space, spaces.Discrete):
+            action = scores.argmax(-1)
+        else:
+            distribution = self.module.get_exploration_action_dist_cls().from_logits(scores)
+            action = distribution.to_deterministic().sample()
+        return action, scores, outputs.get(Columns.STATE_OUT)
+
+    def server_scores(
+        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
+    ) -> np.ndarray:
+        """Returns the scores behind an answer of a server's inference, ``[k]``.
+
+        Args:
+            module: the server's.
+            request: what it was asked.
+            answer: its own.
+            agent_id: one of the agents that this was for.
+        """
+        return np.asarray(answer.extra_outputs[Columns.ACTION_DIST_INPUTS])
+
+    # --- the graph ----------------------------------------------------------------------
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Returns the greedy action, its scores and the next recurrent state."""
+        given = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
+        action, scores, state = self.act(given)
+        after = _paths(state or {})
+        return self._to_simulation(action), scores, *(after[path] for path in self._state)
+
+    def _to_simulation(self, action: Tensor) -> Tensor:
+        """As a seat's ``act``; the constants are those of RLlib's `unsquash_action`."""
+        space = self.action_space
+        if isinstance(space, spaces.Discrete):
+            return action.to(torch.int64) + int(space.start)
+        if not isinstance(space, spaces.Box):
+            return action.to(torch.int64)
+        if not space.is_bounded("both") or space.dtype not in (np.float32, np.float64):
+            return action
+        scaled = self._low + (action + 1.0) * (self._high - self._low) / 2.0
+        return torch.clamp(scaled, self._low, self._high)
+
+
+def _path_of(own: Space, space: Space) -> str:
+    """Returns the key of the part of a Dict that is left alone without mask and state, else ""."""
+    parts = space.spaces.items() if isinstance(space, DictSpace) else ()
+    return next((key for key, part in parts if part is own), "")
+
+
+def _map(function: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _map(function, sub) for key, sub in value.items()}
+    return function(value)
+
+
+def _paths(state: Any, path: str = "") -> dict[str, Any]:
+    """Returns the arrays of nested dicts by their path, such as ``.actor.h``."""
+    if not isinstance(state, dict):
+        return {path: state}
+    return {p: v for key, sub in state.items() for p, v in _paths(sub, f"{path}.{key}").items()}
+
+
+def _nested(state: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `_paths`."""
+    nested: dict[str, Any] = {}
+    for path, value in state.items():
+        *above, last = path.split(".")[1:]
+        place = nested
+        for key in above:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return nested

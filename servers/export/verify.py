@@ -1,0 +1,243 @@
+"""Whether a file acts as the frozen server does: both are asked the same, from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.protocol.spaces import ACTION_MASK_KEY
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph
+from muxrl.servers.export.onnx_file import OnnxPolicy
+from muxrl.servers.export.ports import tame
+from muxrl.servers.inference import Inference
+from muxrl.servers.seats import Seat, SeatRecord, SeatRequest, StepView
+from muxrl.servers.spaces import leaves, to_gymnasium
+
+NUM_OBSERVATIONS = 1_000
+TOLERANCE = 1e-5
+"""Of scores and continuous actions: absolute up to 1, above that relative to the largest."""
+_ROWS = 50
+"""Asked at once, about; below the number at which a server leaves numpy for torch."""
+_P_ABSENT = 0.1
+"""How often an agent does not act at a step that is not its first."""
+
+
+class Differs(ValueError):
+    """A file does not act as the server does; the sentence says where."""
+
+
+@dataclass
+class _Episode:
+    """What server and file remember of one episode."""
+
+    records: dict[str, SeatRecord]
+    last_actions: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    """By agent: the file's recurrent state."""
+
+
+@dataclass
+class _Row:
+    """One agent at one step: what the file is given, and what the server answered."""
+
+    episode: _Episode
+    agent_id: str
+    feed: dict[str, np.ndarray]
+    action: Any = None
+    """None: it does not act, but its state goes on."""
+    scores: np.ndarray | None = None
+
+
+class Verification:
+    """Plays made-up episodes with a server's inference and with a policy's file.
+
+    Observations are drawn from the agents' spaces, where one in ten does not act at a step; masks
+    leave at least one action. Recurrent states and last actions are each side's own.
+
+    Args:
+        plan: the server.
+        seats: all of the server's that the policy acts for, by id.
+        graph: the policy.
+        inference: the frozen server's; it records logits.
+        tolerance: see `TOLERANCE`.
+        seed: of the observations.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        seats: Mapping[str, Seat],
+        graph: PolicyGraph,
+        inference: Inference,
+        *,
+        tolerance: float = TOLERANCE,
+        seed: int = 0,
+    ) -> None:
+        self._seats = seats
+        self._graph = graph
+        self._inference = inference
+        self._tolerance = tolerance
+        self._state = None if plan.state_size is None else np.zeros(plan.state_size, np.float32)
+        self._rng = np.random.default_rng(seed)
+        self._spaces: dict[str, gymnasium.Space] = {}
+        for i, agent_id in enumerate(plan.agents):
+            space = tame(to_gymnasium(plan.agents[agent_id].observation_space))
+            space.seed(seed + i)
+            self._spaces[agent_id] = space
+
+    def check(self, policy: OnnxPolicy) -> int:
+        """Compares both.
+
+        Returns:
+            How many observations were compared.
+
+        Raises:
+            Differs: an action or a score differs.
+        """
+        agents = self._graph.agents
+        episodes = [
+            _Episode({seat_id: SeatRecord() for seat_id in self._seats})
+            for _ in range(max(2, _ROWS // len(agents)))
+        ]
+        compared = t = 0
+        while compared < NUM_OBSERVATIONS:
+            rows = [row for episode in episodes for row in self._ask_server(episode, t)]
+            # One row alone, as most will ask, and the others together.
+            for some in (rows[:1], rows[1:]):
+                self._ask_file(policy, some)
+            compared += sum(row.action is not None for row in rows)
+            t += 1
+        return compared
+
+    def _ask_server(self, episode: _Episode, t: int) -> list[_Row]:
+        """Has the server act in one step of an episode."""
+        present = [a for a in self._graph.agents if t == 0 or self._rng.random() >= _P_ABSENT]
+        observations = {agent_id: self._draw(agent_id) for agent_id in present}
+        view = StepView(observations, self._state)
+        rows = []
+        for seat_id, seat in self._seats.items():
+            record = episode.records[seat_id]
+            seen = seat.observe(view, record)
+            if seen is None:
+                continue
+            request = SeatRequest(seat, seen, record.module_state)
+            module = self._inference.modules[seat.policy_id]
+            (answer,) = self._inference.act_greedily(seat.policy_id, [request])
+            record.has_begun = True
+            record.module_state = answer.module_state
+            actions = seat.act(answer.action, present)
+            for agent_id in seat.members:
+                if agent_id not in actions and not self._graph.is_fed_while_absent:
+                    continue
+                last = episode.last_actions.get(agent_id, -1)
+                feed = self._graph.feed(agent_id, observations.get(agent_id), last)
+                row = _Row(episode, agent_id, feed)
+                if agent_id in actions:
+                    row.action = actions[agent_id]
+                    row.scores = self._graph.server_scores(module, request, answer, agent_id)
+                rows.append(row)
+            record.last_actions = {**record.last_actions, **actions}
+            episode.last_actions |= actions
+        return rows
+
+    def _draw(self, agent_id: str) -> Any:
+        value = self._near_known(self._spaces[agent_id].sample())
+        if isinstance(value, dict) and ACTION_MASK_KEY in value:
+            mask = np.atleast_1d(value[ACTION_MASK_KEY])
+            mask[:] = self._rng.random(mask.shape) < 0.5
+            mask[self._rng.integers(len(mask))] = 1
+        return value
+
+    def _near_known(self, value: Any) -> Any:
+        """Moves a drawn observation to where those of training were: far away, all is clipped."""
+        reading = self._graph.reading
+        if reading is None or reading.normalizer is None:
+            return value
+        mean, deviation, _ = reading.normalizer.constants()
+        numbers = mean + deviation * self._rng.normal(size=mean.shape)
+        if reading.scale is not None:
+            numbers = reading.scale.low + numbers * reading.scale.width
+        space, path = self._graph.observation_space, self._graph.path
+        flat = list(numbers.ravel()[::-1])
+        if path:
+            return {**value, path: _filled(space, value[path], flat)}
+        filled = _filled(space, value, flat)
+        return {**value, **filled} if isinstance(filled, dict) else filled
+
+    def _ask_file(self, policy: OnnxPolicy, rows: list[_Row]) -> None:
+        """Has the file act in the same, and compares."""
+        if not rows:
+            return
+        feeds = [{**row.feed, **self._state_of(row)} for row in rows]
+        outputs = policy.run({name: np.concatenate([f[name] for f in feeds]) for name in feeds[0]})
+        for i, row in enumerate(rows):
+            row.episode.states[row.agent_id] = {
+                STATE_IN + name.removeprefix(STATE_OUT): value[i : i + 1]
+                for name, value in outputs.items()
+                if name.startswith(STATE_OUT)
+            }
+            if row.scores is not None:
+                self._compare(row, outputs[ACTION][i], outputs[self._graph.scores][i])
+
+    def _state_of(self, row: _Row) -> dict[str, np.ndarray]:
+        return row.episode.states.get(row.agent_id) or {
+            port.name: port.zeros(1)
+            for port in self._graph.inputs
+            if port.name.startswith(STATE_IN)
+        }
+
+    def _compare(self, row: _Row, action: np.ndarray, scores: np.ndarray) -> None:
+        expected = row.scores
+        assert expected is not None
+        # Float32 loses digits by the size of the terms, not of their sum.
+        allowed = self._tolerance * max(1.0, _largest(expected))
+        worst = float(np.max(np.abs(scores.astype(np.float64) - expected)))
+        if not worst <= allowed:
+            raise Differs(
+                f"agent {row.agent_id!r}: its {self._graph.scores} differ by up to {worst:.2g} "
+                f"from the server's, more than {allowed:.2g}"
+            )
+        if not self._is_same(row.action, action, scores, allowed):
+            raise Differs(
+                f"agent {row.agent_id!r}: the server does {row.action}, the file {action}"
+            )
+
+    def _is_same(self, server: Any, file: np.ndarray, scores: np.ndarray, allowed: float) -> bool:
+        space = self._graph.action_space
+        if isinstance(space, gymnasium.spaces.Box):
+            # What is allowed for in -1..1 grows with the bounds to which it is scaled.
+            scale = _largest(np.array([space.low, space.high])) if space.is_bounded("both") else 1.0
+            return bool(np.max(np.abs(file - server)) <= allowed * max(1.0, scale))
+        if np.array_equal(file, server):
+            return True
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            return False
+        # Two actions of one score, as far as that is known, are equally greedy.
+        first, other = (float(scores[int(a) - int(space.start)]) for a in (server, file))
+        return abs(first - other) <= 2 * allowed
+
+
+def _filled(space: gymnasium.Space, value: Any, flat: list[float], key: str = "") -> Any:
+    """Returns a value with other numbers, taken from the end of `flat`."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {k: _filled(sub, value[k], flat, k) for k, sub in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_filled(s, v, flat) for s, v in zip(space.spaces, value, strict=True))
+    (leaf,) = leaves(space, key)
+    numbers = [flat.pop() for _ in range(leaf.size)]
+    if not leaf.is_number or not isinstance(space, gymnasium.spaces.Box):
+        return value
+    inside = np.clip(np.reshape(numbers, space.shape), space.low, space.high)
+    return inside.astype(space.dtype)
+
+
+def _largest(values: np.ndarray) -> float:
+    """Returns the largest magnitude, but for masked logits."""
+    sizes = np.abs(values.astype(np.float64))
+    return float(np.max(sizes, where=sizes < -UNAVAILABLE, initial=0.0))

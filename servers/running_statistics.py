@@ -1,0 +1,70 @@
+"""Mean and variance of numbers that come one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+class RunningStatistics:
+    """Mean and variance of arrays of one shape, elementwise, in float64.
+
+    Batches are merged as in Chan, Golub and LeVeque (1979), without the cancellation of a sum of
+    squares: the result is numpy's ``mean`` and ``var`` over all of them, but for rounding.
+
+    Args:
+        shape: of one array.
+
+    Attributes:
+        count: arrays so far.
+        mean: float64 of that shape; 0 before the first.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count = 0
+        self.mean: np.ndarray = np.zeros(shape)
+        self._squares: np.ndarray = np.zeros(shape)
+        """Sum of squared distances from the mean."""
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Population variance (``ddof=0``); 1 before there are two arrays."""
+        if self.count < 2:
+            return np.ones_like(self.mean)
+        return np.asarray(self._squares / self.count)
+
+    def add(self, batch: np.ndarray) -> None:
+        """Counts arrays in.
+
+        Args:
+            batch: ``[n, *shape]``.
+        """
+        num = len(batch)
+        total = self.count + num
+        mean = batch[0] if num == 1 else batch.mean(axis=0)
+        apart = mean - self.mean
+        self._squares = self._squares + apart * apart * (self.count * num / total)
+        if num > 1:
+            self._squares = self._squares + np.square(batch - mean).sum(axis=0)
+        self.mean = self.mean + apart * (num / total)
+        self.count = total
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all of it, as plain values and arrays."""
+        return {"count": self.count, "mean": self.mean, "squares": self._squares}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on with what `get_state` returned.
+
+        Raises:
+            ValueError: it is of arrays of another shape.
+        """
+        mean, squares = (np.asarray(state[key], np.float64) for key in ("mean", "squares"))
+        if mean.shape != self.mean.shape or squares.shape != self.mean.shape:
+            raise ValueError(
+                f"the statistics are of arrays of the shape {list(mean.shape)}, and here they are "
+                f"{list(self.mean.shape)}"
+            )
+        self.count, self.mean, self._squares = int(state["count"]), mean, squares

@@ -1,0 +1,206 @@
+"""Steps in which a client acted by itself: recorded as the server's, once, or refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.rllib.core.columns import Columns
+from tests.servers.scripted_store import ACTS, ScriptedStore, make_plan, seen
+
+from muxrl.protocol.errors import EpisodeGone, OutOfOrder, ProtocolError, ValueMismatch
+from muxrl.protocol.messages import PlayedSteps, Recorded, Step
+from muxrl.servers.episodes.played import PlayedCheck
+
+LOGITS = np.array([0.5, -1.0, 2.0], np.float32)
+
+
+class PlayedStore(ScriptedStore):
+    """Takes played steps; its weights are of version 5."""
+
+    def __init__(self, batch_env_steps: int = 10**9, **kwargs: Any) -> None:
+        super().__init__(make_plan(), batch_env_steps, **kwargs)
+        self.version = 5
+        check = PlayedCheck(self.plan.agents, "", lambda: self.version, max_lag=1)
+        self.store._played_check = check
+        self.start()
+
+    def play(self, item: PlayedSteps) -> Recorded:
+        reply = self.store.accept(item, self.now)
+        assert isinstance(reply, Recorded)
+        return reply
+
+    def outputs(self, name: str, seat_id: str = "a") -> np.ndarray:
+        found = [c.episode.agent_episodes[seat_id].extra_model_outputs[name] for c in self.chunks]
+        return np.concatenate([np.asarray(column) for column in found])
+
+
+def played(first: int, last: int, version: int = 5, agents: str = "ab") -> PlayedSteps:
+    """Returns steps in which each agent did ``t % 3``; rewards are ``t``."""
+    steps = [
+        Step(
+            "e",
+            t,
+            {a: seen(a, t) for a in agents},
+            {a: float(t) for a in agents if t},
+            logged_actions=dict.fromkeys(agents, t % ACTS.n),
+        )
+        for t in range(first, last)
+    ]
+    logits = {a: np.tile(LOGITS, (len(steps), 1)) for a in agents}
+    return PlayedSteps("e", version, steps, logits)
+
+
+def test_they_are_recorded_as_the_servers_own() -> None:
+    store = PlayedStore()
+    assert store.play(played(0, 4)).num_steps == 4
+    store.end(4, rewards={"a": 4.0, "b": 4.0})
+    assert store.recorded("a")[1:] == ([0, 1, 2, 0], [1.0, 2.0, 3.0, 4.0])
+    probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum()
+    np.testing.assert_allclose(
+        np.exp(store.outputs(Columns.ACTION_LOGP)), probabilities[[0, 1, 2, 0]], rtol=1e-6
+    )
+    np.testing.assert_array_equal(store.outputs(Columns.ACTION_DIST_INPUTS), [LOGITS] * 4)
+    assert [chunk.weights_seq_nos for chunk in store.chunks] == [[5] * 4]
+    counts = store.store.counts
+    assert (counts.num_env_steps, counts.num_agent_steps, counts.num_stale_steps) == (4, 8, 0)
+
+
+def test_the_same_steps_twice_are_recorded_once() -> None:
+    store = PlayedStore()
+    store.play(played(0, 3))
+    assert store.play(played(0, 3)).num_steps == 3
+    assert store.play(played(1, 5)).num_steps == 5
+    store.end(5, rewards={"a": 5.0})
+    assert store.recorded("a")[2] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert store.store.counts.num_agent_steps == 10
+    assert store.play(played(1, 5)).num_steps == 5, "its end was in the same frame"
+    assert "is over" in str(store.refused(played(1, 6), EpisodeGone))
+
+
+def test_they_may_alternate_with_steps_that_the_server_acts_in() -> None:
+    store = PlayedStore()
+    store.play(played(0, 2))
+    assert store.step(2, rewards={"a": 2.0}).actions == {"a": 2, "b": 2}
+    assert store.play(played(0, 2)).num_steps == 3, "a repeat of the whole frame"
+    assert store.play(played(3, 4)).num_steps == 4
+    assert "awaits t=4" in str(store.refused(played(5, 6), OutOfOrder))
+
+
+def test_batches_are_cut_where_they_are_complete() -> None:
+    store = PlayedStore(batch_env_steps=4)
+    assert store.play(played(0, 3)).num_wanted == 2
+    assert store.play(played(3, 7)).num_wanted == 2
+    assert [sum(c.num_env_steps for c in batch) for batch in store.feed.batches] == [4]
+    reply = Recorded("e", 0)
+    store.store.refresh(reply, num_clients=2)
+    assert (reply.num_wanted, reply.weights_seq_no) == (1, 5)
+
+
+def test_evaluation_is_measured_and_not_recorded() -> None:
+    store = PlayedStore()
+    store.abort()
+    store.start("v", mode="eval")
+    item = played(0, 3)
+    steps = [Step("v", s.t, s.observations, s.rewards, logged_actions=s.logged_actions)
+             for s in item.steps]  # fmt: skip
+    reply = store.play(PlayedSteps("v", 5, steps, item.logits))
+    assert (reply.num_steps, reply.num_wanted) == (3, 0)
+    assert store.end(3, "v").returns == {"a": 3.0, "b": 3.0}
+    assert store.chunks == []
+
+
+def test_what_is_too_old_teaches_no_policy_and_is_counted() -> None:
+    store = PlayedStore()
+    store.play(played(0, 2, version=4))  # as old as the server's own actions can be
+    store.play(played(2, 4, version=3))
+    store.end(4)
+    assert np.isinf(store.outputs(Columns.ACTION_LOGP)).tolist() == [False, False, True, True]
+    assert store.chunks[0].weights_seq_nos == [4, 4, 3, 3]
+    assert store.store.counts.num_stale_steps == 4
+
+
+def test_a_refusal_names_its_step_and_leaves_those_before_it() -> None:
+    store = PlayedStore()
+    item = played(0, 4)
+    item.steps[2].observations["b"] = np.zeros(3, np.float32)
+    refusal = store.refused(item, ValueMismatch)
+    assert "step t=2: observation of agent 'b': expected Box(2,)" in refusal.message
+    assert store.play(played(0, 4)).num_steps == 4
+    store.end(4)
+    assert store.store.counts.num_env_steps == 4
+
+
+def without_logits() -> PlayedSteps:
+    item = played(0, 2)
+    del item.logits["b"]
+    return item
+
+
+def with_fewer_logits() -> PlayedSteps:
+    item = played(0, 2)
+    item.logits["b"] = item.logits["b"][:1]
+    return item
+
+
+def with_nan() -> PlayedSteps:
+    item = played(0, 2)
+    item.logits["a"][1, 1] = np.nan
+    return item
+
+
+def without_action() -> PlayedSteps:
+    item = played(0, 2)
+    del item.steps[1].logged_actions["a"]
+    return item
+
+
+def with_another_action() -> PlayedSteps:
+    item = played(0, 2)
+    item.steps[0].logged_actions["a"] = 3
+    return item
+
+
+def of_another_episode() -> PlayedSteps:
+    item = played(0, 2)
+    item.steps[1].episode_id = "f"
+    return item
+
+
+def with_logits_of_nobody() -> PlayedSteps:
+    item = played(0, 2)
+    item.logits["c"] = item.logits["a"]
+    return item
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (without_logits(), r"logits of agent 'b': expected Box\(2, 3\) float32"),
+        (with_fewer_logits(), r"logits of agent 'b': .* got shape \(1, 3\)"),
+        (with_nan(), r"logits of agent 'a': .* NaN at index \[1, 1\]"),
+        (without_action(), "t=1 was played, so it has a logged action of each agent"),
+        (with_another_action(), "step t=0: logged action of agent 'a': expected .*3"),
+        (of_another_episode(), "a step of episode 'f' is among those of another one"),
+        (with_logits_of_nobody(), "logits of agents that did not act: \\['c'\\]"),
+        (played(0, 2, version=6), "never had weights of version 6"),
+        (played(0, 2, version=-1), "never had weights of version -1"),
+        (played(0, 2, agents="abz"), "no agent 'z' here"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(item: PlayedSteps, words: str) -> None:
+    store = PlayedStore()
+    assert re.search(words, store.refused(item, ProtocolError).message)
+    store.end(0)
+    assert store.chunks == []
+
+
+def test_a_server_that_gives_no_weights_takes_no_steps() -> None:
+    store = ScriptedStore(make_plan())
+    store.start()
+    assert "does not learn" in store.refused(played(0, 1), ValueMismatch).message
+    check = PlayedCheck(store.plan.agents, "it has an LSTM", lambda: 0, max_lag=1)
+    store.store._played_check = check
+    assert store.refused(played(0, 1), ValueMismatch).message.endswith("by itself: it has an LSTM")

@@ -1,0 +1,178 @@
+"""Policies that play, are saved and go on, in the process of a test."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tree
+from tests.servers.scripted_store import make_plan
+
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.policies import ServerProblem
+from muxrl.servers.server import make_policies
+
+T = 8
+"""Steps of an episode. Batches of 4 or 32 steps end with one."""
+T_IN_TEAMS = 40
+"""Likewise: five such episodes make a batch."""
+PATIENCE_S = 60.0
+
+_ON_POLICY = {"train_batch_size_per_learner": 32, "lr": 0.01}
+_EPOCHS = {**_ON_POLICY, "minibatch_size": 16, "num_epochs": 2}
+_SCHEDULES = {
+    "lr": [[0, 0.01], [400, 0.001]],
+    "entropy_coeff": [[0, 0.1], [400, 0.0]],
+    "use_kl_loss": True,
+    "kl_coeff": 0.5,
+}
+_ASYNCHRONOUS = {"train_batch_size_per_learner": 32, "rollout_fragment_length": T, "lr": 0.01}
+REPLAY = {
+    "train_batch_size_per_learner": 8,
+    "num_steps_sampled_before_learning_starts": 32,
+    "min_sample_timesteps_per_iteration": 16,
+    "replay_buffer_config": {"capacity": 48},
+    "rollout_fragment_length": 4,
+}
+DQN = {**REPLAY, "target_network_update_freq": 24, "lr": 0.01, "n_step": 3}
+PRIORITIZED = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 48}
+_TEAM = {
+    "batch_size_episodes": 4,
+    "num_episodes_before_learning": 4,
+    "buffer_capacity_episodes": 6,
+    "target_update_freq": 3,
+    "min_sample_timesteps_per_iteration": 16,
+    "epsilon": [[0, 1.0], [200, 0.1]],
+    "hidden_dim": 8,
+    "lr": 0.01,
+}
+_SMALL = {"fcnet_hiddens": [8]}
+_LSTM = {**_SMALL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
+
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "PPO": ("PPO", _EPOCHS, _SMALL),
+    "PPO with schedules": ("PPO", {**_EPOCHS, **_SCHEDULES}, _SMALL),
+    "PPO with an LSTM": ("PPO", _EPOCHS, _LSTM),
+    "A2C": ("A2C", _ON_POLICY, _SMALL),
+    "MAPPO": ("MAPPO", _EPOCHS, _SMALL),
+    "DQN": ("DQN", DQN, _SMALL),
+    "DQN by priority": ("DQN", {**DQN, "replay_buffer_config": PRIORITIZED}, _SMALL),
+    "SAC": ("SAC", REPLAY, _SMALL),
+    "IMPALA": ("IMPALA", _ASYNCHRONOUS, _SMALL),
+    "APPO": ("APPO", {**_ASYNCHRONOUS, "target_network_update_freq": 2}, _SMALL),
+    "QMIX": ("QMIX", _TEAM, {}),
+    "QMIX, rewards standardized": ("QMIX", {**_TEAM, "standardize_rewards": True}, {}),
+    "VDN": ("VDN", _TEAM, {}),
+    "IQL": ("IQL", _TEAM, {}),
+}
+_NORMALIZED: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
+FIELDS: dict[str, dict[str, Any]] = {
+    "PPO, normalised": _NORMALIZED,
+    "MAPPO, normalised": _NORMALIZED,
+    "DQN, normalised": {"normalize_observations": True},
+    "QMIX, normalised": {"normalize_observations": True},
+}
+CASES |= {case: CASES[case.partition(",")[0]] for case in FIELDS}
+_IN_TEAMS = {"QMIX", "VDN", "IQL", "MAPPO"}
+
+
+def plan_of(case: str, **fields: Any) -> ServerPlan:
+    algorithm, settings, model = CASES[case]
+    groups = {"team": ("a", "b")} if algorithm in _IN_TEAMS else {}
+    plan = make_plan(groups=groups)
+    plan = dataclasses.replace(plan, algorithm=algorithm, settings=settings, model=model)
+    return dataclasses.replace(plan, **{**FIELDS.get(case, {}), **fields})
+
+
+class Served:
+    """Policies in this process, and one simulation that plays them in lockstep."""
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self.problems: list[str] = []
+        policies = make_policies(plan, None, self.problems.append)
+        assert isinstance(policies, LearnedPolicies)
+        self.policies = policies
+        self.policies.start()
+
+    def play(self, first: int, last: int) -> None:
+        """Plays whole episodes; what happens in each depends on its number and its actions."""
+        store = self.policies.store
+        t_max = T_IN_TEAMS if store.plan.groups else T
+        for number in range(first, last):
+            rng = np.random.default_rng(number)
+            episode_id, rewards = f"episode-{number}", {}
+            store.accept(StartEpisode(episode_id), 0.0)
+            for t in range(t_max):
+                seen = {agent: rng.random(2, np.float32) for agent in "ab"}
+                pending = store.accept(Step(episode_id, t, seen, rewards), 0.0)
+                store.finish_frame()
+                actions = self._act(pending)
+                rewards = {a: float(actions[a] == (seen[a][0] > 0.5)) for a in "ab"}
+            final = {agent: rng.random(2, np.float32) for agent in "ab"}
+            store.accept(
+                EndEpisode(episode_id, t_max, True, rewards, {}, dict.fromkeys("ab", True), final),
+                0.0,
+            )
+            store.finish_frame()
+            self.wait()
+
+    def _act(self, pending: Any) -> Any:
+        self.wait()
+        assert isinstance(pending, PendingStep)
+        ((chosen,), version) = self.policies.acting.act([pending])
+        return pending.finish(chosen, version).actions
+
+    def wait(self) -> None:
+        """Waits at the gate, as frames do."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.policies.feed.is_open:
+            assert not self.problems
+            assert time.monotonic() < deadline, "the update took too long"
+            time.sleep(0.001)
+
+    def end(self) -> None:
+        assert self.policies.finish(PATIENCE_S)
+        self.policies.close()
+
+    def state(self) -> Any:
+        """All that makes two learners the same: weights, targets, optimizers, counts."""
+        learner: Any = self.policies.algo.learner_group._learner
+        state = learner.get_state(not_components=["metrics_logger"])
+        return {
+            "modules": copy.deepcopy(state["rl_module"]),
+            "optimizers": copy.deepcopy(state["optimizer"]),
+            "counts": dataclasses.asdict(self.policies.store.counts),
+            "weights_seq_no": self.policies.acting.weights_seq_no,
+            "env_steps": self.policies.acting.num_env_steps_sampled,
+            "normalization": copy.deepcopy(self.policies._normalization.get_state()),
+        }
+
+
+def scramble() -> None:
+    """Leaves the generators of this process as a new process might have them."""
+    torch.manual_seed(987)
+    np.random.seed(987)
+    random.seed(987)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    tree.assert_same_structure(one, other)
+    for (path, a), (_, b) in zip(
+        tree.flatten_with_path(one), tree.flatten_with_path(other), strict=True
+    ):
+        assert np.array_equal(a, b), f"{'/'.join(map(str, path))}: {a} and {b}"
+
+
+def refusal(plan: ServerPlan) -> str:
+    with pytest.raises(ServerProblem) as refused:
+        Served(plan)
+    return str(refused.value)
