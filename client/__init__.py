@@ -11,10 +11,12 @@ from muxrl.client.errors import (
     EpisodeLost,
     EpisodeMisuse,
     RefusedByServer,
+    RunIsOver,
     ServerLost,
     ServerUnavailable,
 )
-from muxrl.client.multiplexer import MultiplexingClient, PolicyClient
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.client.policy_client import PolicyClient
 
 __all__ = [
     "AssignmentError",
@@ -25,6 +27,7 @@ __all__ = [
     "MultiplexingClient",
     "PolicyClient",
     "RefusedByServer",
+    "RunIsOver",
     "ServerLost",
     "ServerUnavailable",
 ]

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal
 
-from muxrl.client.adapters.simulation import Simulation, StepResult
-from muxrl.client.errors import ClientError, EpisodeLost, ServerLost
+from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
+from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics, MetricCollector
+from muxrl.client.errors import ClientError, EpisodeLost, RunIsOver, ServerLost
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient, Outbox
 from muxrl.protocol.messages import EndEpisode, Mode
@@ -32,12 +33,15 @@ class EpisodeResult:
     """One episode that was played to its end.
 
     `returns` are sums of raw rewards, by agent id; `num_steps` counts env steps; `seed` is what
-    the simulation was reset with, None for its own choice.
+    the simulation was reset with, None for its own choice; `episode_id` is the servers' name of it;
+    `metrics` is what the infos say of it, and its length.
     """
 
     returns: dict[str, float]
     num_steps: int
     seed: int | None
+    episode_id: str = field(default="", compare=False)
+    metrics: EpisodeMetrics = field(default_factory=dict)
 
 
 class SimulationFailed(RuntimeError):
@@ -49,6 +53,7 @@ class _Slot:
     """One simulation and its open episode."""
 
     simulation: Simulation
+    metrics: MetricCollector
     episode: JointEpisode | None = None
     is_due: bool = False
     """Whether its next episode begins once the loop is not held any more."""
@@ -72,6 +77,8 @@ class EnvLoop:
             or "restart": the episodes that it concerns are closed as truncated on the other
             servers, and begin again with the same seeds. A server that is lost a second time
             before it has answered anything is an error in any case.
+        metrics: what of the infos becomes a metric of the episode; see `MetricCollector`. A
+            gateway is told of them.
 
     Raises:
         AssignmentError: an agent of a simulation belongs to no server.
@@ -86,6 +93,7 @@ class EnvLoop:
         should_explore: bool | Mapping[str, bool] | None = None,
         seeds: Iterator[int | None] | None = None,
         on_lost: Literal["raise", "restart"] = "raise",
+        metrics: Mapping[str, str] | None = None,
     ) -> None:
         for simulation in simulations:
             client.check_agents(simulation.possible_agents)
@@ -99,7 +107,8 @@ class EnvLoop:
         self._mode: Mode = mode
         self._should_explore = should_explore
         self._seeds = repeat(None) if seeds is None else seeds
-        self._slots = [_Slot(simulation) for simulation in simulations]
+        self._metrics = metrics or {}
+        self._slots = [_Slot(one, MetricCollector(self._metrics)) for one in simulations]
         # Shared with the threads that hold the loop; `_is_holding` is read without the lock.
         self._changed = threading.Condition()
         self._is_holding = False
@@ -112,7 +121,8 @@ class EnvLoop:
         on_episode: Callable[[EpisodeResult], None] = lambda result: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Plays until the seeds are used up or `should_stop`, asked once a step, returns True.
+        """Plays until the seeds are used up, `should_stop`, asked once a step, returns True, or the
+        run behind a gateway is over.
 
         Episodes that are open then are closed early: servers keep them as truncated.
 
@@ -146,6 +156,8 @@ class EnvLoop:
                             self._advance(slot, slot.episode, outbox, on_episode)
                     elif slot.is_due and not self._is_holding:
                         self._begin(slot, outbox)
+        except RunIsOver as over:
+            logger.info("%s", over)
         except SimulationFailed:
             self._tell_ends(outbox)
             raise
@@ -230,6 +242,7 @@ class EnvLoop:
         observations, _ = self._guarded("reset", slot.simulation.reset, slot.seed)
         slot.episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
         slot.observations, slot.returns, slot.num_steps = observations, {}, 0
+        slot.metrics = MetricCollector(self._metrics)
         outbox.add(slot.episode, slot.episode.start())
         outbox.add(slot.episode, slot.episode.step(observations, self._state(slot)))
 
@@ -253,9 +266,14 @@ class EnvLoop:
             return
         is_truncated = bool(result.truncations) and not result.terminations
         state = self._state(slot) if episode.wants_state_at_end else None
-        outbox.add(episode, episode.end({}, is_truncated=is_truncated, state=state))
+        metrics = slot.metrics.result(slot.num_steps)
+        told = {name: values for name, values in metrics.items() if name != EPISODE_LENGTH}
+        end = episode.end({}, is_truncated=is_truncated, state=state, metrics=told)
+        outbox.add(episode, end)
         self.num_episodes += 1
-        on_episode(EpisodeResult(slot.returns, slot.num_steps, slot.seed))
+        on_episode(
+            EpisodeResult(slot.returns, slot.num_steps, slot.seed, episode.episode_id, metrics)
+        )
         if self._is_holding:
             slot.episode, slot.is_due = None, True
         else:
@@ -266,9 +284,18 @@ class EnvLoop:
         self.num_env_steps += 1
         for agent_id, reward in result.rewards.items():
             slot.returns[agent_id] = slot.returns.get(agent_id, 0.0) + reward
+        if self._metrics:
+            self._note_infos(slot, result)
         episode.log(
             result.rewards, result.terminations, result.truncations, result.final_observations
         )
+
+    def _note_infos(self, slot: _Slot, result: StepResult) -> None:
+        try:
+            for infos in (*result.earlier_infos, result.infos):
+                slot.metrics.add(infos)
+        except SimulationError as error:
+            raise SimulationFailed(str(error)) from error
 
     def _state(self, slot: _Slot) -> Any:
         if not self._client.wants_state:

@@ -7,6 +7,7 @@
     ├── EpisodeMisuse        fix the code: a verb out of order, an unknown or finished episode
     ├── EpisodeAborted       start a new episode: this one is closed on every server
     │   ├── EpisodeLost      the same, nothing else: a server does not know it (any more)
+    │   ├── RunIsOver        stop: the run behind the gateway has ended well
     │   └── RefusedByServer  the same, and fix the code: the server says what was wrong
     └── ServerUnavailable    give up: the server lets nobody in, or does not answer
         └── ServerLost       start a new episode, which waits for the server to return
@@ -15,6 +16,9 @@
 from __future__ import annotations
 
 from typing import Any
+
+from muxrl.protocol.errors import EpisodeGone, RunOver
+from muxrl.protocol.messages import Refused
 
 
 class ClientError(Exception):
@@ -53,6 +57,10 @@ class EpisodeLost(EpisodeAborted):
 
     Another episode may be started at once.
     """
+
+
+class RunIsOver(EpisodeAborted):
+    """The run behind the gateway has ended as it should; there is nothing more to play."""
 
 
 class RefusedByServer(EpisodeAborted):
@@ -108,3 +116,28 @@ def _restore(kind: type[ClientError], args: tuple[Any, ...], attributes: dict[st
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
+
+
+_LOST_CODES = (404, EpisodeGone.code)
+
+
+def failure_of(server_id: str, episode_id: str, reply: Refused) -> EpisodeAborted:
+    """Returns the error for an item of an episode that a server refused."""
+    if reply.code in _LOST_CODES:
+        return EpisodeLost(
+            f"{reply.message}; the episode is closed on every server, and start_episode() may be "
+            "called again",
+            episode_id=episode_id,
+            server_id=server_id,
+        )
+    if reply.code == RunOver.code:
+        return RunIsOver(reply.message, episode_id=episode_id, server_id=server_id)
+    return RefusedByServer(
+        reply.message,
+        episode_id=episode_id,
+        server_id=server_id,
+        code=reply.code,
+        agent_id=reply.agent_id,
+        expected=reply.expected,
+        got=reply.got,
+    )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from muxrl.client.transport import Broken, NetworkTransport, reason
+from muxrl.client.network_transport import Broken, NetworkTransport, reason
 from muxrl.protocol.codec import encode_json
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import Actions, AnyReply

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from muxrl.client.errors import AssignmentError, EpisodeMisuse
-from muxrl.client.transport import AnyItem
 from muxrl.protocol.episode import EpisodeEvent, EpisodeState, EpisodeStateMachine
 from muxrl.protocol.errors import OutOfOrder
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
+    AnyItem,
     AnyReply,
     Ended,
     EndEpisode,
@@ -92,6 +92,11 @@ class JointEpisode:
             for server_id, spec in specs.items()
         }
         self._actions: dict[str, Any] = {}
+
+    @property
+    def returns(self) -> dict[str, float]:
+        """The sum of each agent's rewards so far."""
+        return {a: value for side in self._sides.values() for a, value in side.returns.items()}
 
     @property
     def wants_state_at_end(self) -> bool:
@@ -177,6 +182,12 @@ class JointEpisode:
         self.num_steps += 1
         return items
 
+    def keep_alive(self) -> Items:
+        """Returns a repeat of the last item for servers that were told nothing for long."""
+        items: Items = {}
+        self._keep_alive(time.monotonic(), items)
+        return items
+
     def _keep_alive(self, now: float, items: Items) -> None:
         """Adds a repeat of the last item for servers that were told nothing for too long."""
         for server_id, side in self._sides.items():
@@ -214,7 +225,12 @@ class JointEpisode:
             self._side(agent_id).final_observations[agent_id] = observation
 
     def end(
-        self, observations: Mapping[str, Any], *, is_truncated: bool, state: Any = None
+        self,
+        observations: Mapping[str, Any],
+        *,
+        is_truncated: bool,
+        state: Any = None,
+        metrics: Mapping[str, float | Mapping[str, float]] | None = None,
     ) -> Items:
         """Returns an end for every server, even if all of its agents are done already.
 
@@ -222,6 +238,7 @@ class JointEpisode:
             AssignmentError, EpisodeMisuse: as `step`.
         """
         self.log({}, {}, {}, observations)
+        told = {m: dict(v) if isinstance(v, Mapping) else v for m, v in (metrics or {}).items()}
         items: Items = {}
         for server_id, side in self._sides.items():
             items[server_id] = [
@@ -234,6 +251,7 @@ class JointEpisode:
                     side.truncations,
                     side.final_observations,
                     state if server_id in self._wanting_state else None,
+                    told,
                 )
             ]
             try:
@@ -249,16 +267,22 @@ class JointEpisode:
         self.is_open = False
         items: Items = {}
         for server_id, side in self._sides.items():
-            if side.machine.state is not EpisodeState.ENDED:
+            if side.machine.state not in (EpisodeState.ENDED, EpisodeState.ABORTED):
                 side.machine.handle(EpisodeEvent.ABORT)
                 items[server_id] = [AbortEpisode(self.episode_id, reason)]
         return items
 
     # --- what the servers answer --------------------------------------------------------
 
+    def leave(self, server_id: str) -> None:
+        """Takes in that a start was refused: what is open there may be another client's."""
+        self._sides[server_id].machine.handle(EpisodeEvent.ABORT)
+
     def hear(self, server_id: str, reply: AnyReply) -> None:
         """Takes in a reply that is not a refusal."""
         side = self._sides[server_id]
+        if side.machine.state is EpisodeState.ABORTED:
+            return  # its start was refused
         if isinstance(reply, Actions):
             if side.machine.state is EpisodeState.AWAITING_OBSERVATION:
                 return  # the answer to a repeat
@@ -313,3 +337,20 @@ def _misuse(error: OutOfOrder) -> EpisodeMisuse:
     return EpisodeMisuse(
         f"{error}; was its last step interrupted? abort_episode() closes it on every server"
     )
+
+
+def server_of_agents(specs: Mapping[str, ServerSpec]) -> dict[str, str]:
+    """Returns agent id to server id.
+
+    Raises:
+        AssignmentError: two servers have the same agent.
+    """
+    server_of: dict[str, str] = {}
+    for server_id, spec in specs.items():
+        for agent_id in spec.agents:
+            other = server_of.setdefault(agent_id, server_id)
+            if other != server_id:
+                raise AssignmentError(
+                    f"agent {agent_id!r} belongs to two servers, {other!r} and {server_id!r}"
+                )
+    return server_of

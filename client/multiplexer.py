@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from muxrl.client.errors import (
     AssignmentError,
     ClientError,
     EpisodeAborted,
-    EpisodeLost,
     EpisodeMisuse,
-    RefusedByServer,
     ServerUnavailable,
+    failure_of,
 )
 from muxrl.client.http import HttpTransport
-from muxrl.client.joint_episode import Items, JointEpisode
-from muxrl.client.transport import PATIENCE_S, UPDATE_TIMEOUT_S, AnyItem, Transport
+from muxrl.client.joint_episode import Items, JointEpisode, server_of_agents
+from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
+from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
+from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
-from muxrl.protocol.errors import EpisodeGone
-from muxrl.protocol.messages import Mode, Refused, ServerSpec
+from muxrl.protocol.messages import AnyItem, Mode, Refused, ServerSpec, StartEpisode
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,6 @@ _TRANSPORTS: dict[str, Callable[..., Transport]] = {
     "http": HttpTransport,
 }
 
-_LOST_CODES = (404, EpisodeGone.code)
 _ABORT_PATIENCE_S = 5.0
 """Servers are waited for no longer than this, all together, to close an episode early: what they
 do not hear of expires there by itself."""
@@ -65,6 +65,10 @@ class MultiplexingClient:
         update_timeout_s: longest wait for an answer that a server holds back while it learns.
         transport: "websocket" (msgpack) or "http" (JSON).
         episode_prefix: with which the ids begin that it makes for episodes.
+        inference_mode: "remote": servers choose all actions; "local": this client does, with their
+            networks, and tells them afterwards; or by server id, "remote" for those left out.
+        update_interval_s: with "local", the least time between two pulls of weights; None: they are
+            pulled by `update_policy_weights` alone.
 
     Raises:
         AssignmentError: two servers have the same agent, or a key is not the server's own id.
@@ -81,11 +85,15 @@ class MultiplexingClient:
         update_timeout_s: float = UPDATE_TIMEOUT_S,
         transport: Literal["websocket", "http"] = "websocket",
         episode_prefix: str = "",
+        inference_mode: InferenceMode | Mapping[str, InferenceMode] = "remote",
+        update_interval_s: float | None = 0.0,
     ) -> None:
         self._episode_prefix = episode_prefix
+        self._inference = InferenceModes(inference_mode, update_interval_s)
         if transport not in _TRANSPORTS:
             raise ValueError(f"transport is one of {list(_TRANSPORTS)}, got {transport!r}")
-        make = _TRANSPORTS[transport]
+        settings = {"token": token, "patience_s": patience_s, "update_timeout_s": update_timeout_s}
+        reach = functools.partial(_TRANSPORTS[transport], **settings)
         named: Iterable[tuple[str | None, str | Transport]] = (
             servers.items() if isinstance(servers, Mapping) else ((None, s) for s in servers)
         )
@@ -93,18 +101,12 @@ class MultiplexingClient:
         self.specs: dict[str, ServerSpec] = {}
         try:
             for name, server in named:
-                if isinstance(server, str):
-                    server = make(
-                        server,
-                        token=token,
-                        patience_s=patience_s,
-                        update_timeout_s=update_timeout_s,
-                    )
-                self._join(name, server)
+                self._join(name, reach(server) if isinstance(server, str) else server)
+            self._inference.check_names(self.specs)
         except ClientError:
             self.close()
             raise
-        self._server_of = _server_of(self.specs)
+        self._server_of = server_of_agents(self.specs)
         self._wanting_state = frozenset(
             server_id for server_id, spec in self.specs.items() if spec.state_size is not None
         )
@@ -116,6 +118,7 @@ class MultiplexingClient:
 
     def _join(self, name: str | None, transport: Transport) -> None:
         spec = transport.fetch_spec()
+        transport = self._inference.transport_to(spec.server_id, transport)
         server_id = spec.server_id
         if name is not None and name != server_id:
             raise AssignmentError(
@@ -272,6 +275,7 @@ class MultiplexingClient:
         *,
         truncated: bool = False,
         state: Any = None,
+        metrics: Mapping[str, float | Mapping[str, float]] | None = None,
     ) -> None:
         """Closes an episode on every server.
 
@@ -281,17 +285,30 @@ class MultiplexingClient:
             truncated: whether those were truncated, by a time limit, say, so that their values
                 are bootstrapped, rather than terminated.
             state: as for `get_action`.
+            metrics: what only the simulation knows of the episode (``{"win": 1}``), or by agent
+                (``{"travel_s": {"driver_0": 310}}``), for the gateway of a run, which records it.
 
         Raises:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        self._tell(episode, episode.end(observations or {}, is_truncated=truncated, state=state))
+        end = episode.end(observations or {}, is_truncated=truncated, state=state, metrics=metrics)
+        self._tell(episode, end)
 
     def abort_episode(self, episode_id: str | Sequence[str], reason: str = "") -> None:
         """Closes an episode, or several, early everywhere; servers keep them as truncated."""
         ids = [episode_id] if isinstance(episode_id, str) else episode_id
         self._abort([self._find(one) for one in ids], reason)
+
+    def update_policy_weights(self) -> None:
+        """Pulls the newest weights now, where inference is local.
+
+        Raises:
+            ServerUnavailable: a server does not answer.
+        """
+        for transport in self._transports.values():
+            if isinstance(transport, LocalTransport):
+                transport.update_weights()
 
     def give_up(self) -> None:
         """Ends the client's patience, from any thread.
@@ -308,7 +325,7 @@ class MultiplexingClient:
         for transport in self._transports.values():
             transport.close()
 
-    def __enter__(self) -> MultiplexingClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -338,7 +355,7 @@ class MultiplexingClient:
         should_explore: bool | Mapping[str, bool] | None = None,
     ) -> JointEpisode:
         """Makes an episode that no server knows yet; put its `start` into an `Outbox`."""
-        episode_id = episode_id or f"{self._episode_prefix}{uuid.uuid4().hex}"
+        episode_id = episode_id or self._episode_prefix + uuid.uuid4().hex
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
         episode = JointEpisode(
@@ -408,9 +425,13 @@ class MultiplexingClient:
                 + (f": {story}" if story else ""),
                 server_id=server_id,
             )
-        for episode, reply in zip(owners, replies, strict=True):
+        for episode, item, reply in zip(owners, outbox.items[server_id], replies, strict=True):
             if isinstance(reply, Refused):
-                failures.setdefault(episode.episode_id, _failure(server_id, episode, reply))
+                failures.setdefault(
+                    episode.episode_id, failure_of(server_id, episode.episode_id, reply)
+                )
+                if isinstance(item, StartEpisode):
+                    episode.leave(server_id)
             else:
                 episode.hear(server_id, reply)
 
@@ -465,61 +486,3 @@ class MultiplexingClient:
                 "has ended or was aborted"
             )
         return episode
-
-
-class PolicyClient(MultiplexingClient):
-    """The client of one server.
-
-    Args:
-        server: "host:port", "http://host:port", or a ready transport.
-        token, patience_s, update_timeout_s, transport: see `MultiplexingClient`.
-    """
-
-    def __init__(
-        self,
-        server: str | Transport,
-        *,
-        token: str = "",
-        patience_s: float = PATIENCE_S,
-        update_timeout_s: float = UPDATE_TIMEOUT_S,
-        transport: Literal["websocket", "http"] = "websocket",
-    ) -> None:
-        super().__init__(
-            [server],
-            token=token,
-            patience_s=patience_s,
-            update_timeout_s=update_timeout_s,
-            transport=transport,
-        )
-
-
-def _failure(server_id: str, episode: JointEpisode, reply: Refused) -> EpisodeAborted:
-    """Returns the error for an item of an episode that a server refused."""
-    if reply.code in _LOST_CODES:
-        return EpisodeLost(
-            f"{reply.message}; the episode is closed on every server, and start_episode() may be "
-            "called again",
-            episode_id=episode.episode_id,
-            server_id=server_id,
-        )
-    return RefusedByServer(
-        reply.message,
-        episode_id=episode.episode_id,
-        server_id=server_id,
-        code=reply.code,
-        agent_id=reply.agent_id,
-        expected=reply.expected,
-        got=reply.got,
-    )
-
-
-def _server_of(specs: Mapping[str, ServerSpec]) -> dict[str, str]:
-    server_of: dict[str, str] = {}
-    for server_id, spec in specs.items():
-        for agent_id in spec.agents:
-            other = server_of.setdefault(agent_id, server_id)
-            if other != server_id:
-                raise AssignmentError(
-                    f"agent {agent_id!r} belongs to two servers, {other!r} and {server_id!r}"
-                )
-    return server_of

@@ -7,13 +7,14 @@ from typing import Self
 
 import numpy as np
 
-from muxrl.client.transport import AnyItem, Transport
+from muxrl.client.transport import Transport
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
     AgentInfo,
+    AnyItem,
     AnyReply,
     Ended,
     EndEpisode,
@@ -69,12 +70,12 @@ class RandomTransport(Transport):
         if isinstance(item, AbortEpisode):
             self._returns.pop(item.episode_id, None)
             return Aborted(item.episode_id)
+        assert isinstance(item, Step | EndEpisode)
         returns = self._returns[item.episode_id]
         for agent_id, reward in item.rewards.items():
             returns[agent_id] = returns.get(agent_id, 0.0) + reward
         if isinstance(item, EndEpisode):
             return Ended(item.episode_id, item.t, self._returns.pop(item.episode_id))
-        assert isinstance(item, Step)
         actions = {a: self._action(a, obs) for a, obs in item.observations.items()}
         return Actions(item.episode_id, item.t, actions)
 

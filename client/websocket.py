@@ -1,13 +1,15 @@
 """WebSocket, one msgpack frame a message: the transport of the step path.
 
-The protocol is `websockets`' sans-I/O half over a plain blocking socket. The library's own
-blocking client reads in a second thread, and handing every answer from thread to thread costs
-as much as the round trip itself.
+The protocol is `websockets`' sans-I/O half over a plain blocking socket, with a short cut for whole
+binary messages (`muxrl.protocol.websocket_frames`). The library's own blocking client reads in a
+second thread, and handing every answer from thread to thread costs as much as the round trip
+itself.
 """
 
 from __future__ import annotations
 
 import socket
+from collections import deque
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,13 +19,15 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from muxrl.client.transport import Broken, NetworkTransport, reason
+from muxrl.client.network_transport import Broken, NetworkTransport, reason
 from muxrl.protocol.codec import encode
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import answer_bytes
+from muxrl.protocol.websocket_frames import FrameCutter, binary_frame
 
 _READ_BYTES = 1 << 16
 _DATA = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
+_END_OF_HEAD = b"\r\n\r\n"
 _SLOWEST_BYTES_PER_S = 1_000_000
 """Of a link: time to send a long message comes on top of the time to be silent."""
 _MAX_ANSWER_BYTES = 64 << 20
@@ -52,13 +56,14 @@ class _Connection:
         self._is_text = False
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._protocol = ClientProtocol(parse_uri(url), max_size=max_answer_bytes)
+        self._frames = FrameCutter(is_masked=False, max_bytes=max_answer_bytes)
+        self._messages: deque[bytes | str] = deque()
         try:
             request = self._protocol.connect()
             request.headers.update(headers)
             self._protocol.send_request(request)
             self._flush()
-            while self._protocol.state is State.CONNECTING and not self._protocol.handshake_exc:
-                self._read()
+            self._shake_hands()
             if self._protocol.handshake_exc is not None:
                 raise self._protocol.handshake_exc
         except BaseException as error:
@@ -68,15 +73,13 @@ class _Connection:
             if isinstance(error, InvalidHandshake) and not isinstance(error, InvalidStatus):
                 raise Broken(f"no connection: {error}") from None
             raise
-        self._protocol.events_received()  # discards the response to the handshake
 
     def send(self, data: bytes, timeout_s: float) -> None:
         if self._protocol.state is not State.OPEN:
             raise Broken("it is closing")
         if len(data) > _SLOWEST_BYTES_PER_S:
             self._set_timeout(timeout_s + len(data) // _SLOWEST_BYTES_PER_S)
-        self._protocol.send_binary(data)
-        self._flush()
+        self._write(binary_frame(data, is_masked=True))
 
     def receive(self, timeout_s: float) -> bytes | str:
         """Returns the next message.
@@ -88,20 +91,9 @@ class _Connection:
         """
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
-        while True:
-            for event in self._protocol.events_received():
-                if not isinstance(event, Frame) or event.opcode not in _DATA:
-                    continue
-                if event.opcode is Opcode.BINARY and event.fin:
-                    return bytes(event.data)
-                if event.opcode is not Opcode.CONT:
-                    self._is_text = event.opcode is Opcode.TEXT
-                self._parts.append(bytes(event.data))
-                if event.fin:
-                    parts, self._parts = self._parts, []
-                    message = parts[0] if len(parts) == 1 else b"".join(parts)
-                    return message.decode() if self._is_text else message
+        while not self._messages:
             self._read()
+        return self._messages.popleft()
 
     def close(self) -> None:
         """Sends a close frame, without waiting for its answer."""
@@ -117,29 +109,79 @@ class _Connection:
         self._socket.settimeout(timeout_s)  # a system call
         self._timeout_s = timeout_s
 
+    def _shake_hands(self) -> None:
+        """Reads the answer to the request: to its end, or, if it is a refusal, its body, too."""
+        head = self._receive_some()
+        while _END_OF_HEAD not in head and len(head) < _READ_BYTES:
+            more = self._receive_some()
+            if not more:
+                break
+            head += more
+        head, end, rest = head.partition(_END_OF_HEAD)
+        self._feed(head + end)
+        if self._protocol.state is State.OPEN:
+            self._take(rest)
+            return
+        if rest:
+            self._feed(rest)
+        while not self._protocol.handshake_exc:
+            self._feed(self._receive_some())
+
     def _read(self) -> None:
-        try:
-            data = self._socket.recv(_READ_BYTES)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise Broken(f"the connection broke: {error}") from None
-        if data:
-            self._protocol.receive_data(data)
-        else:
-            self._protocol.receive_eof()
-        self._flush()  # answers to pings and closes
+        data = self._receive_some()
+        self._take(data)
+        if not data:
+            self._feed(b"")
+        if self._messages:  # which came before a close
+            return
         if not data or self._protocol.state in (State.CLOSING, State.CLOSED):
             if isinstance(self._protocol.parser_exc, PayloadTooBig):
                 raise MalformedMessage(str(self._protocol.parser_exc))
             said = self._protocol.close_rcvd
             raise Broken(f"the server closed the connection{f', saying {said}' if said else ''}")
 
-    def _flush(self) -> None:
+    def _take(self, data: bytes) -> None:
+        for frame in self._frames.cut(data):
+            if isinstance(frame, bytes):
+                self._messages.append(frame)
+            else:
+                self._feed(frame.data)
+
+    def _feed(self, data: bytes) -> None:
+        """Has `websockets` parse what is no whole binary message; b"" is the end of the stream."""
+        if data:
+            self._protocol.receive_data(data)
+        else:
+            self._protocol.receive_eof()
+        for event in self._protocol.events_received():
+            if not isinstance(event, Frame) or event.opcode not in _DATA:
+                continue
+            if event.opcode is not Opcode.CONT:
+                self._is_text = event.opcode is Opcode.TEXT
+            self._parts.append(bytes(event.data))
+            if event.fin:
+                message = b"".join(self._parts)
+                self._parts = []
+                self._messages.append(message.decode() if self._is_text else message)
+        self._flush()
+
+    def _receive_some(self) -> bytes:
         try:
-            for data in self._protocol.data_to_send():
-                if data:
-                    self._socket.sendall(data)
+            return self._socket.recv(_READ_BYTES)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Broken(f"the connection broke: {error}") from None
+
+    def _flush(self) -> None:
+        """Sends what `websockets` has to say: answers to pings and closes."""
+        for data in self._protocol.data_to_send():
+            if data:
+                self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
         except OSError as error:
             raise Broken(f"the connection broke: {reason(error)}") from None
 

@@ -1,6 +1,7 @@
 """What all adapters share: agents as strings, spaces and values as plain data, the global state.
 
 `reader` and `writer` translate between an environment's values and the plain ones of the protocol.
+Action masks that an environment puts into its infos, as newer ones do, become part of observations.
 What is known of an agent before the first step is worked out here once; a step looks it up by
 the environment's own agent id.
 """
@@ -15,8 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.client.adapters.simulation import SimulationError
-from muxrl.protocol.spaces import Space, from_gymnasium
+from muxrl.client.adapters.simulation import COMMON, SimulationError
+from muxrl.protocol.spaces import (
+    ACTION_MASK_KEY,
+    Box,
+    DictSpace,
+    Discrete,
+    Space,
+    from_gymnasium,
+)
 
 Reader = Callable[[Any], Any]
 """Makes an environment's observation a plain one."""
@@ -36,6 +44,10 @@ class Names(dict[Hashable, str]):
 
 class AdaptedEnv:
     """An environment seen as a `Simulation`; subclasses know how it is reset and stepped.
+
+    Where no mask is in the observations of agents with Discrete actions, it is reset once to see
+    whether one is in its infos, under ``action_mask``. If any is, all such agents observe a Dict
+    with a mask, all ones where an agent's info has none.
 
     Args:
         env: the environment.
@@ -82,6 +94,7 @@ class AdaptedEnv:
             space = _ask(action_space, agent, "action")
             self.action_spaces[name] = _plain(space, agent, "action")
             self._writers[agent] = writer(space)
+        self._masked = self._find_masked()
         self.state_size = _state_size_of(env) if has_state else None
         self._acting: dict[str, Hashable] = {}
         """Agents that were observed last and are to act, in the environment's order."""
@@ -103,16 +116,26 @@ class AdaptedEnv:
             )
         return state
 
+    def render(self) -> Any:
+        """Returns what the environment shows of itself, by the render mode it was made with."""
+        return self._env.render()
+
     def close(self) -> None:
         """See `Simulation.close`."""
         if not self._is_closed:
             self._is_closed = True
             self._env.close()
 
-    def _begin(self, given: Mapping[Any, Any]) -> dict[str, Any]:
-        """Lets the agents act that a reset observed; returns their plain observations."""
+    def _begin(
+        self, given: Mapping[Any, Any], infos: Mapping[Any, Any]
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Lets the agents act that a reset observed; returns what `Simulation.reset` does."""
         self._acting = {self._names[agent]: agent for agent in given}
-        return {self._names[agent]: self._readers[agent](value) for agent, value in given.items()}
+        seen = {self._names[agent]: self._readers[agent](value) for agent, value in given.items()}
+        plain_infos = self._plain_infos(infos)
+        if self._masked:
+            self._add_masks(plain_infos, seen)
+        return seen, plain_infos
 
     def _env_actions(self, actions: Mapping[str, Any]) -> dict[Hashable, Any]:
         """Returns plain actions as the environment takes them.
@@ -125,10 +148,63 @@ class AdaptedEnv:
             raise _wrong_actions(acting, actions)
         return {agent: writers[agent](actions[name]) for name, agent in acting.items()}
 
+    def _first_infos(self) -> Mapping[Any, Any]:
+        """Resets the environment; returns the infos by its own agent ids."""
+        infos: Mapping[Any, Any] = self._env.reset()[1]
+        return infos
+
+    def _find_masked(self) -> dict[str, int]:
+        """Returns the number of actions of each agent whose mask comes in infos.
+
+        Their observation spaces get a mask.
+        """
+        masked = {
+            name: space.n
+            for name, space in self.action_spaces.items()
+            if isinstance(space, Discrete)
+            and ACTION_MASK_KEY not in getattr(self.observation_spaces[name], "spaces", ())
+        }
+        if not masked or not any(
+            ACTION_MASK_KEY in info
+            for info in self._first_infos().values()
+            if isinstance(info, Mapping)
+        ):
+            return {}
+        for name, num_actions in masked.items():
+            space = self.observation_spaces[name]
+            parts = space.spaces if isinstance(space, DictSpace) else {"observation": space}
+            mask = Box((num_actions,), "int8", 0, 1)
+            self.observation_spaces[name] = DictSpace({**parts, ACTION_MASK_KEY: mask})
+        return masked
+
+    def _add_masks(
+        self, infos: Mapping[str, Mapping[str, Any]], *observations: dict[str, Any]
+    ) -> None:
+        """Puts the masks of infos into plain observations, in place.
+
+        Raises:
+            SimulationError: a mask is not of one number for each action.
+        """
+        for seen in observations:
+            for name in seen.keys() & self._masked.keys():
+                num_actions, value = self._masked[name], seen[name]
+                given = infos.get(name, {}).get(ACTION_MASK_KEY)
+                mask = np.ones(num_actions) if given is None else np.asarray(given)
+                if mask.shape != (num_actions,):
+                    raise SimulationError(
+                        f"the action mask in the infos of agent {name!r} has the shape "
+                        f"{list(mask.shape)}, and it has {num_actions} actions"
+                    )
+                parts = value if isinstance(value, dict) else {"observation": value}
+                seen[name] = {**parts, ACTION_MASK_KEY: (mask != 0).astype(np.int8)}
+
     def _plain_infos(self, infos: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
-        """Returns the infos by agent name, without keys that are no agent ('common')."""
+        """Returns the infos by agent name or `COMMON`, without other keys ('common')."""
         names = self._names
-        return {names[agent]: info for agent, info in infos.items() if agent in names}
+        plain = {names[agent]: info for agent, info in infos.items() if agent in names}
+        if COMMON in infos:
+            plain[COMMON] = infos[COMMON]
+        return plain
 
 
 def space_lookup(env: Any, method: str, mapping: str) -> Callable[[Any], Any]:

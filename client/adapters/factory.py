@@ -44,12 +44,20 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
     else:
         made = _call(env, _find(env, module_name, attribute), dict(kwargs))
     try:
-        return _adapt(made)
+        return adapt(made)
     except SimulationError as error:
         raise SimulationError(f"simulation {env!r}: {error}") from None
 
 
-def _adapt(env: Any) -> Simulation:
+def adapt(env: Any) -> Simulation:
+    """Returns an environment as a `Simulation`.
+
+    Args:
+        env: a PettingZoo ParallelEnv or AECEnv, a Gymnasium Env, or RLlib's MultiAgentEnv.
+
+    Raises:
+        SimulationError: it is none of these, or its agents or spaces cannot be read.
+    """
     bases = {base.__name__ for base in type(env).__mro__}
     if "MultiAgentEnv" in bases:
         return RLlibMultiAgent(env)

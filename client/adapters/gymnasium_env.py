@@ -5,6 +5,7 @@ https://gymnasium.farama.org/api/env/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from muxrl.client.adapters.adapted_env import AdaptedEnv
@@ -29,16 +30,21 @@ class GymnasiumEnv(AdaptedEnv):
             has_state=False,
         )
 
+    def _first_infos(self) -> Mapping[Any, Any]:
+        return {AGENT: self._env.reset()[1]}
+
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
         observation, info = self._env.reset(seed=seed)
-        return self._begin({AGENT: observation}), {AGENT: info}
+        return self._begin({AGENT: observation}, {AGENT: info})
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
         action = self._env_actions(actions)[AGENT]
         given, reward, is_terminated, is_truncated, info = self._env.step(action)
         observation = {AGENT: self._readers[AGENT](given)}
+        if self._masked:
+            self._add_masks({AGENT: info}, observation)
         is_over = bool(is_terminated or is_truncated)
         if is_over:
             self._acting = {}

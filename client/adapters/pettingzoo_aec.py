@@ -5,7 +5,7 @@ https://pettingzoo.farama.org/api/aec/
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from muxrl.client.adapters.adapted_env import AdaptedEnv, space_lookup
@@ -32,12 +32,18 @@ class PettingZooAEC(AdaptedEnv):
         self._live: dict[Hashable, str] = {}
         self._have_acted: set[Hashable] = set()
 
+    def _first_infos(self) -> Mapping[Any, Any]:
+        self._env.reset()
+        return getattr(self._env, "infos", {})
+
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
         self._env.reset(seed=seed)
         self._live = {agent: self._names[agent] for agent in self._env.agents}
         self._have_acted = set()
         result = self._until_next_turn()
+        if self._masked:
+            self._add_masks(result.infos, result.observations)
         return result.observations, result.infos
 
     def step(self, actions: dict[str, Any]) -> StepResult:
@@ -45,7 +51,10 @@ class PettingZooAEC(AdaptedEnv):
         ((agent, action),) = self._env_actions(actions).items()
         self._env.step(action)
         self._have_acted.add(agent)
-        return self._until_next_turn()
+        result = self._until_next_turn()
+        if self._masked:
+            self._add_masks(result.infos, result.observations, result.final_observations)
+        return result
 
     def _until_next_turn(self) -> StepResult:
         env, names, live = self._env, self._names, self._live
@@ -74,6 +83,7 @@ class PettingZooAEC(AdaptedEnv):
         # An environment may end by emptying `agents`, without the steps with None.
         unpaid = getattr(env, "_cumulative_rewards", {})
         for agent in list(live):
+            result.infos.setdefault(names[agent], getattr(env, "infos", {}).get(agent, {}))
             if agent in unpaid and (unpaid[agent] or agent in self._have_acted):
                 result.rewards[names[agent]] = float(unpaid[agent])
             is_truncated = env.truncations.get(agent, False)

@@ -34,7 +34,7 @@ class PettingZooParallel(AdaptedEnv):
         given, infos = self._env.reset(seed=seed)
         self._live = {agent: self._names[agent] for agent in given}
         self._finished = set()
-        return self._begin(given), self._plain_infos(infos)
+        return self._begin(given, infos)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
@@ -84,12 +84,15 @@ class PettingZooParallel(AdaptedEnv):
                     f"{list(live.values())}, so nobody could act; step() must observe every "
                     "agent that is left in env.agents"
                 )
+        plain_infos = self._plain_infos(infos)
+        if self._masked:
+            self._add_masks(plain_infos, observations, final_observations)
         return StepResult(
             observations,
             {names[agent]: float(reward) for agent, reward in given_rewards.items()},
             terminations,
             truncations,
             final_observations,
-            self._plain_infos(infos),
+            plain_infos,
             not live,
         )

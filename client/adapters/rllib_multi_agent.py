@@ -48,7 +48,7 @@ class RLlibMultiAgent(AdaptedEnv):
             )
         self._seen = {agent: self._names[agent] for agent in given}
         self._finished = set()
-        return self._begin(given), self._plain_infos(infos)
+        return self._begin(given, infos)
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
@@ -94,13 +94,16 @@ class RLlibMultiAgent(AdaptedEnv):
             elif agent not in finished:
                 observations[names[agent]] = readers[agent](value)
         finished.update(done)
+        plain_infos = self._plain_infos(infos)
+        if self._masked:
+            self._add_masks(plain_infos, observations, final_observations)
         return StepResult(
             observations,
             {names[agent]: float(reward) for agent, reward in rewards.items()},
             {names[agent]: True for agent, is_terminated in done.items() if is_terminated},
             {names[agent]: True for agent, is_terminated in done.items() if not is_terminated},
             final_observations,
-            self._plain_infos(infos),
+            plain_infos,
             is_over or len(finished) == len(names),
         )
 
@@ -115,8 +118,9 @@ def _joined(first: StepResult, second: StepResult) -> StepResult:
         first.terminations | second.terminations,
         first.truncations | second.truncations,
         first.final_observations | second.final_observations,
-        first.infos | second.infos,
+        second.infos,
         second.is_over,
+        (*first.earlier_infos, first.infos),
     )
 
 

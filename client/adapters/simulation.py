@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from muxrl.protocol.spaces import Space
 
+COMMON = "__common__"
+"""In infos, RLlib's key for what is of no one agent."""
+
 
 class SimulationError(Exception):
     """A simulation could not be made or broke its own rules; the message says which and why.
@@ -37,8 +40,11 @@ class StepResult(NamedTuple):
     final_observations: dict[str, Any]
     """Of agents done in this step, where the environment gives one."""
     infos: dict[str, dict[str, Any]]
+    """By agent id or `COMMON`."""
     is_over: bool
     """Nobody acts any more."""
+    earlier_infos: tuple[dict[str, dict[str, Any]], ...] = ()
+    """Where this step joins several of the environment's: the infos of those before the last."""
 
 
 class Simulation(Protocol):

@@ -9,13 +9,14 @@ import numpy as np
 
 from muxrl.client.adapters.simulation import StepResult
 from muxrl.client.errors import ServerUnavailable
-from muxrl.client.transport import AnyItem, Transport
+from muxrl.client.transport import Transport
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
     Actions,
     AgentInfo,
+    AnyItem,
     AnyReply,
     Ended,
     EndEpisode,
@@ -27,6 +28,9 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.spaces import Box, Discrete
 
 Script = Callable[[AnyItem], AnyReply | None]
+Log = list[tuple[str, str]]
+ALL = {"a": [1.0], "b": [2.0], "c": [3.0]}
+"""What the agents of the fixtures' two servers observe."""
 
 
 def spec(server_id: str, agents: Iterable[str], state_size: int | None = None) -> ServerSpec:
@@ -51,7 +55,7 @@ class Server(Transport):
         self,
         server_id: str,
         agents: Iterable[str],
-        log: list[tuple[str, str]],
+        log: Log,
         script: Script = lambda item: None,
         state_size: int | None = None,
     ) -> None:

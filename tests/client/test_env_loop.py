@@ -10,7 +10,7 @@ import pytest
 from tests.client.scripted_servers import CountingSimulation, Server, refusing
 
 from muxrl.client import AssignmentError, MultiplexingClient, RefusedByServer, ServerUnavailable
-from muxrl.client.adapters.simulation import StepResult
+from muxrl.client.adapters.simulation import COMMON, StepResult
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
 
@@ -65,7 +65,8 @@ def test_returns_are_those_of_the_simulation_and_of_the_servers(world: World) ->
     EnvLoop([CountingSimulation(num_steps=4)], world.client, seeds=iter([5])).run(
         world.results.append
     )
-    assert world.results == [EpisodeResult({"a": 2.0, "b": 6.0}, 4, 5)]
+    length = {"episode_length": {COMMON: 4.0}}
+    assert world.results == [EpisodeResult({"a": 2.0, "b": 6.0}, 4, 5, metrics=length)]
     assert sum(i.rewards.get("a", 0) for i in world.left.items[1:]) == 2.0
     assert sum(i.rewards.get("b", 0) for i in world.right.items[1:]) == 6.0
 

@@ -89,6 +89,7 @@ class LastCoin(AECEnv):
             self.selector.reinit([a for a in self.selector.agent_order if a != agent])
             while self.selector.agent_order and self.agent_selection != self.selector.next():
                 pass
+        self.infos = {a: {"taken": self.taken[a]} for a in self.agents}
         if is_over and self.ends_abruptly:
             self.agents = []
             return
@@ -118,6 +119,16 @@ def test_every_reward_is_routed_once_and_every_agent_is_done_once(
     assert set(played.terminated + played.truncated) == set(env.possible_agents)
     if env.coins:
         assert not played.terminated
+
+
+@pytest.mark.parametrize("ends_abruptly", [False, True])
+def test_last_infos_are_seen_however_the_game_ends(play: Play, ends_abruptly: bool) -> None:
+    env = LastCoin(num_agents=2, num_coins=5)
+    env.ends_abruptly = ends_abruptly
+    *earlier, last = play(PettingZooAEC(env)).results
+    assert last.is_over
+    assert last.infos == {agent: {"taken": n} for agent, n in env.taken.items()}
+    assert all(result.infos.keys() == result.observations.keys() for result in earlier)
 
 
 def test_one_agent_at_a_time_is_paid_for_all_since_it_last_acted() -> None:

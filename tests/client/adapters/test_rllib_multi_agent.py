@@ -44,7 +44,7 @@ class Scripted(MultiAgentEnv):
             rewards,
             {"__all__": False} | dict.fromkeys(terminated, True),
             {"__all__": False} | dict.fromkeys(truncated, True),
-            {},
+            {"__common__": {"steps": len(self.actions)}, "elsewhere": {}},
         )
 
     def _observe(self, agents: list[int]) -> dict[int, Any]:
@@ -61,7 +61,7 @@ def test_integer_ids_become_strings_and_go_back(play: Play) -> None:
     simulation = simulation_of(([0, 1, 2], {0: 1, 2: 3}, [], []), ([], {}, ["__all__"], []))
     assert simulation.possible_agents == ("0", "1", "2")
     observations, infos = simulation.reset(seed=9)
-    assert infos == {"0": {"seed": 9}}
+    assert infos == {"0": {"seed": 9}, "__common__": {}}
     assert observations["0"].dtype == np.float32
     result = simulation.step({"1": 1, "0": 0})
     assert simulation._env.actions == [{0: 0, 1: 1}]
@@ -114,6 +114,9 @@ def test_steps_in_which_nobody_acts_are_not_seen(play: Play) -> None:
     assert first.terminations == {"1": True}
     assert first.observations.keys() == {"0"}
     assert second.truncations == {"0": True}
+    infos = [infos["__common__"]["steps"] for infos in (*first.earlier_infos, first.infos)]
+    assert infos == [1, 2, 3], "those of all steps, apart"
+    assert (second.earlier_infos, second.infos) == ((), {"__common__": {"steps": 4}})
 
 
 def test_an_episode_is_over_when_all_possible_agents_are_done(play: Play) -> None:

@@ -1,0 +1,387 @@
+"""Local inference: a transport that acts by itself and tells its server afterwards.
+
+It pulls the server's networks (`LocalPolicies`), answers steps with them, and keeps what was played
+until the server is spoken to: with a start, an end or an abort, with the step that completes the
+server's next batch, and after a fraction of a second. Then it is told all, and chooses the actions
+of that message's steps, as without local inference. A server that learns holds these messages as it
+holds others, and the first step after an update is its own. Nothing is dropped in silence: steps
+that could not be told are counted, logged, and refused where their episode goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeGuard
+
+import numpy as np
+
+from muxrl.client.errors import AssignmentError, ServerUnavailable
+from muxrl.client.local_policies import Asked, Drawn, LocalPolicies
+from muxrl.client.network_transport import NetworkTransport
+from muxrl.client.transport import Transport
+from muxrl.protocol.errors import EpisodeGone, ValueMismatch
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyItem,
+    AnyReply,
+    Ended,
+    PlayedSteps,
+    Recorded,
+    Refused,
+    ServerSpec,
+    StartEpisode,
+    Step,
+)
+from muxrl.protocol.values import Mismatch, conform
+
+InferenceMode = Literal["remote", "local"]
+
+logger = logging.getLogger(__name__)
+
+_MOST_STEPS = 256
+"""Told at once: a server takes some 10 ms to record them, in which it hears nobody else."""
+_LONGEST_S = 0.2
+"""Until what was played is told, if steps are slow."""
+_MOST_BYTES = 1 << 20
+"""Likewise: half of what a server reads that is not one array (`MAX_PLAIN_BYTES` there)."""
+_AGENT_BYTES = 200
+"""Of what a step says of an agent, beside arrays."""
+
+
+class _Played:
+    """An open episode, and what its server has not been told of it."""
+
+    __slots__ = ("logits", "should_explore", "steps", "t")
+
+    def __init__(self, start: StartEpisode) -> None:
+        explores = start.should_explore
+        self.should_explore = start.mode == "train" if explores is None else explores
+        self.t = 0
+        self.steps: list[Step] = []
+        self.logits: dict[str, list[np.ndarray]] = {}
+
+    def take(self, episode_id: str, version: int) -> PlayedSteps:
+        """Returns it as an item, and forgets it."""
+        logits = {agent_id: np.array(rows) for agent_id, rows in self.logits.items()}
+        item = PlayedSteps(episode_id, version, self.steps, logits)
+        self.steps, self.logits = [], {}
+        return item
+
+
+class LocalTransport:
+    """A `Transport` that acts in its server's place.
+
+    Args:
+        transport: to the server.
+        update_interval_s: weights are pulled when newer ones are known of, at most once in this
+            time; None: only when `update_weights` is called.
+        seed: of exploration; None: any.
+    """
+
+    def __init__(
+        self,
+        transport: NetworkTransport,
+        *,
+        update_interval_s: float | None = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        self.num_lost_steps = 0
+        """Steps that were played, and of which the server may know nothing."""
+        self._transport = transport
+        self._update_interval_s = update_interval_s
+        self._seed = seed
+        self._spec: ServerSpec
+        self._policies: LocalPolicies
+        self._pulled_at = 0.0
+        self._episodes: dict[str, _Played] = {}
+        self._refused: dict[str, Refused] = {}
+        """What a server said of an episode that had no item in that frame."""
+        self._items: Sequence[AnyItem] = ()
+        self._told: list[AnyItem] = []
+        """The frame that was sent last."""
+        self._is_acting = False
+        """Whether it answers the items by itself."""
+        self._newest = 0
+        """Version of the server's weights, as far as it is known."""
+        self._is_doubtful = False
+        """Whether the server may be another process by now, with other weights."""
+        self._num_wanted: int | None = None
+        """Env steps until the server's next batch; None: it has not said yet."""
+        self._num_kept = self._num_transitions = self._num_kept_bytes = 0
+        self._most_bytes = _MOST_BYTES
+        self._kept_since = 0.0
+
+    # --- a `Transport` ------------------------------------------------------------------
+
+    def fetch_spec(self) -> ServerSpec:
+        self._spec = self._transport.fetch_spec()
+        weights = self._transport.fetch_weights()
+        self._policies = LocalPolicies(self._spec, weights, self._seed)
+        self._pulled_at = time.monotonic()
+        self._most_bytes = min(_MOST_BYTES, self._spec.max_message_bytes // 2 or _MOST_BYTES)
+        return self._spec
+
+    def send(self, items: Sequence[AnyItem]) -> None:
+        self._items = items
+        num_transitions = 0
+        self._is_acting = True
+        for item in items:
+            if isinstance(item, StartEpisode) and item.episode_id not in self._episodes:
+                self._episodes[item.episode_id] = _Played(item)
+            if not self._acts_on(item):
+                self._is_acting = False
+            elif item.t:  # it tells what followed from the step before
+                num_transitions += 1
+        if not self._is_acting or self._is_due(num_transitions):
+            self._is_acting = False
+            self._tell(items)
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        if self._is_acting:
+            return self._act()
+        replies = self._hear(patience_s)
+        replies = self._sort(replies)
+        self._update_if_due()
+        return replies
+
+    def give_up(self) -> None:
+        self._transport.give_up()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    # --- weights ------------------------------------------------------------------------
+
+    def update_weights(self) -> None:
+        """Pulls the newest weights, after telling what was played with those before.
+
+        Raises:
+            ServerUnavailable: the server does not answer.
+        """
+        if self._num_kept:
+            self._tell([])
+            self._sort(self._hear(None))
+        self._pull()
+
+    def _pull(self) -> None:
+        self._policies.load(self._transport.fetch_weights())
+        self._newest, self._is_doubtful = self._policies.version, False
+        self._pulled_at = time.monotonic()
+
+    def _update_if_due(self) -> None:
+        """Pulls weights if others are known of; all that was played has been told."""
+        if self._is_doubtful:
+            self._pull()
+        interval_s = self._update_interval_s
+        if interval_s is None or self._newest == self._policies.version:
+            return
+        if time.monotonic() - self._pulled_at >= interval_s:
+            self._pull()
+
+    # --- what the server is told --------------------------------------------------------
+
+    def _acts_on(self, item: AnyItem) -> TypeGuard[Step]:
+        """Whether this is a step to act in: new, and nobody else has chosen its actions."""
+        if not isinstance(item, Step) or item.logged_actions:
+            return False
+        episode = self._episodes.get(item.episode_id)
+        return episode is not None and item.t == episode.t and item.episode_id not in self._refused
+
+    def _is_due(self, num_transitions: int) -> bool:
+        """Whether the server is to be told, and asked, with so many transitions more."""
+        if self._num_wanted is None:
+            return self._num_kept > 0
+        return (
+            self._num_transitions + num_transitions >= self._num_wanted
+            or self._num_kept >= _MOST_STEPS
+            or self._num_kept_bytes >= self._most_bytes
+            or (self._num_kept > 0 and time.monotonic() - self._kept_since >= _LONGEST_S)
+        )
+
+    def _tell(self, items: Sequence[AnyItem]) -> None:
+        """Sends what was played, and these items."""
+        version = self._policies.version
+        played = [e.take(i, version) for i, e in self._episodes.items() if e.steps]
+        self._told = [*played, *items]
+        self._num_kept = self._num_transitions = self._num_kept_bytes = 0
+        try:
+            self._transport.send(self._told)
+        except ServerUnavailable:
+            self._lose()
+            raise
+
+    def _hear(self, patience_s: float | None) -> list[AnyReply]:
+        try:
+            return self._transport.receive(patience_s)
+        except ServerUnavailable:
+            self._lose()
+            raise
+
+    def _lose(self) -> None:
+        """Notes that what was played may never have arrived; its episodes cannot go on."""
+        for item in self._told:
+            if isinstance(item, PlayedSteps):
+                story = (
+                    f"server {self._spec.server_id!r} was lost, and with it {len(item.steps)} "
+                    f"steps of episode {item.episode_id} that were played here"
+                )
+                refusal = Refused(item.episode_id, code=EpisodeGone.code, message=story)
+                self._note_lost(item, refusal)
+
+    def _note_lost(self, item: PlayedSteps, refusal: Refused) -> None:
+        self.num_lost_steps += len(item.steps)
+        self._refused[item.episode_id] = refusal
+        self._is_doubtful = True
+        logger.warning("up to %d steps are not recorded: %s", len(item.steps), refusal.message)
+
+    def _sort(self, replies: Sequence[AnyReply]) -> list[AnyReply]:
+        """Takes in the replies to what was told; returns those to items that were not made here.
+
+        Where what was played was refused, so is the next item of its episode.
+        """
+        if len(replies) != len(self._told):  # the frame was refused as a whole
+            self._lose()
+            return list(replies)
+        others: list[AnyReply] = []
+        for item, reply in zip(self._told, replies, strict=True):
+            episode_id = item.episode_id
+            if isinstance(reply, Recorded):
+                self._newest = reply.weights_seq_no
+                self._num_wanted = reply.num_wanted or _MOST_STEPS
+            elif isinstance(item, PlayedSteps):
+                assert isinstance(reply, Refused)
+                self._note_lost(item, reply)
+            else:
+                refusal = self._refused.pop(episode_id, None)
+                if refusal is not None and not isinstance(item, AbortEpisode):
+                    reply = refusal
+                others.append(reply)
+                episode = self._episodes.get(episode_id)
+                if isinstance(reply, Actions) and episode is not None:
+                    self._newest = reply.weights_seq_no
+                    episode.t = max(episode.t, reply.t + 1)
+                if isinstance(reply, Refused | Ended | Aborted):
+                    self._episodes.pop(episode_id, None)
+        return others
+
+    # --- acting -------------------------------------------------------------------------
+
+    def _act(self) -> list[AnyReply]:
+        """Returns the answers to steps; those that it acts in are kept until they are told."""
+        outcomes: list[Step | Refused] = []
+        asked: list[Asked] = []
+        for item in self._items:
+            assert isinstance(item, Step)
+            outcome = self._checked(item)
+            outcomes.append(outcome)
+            if isinstance(outcome, Step):
+                explores = self._episodes[item.episode_id].should_explore
+                asked += (Asked(a, seen, explores) for a, seen in outcome.observations.items())
+        drawn = iter(self._policies.act(asked))
+        return [one if isinstance(one, Refused) else self._keep(one, drawn) for one in outcomes]
+
+    def _keep(self, step: Step, drawn: Iterator[Drawn]) -> Actions:
+        """Keeps a step with its actions, which come next in `drawn`; returns its answer."""
+        if not self._num_kept:
+            self._kept_since = time.monotonic()
+        episode = self._episodes[step.episode_id]
+        for agent_id in step.observations:
+            action, logits = next(drawn)
+            step.logged_actions[agent_id] = action
+            episode.logits.setdefault(agent_id, []).append(logits)
+            self._num_kept_bytes += logits.nbytes + _AGENT_BYTES
+        episode.steps.append(step)
+        episode.t += 1
+        self._num_kept += 1
+        self._num_transitions += step.t > 0
+        return Actions(step.episode_id, step.t, step.logged_actions, self._policies.version)
+
+    def _checked(self, step: Step) -> Step | Refused:
+        """Returns a step of one's own, whose values the simulation may overwrite; or a refusal."""
+        observations = {}
+        for agent_id, value in step.observations.items():
+            try:
+                seen = conform(self._spec.agents[agent_id].observation_space, value)
+            except Mismatch as error:
+                return Refused(
+                    step.episode_id,
+                    code=ValueMismatch.code,
+                    message=f"local inference for server {self._spec.server_id!r} refused "
+                    f"t={step.t} of episode {step.episode_id}: observation of agent "
+                    f"{agent_id!r}: {error}",
+                    agent_id=agent_id,
+                    expected=error.expected,
+                    got=error.got,
+                )
+            observations[agent_id] = self._copied(seen)
+        return Step(
+            step.episode_id,
+            step.t,
+            observations,
+            step.rewards,
+            step.terminations,
+            step.truncations,
+            {a: self._copied(value) for a, value in step.final_observations.items()},
+            {},
+        )
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            self._num_kept_bytes += value.nbytes
+            return value.copy()
+        if isinstance(value, dict):
+            return {key: self._copied(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._copied(part) for part in value]
+        return value
+
+
+class InferenceModes:
+    """Says for which servers inference is local.
+
+    Args:
+        modes: of all servers, or by server id: those that are left out are "remote".
+        update_interval_s: see `LocalTransport`.
+
+    Raises:
+        ValueError: a mode is none.
+    """
+
+    def __init__(
+        self, modes: InferenceMode | Mapping[str, InferenceMode], update_interval_s: float | None
+    ) -> None:
+        for mode in [modes] if isinstance(modes, str) else modes.values():
+            if mode not in ("remote", "local"):
+                raise ValueError(f"inference_mode is 'remote' or 'local', got {mode!r}")
+        self._modes = modes
+        self._update_interval_s = update_interval_s
+
+    def transport_to(self, server_id: str, transport: Transport) -> Transport:
+        """Returns a server's transport, or one around it that acts in its place.
+
+        Raises:
+            ValueError: it is not by the server's address.
+            ServerUnavailable: the server gives no weights.
+        """
+        modes = self._modes
+        if (modes if isinstance(modes, str) else modes.get(server_id)) != "local":
+            return transport
+        if not isinstance(transport, NetworkTransport):
+            raise ValueError(
+                "local inference is for servers that are given by their address, and server "
+                f"{server_id!r} is a {type(transport).__name__}"
+            )
+        local = LocalTransport(transport, update_interval_s=self._update_interval_s)
+        local.fetch_spec()
+        return local
+
+    def check_names(self, server_ids: Collection[str]) -> None:
+        """Raises `AssignmentError` if a mode is for none of these servers."""
+        if not isinstance(self._modes, str) and (unknown := self._modes.keys() - set(server_ids)):
+            raise AssignmentError(
+                f"inference_mode names {sorted(unknown)}; the servers are {list(server_ids)}"
+            )

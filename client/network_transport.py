@@ -1,0 +1,485 @@
+"""Patience with a network: transports that find their server again.
+
+Where a connection is refused, cut or silent, another one is opened and the same items are sent
+again, with growing pauses. Nothing is recorded twice, since the server answers from memory what it
+has seen already. A silent server is asked for its status, on a connection of its own, which tells
+one that is learning from one that is lost.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+import requests
+
+from muxrl.client.errors import ServerLost, ServerUnavailable
+from muxrl.client.transport import Transport
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.codec import decode_batch_reply, decode_json, decode_weights
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge, NotServing
+from muxrl.protocol.messages import (
+    AnyItem,
+    AnyReply,
+    Batch,
+    PolicyWeights,
+    Refused,
+    ServerSpec,
+    StartEpisode,
+    Status,
+)
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 30.0
+"""Default of `patience_s`: a server that is started again is back by then."""
+UPDATE_TIMEOUT_S = 600.0
+"""Default of `update_timeout_s`; few updates take minutes."""
+
+_SILENCE_S = 3.0
+"""A server from which no byte came for this long is asked for its status."""
+_ATTEMPT_S = 5.0
+"""Longest wait for what costs a server no work: a connection, its spec, its status."""
+_SHORTEST_S = 0.3
+"""Each attempt gets this long, even where patience is over."""
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_GATEWAY_CODES = (502, 503, 504)
+"""Answers of a server with too many connections, or of a proxy whose server is gone."""
+
+
+class Broken(Exception):
+    """The connection is gone, or cannot be opened; the text says why."""
+
+
+class NetworkTransport(Transport, abc.ABC):
+    """A `Transport` over a network. Subclasses say how a frame is sent, and its answer read.
+
+    Args:
+        address: "host:port" or "http://host:port".
+        token: bearer token, "" for none.
+        patience_s: how long the server may be lost (it refuses connections, they are cut, or it is
+            silent) before an error says so.
+        update_timeout_s: longest wait for an answer that the server holds back while it learns.
+
+    Raises:
+        ValueError: `address` has no host or no port, or asks for TLS of a transport that has none,
+            or a time is negative.
+    """
+
+    _has_tls = True
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str = "",
+        patience_s: float = PATIENCE_S,
+        update_timeout_s: float = UPDATE_TIMEOUT_S,
+    ) -> None:
+        for name, value in (("patience_s", patience_s), ("update_timeout_s", update_timeout_s)):
+            if not value >= 0:
+                raise ValueError(f"{name} is a time in seconds, 0 or more, got {value!r}")
+        self.url = base_url(address)
+        if self.url.startswith("https") and not self._has_tls:
+            raise ValueError(
+                f"the WebSocket transport has no TLS, so it would send its token to {address!r} in "
+                'clear text; use transport="http", or a tunnel'
+            )
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._patience_s = patience_s
+        self._update_timeout_s = update_timeout_s
+        self._silence_s = min(_SILENCE_S, max(_SHORTEST_S, patience_s / 3))
+        self._has_given_up = threading.Event()
+        self._spec: ServerSpec | None = None
+        self._items: Sequence[AnyItem] = ()
+        self._frame = b""
+        self._refusals: list[AnyReply] = []
+        self._sent_at = 0.0
+        self._is_answer_due = False
+
+    # --- what subclasses do -------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _encode(self, message: msgspec.Struct) -> bytes:
+        """Returns the bytes of a message."""
+
+    def _decode(self, answer: bytes | str) -> list[AnyReply]:
+        """Returns the replies in an answer.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        return decode_batch_reply(answer).replies
+
+    @abc.abstractmethod
+    def _post(self, frame: bytes, timeout_s: float) -> None:
+        """Sends a frame, on a new connection if there is none.
+
+        Raises:
+            Broken: it could not be sent.
+            ServerUnavailable: the server lets nobody in with this token.
+        """
+
+    @abc.abstractmethod
+    def _await(self, timeout_s: float) -> bytes | str:
+        """Returns the answer to the last frame.
+
+        Raises:
+            TimeoutError: nothing came for so long; the same call may follow.
+            Broken: the connection is gone.
+        """
+
+    @abc.abstractmethod
+    def _drop(self) -> None:
+        """Closes the connection, if there is one."""
+
+    # --- a `Transport` ------------------------------------------------------------------
+
+    def fetch_spec(self, patience_s: float = 0.0) -> ServerSpec:
+        outage = _Outage(time.monotonic(), max(patience_s, self._patience_s))
+        while self._spec is None:
+            try:
+                self._spec = self._get_spec(outage)
+            except Broken as error:
+                self._pause(outage, error)
+        return self._spec
+
+    def fetch_weights(self) -> PolicyWeights:
+        """Returns the server's newest policies.
+
+        Raises:
+            ServerUnavailable: it does not answer for `patience_s`, or refuses.
+        """
+        outage = _Outage(time.monotonic(), self._patience_s)
+        while True:
+            try:
+                return decode_weights(self._get("/v1/policies", outage.clipped(_ATTEMPT_S)))
+            except Broken as error:
+                self._pause(outage, error)
+            except MalformedMessage as error:
+                raise self._unreadable(error) from None
+
+    def is_there(self) -> bool:
+        """Whether the same server answers now; may be asked from another thread."""
+        try:
+            self._check_is_the_same(_Outage(time.monotonic(), _ATTEMPT_S))
+        except (Broken, ServerUnavailable):
+            return False
+        return True
+
+    def _get_spec(self, outage: _Outage) -> ServerSpec:
+        try:
+            spec = decode_json(self._get("/v1/spec", outage.clipped(_ATTEMPT_S)), ServerSpec)
+        except MalformedMessage as error:
+            raise self._unavailable(f"what it answers is no spec: {error}") from None
+        if spec.protocol_version != PROTOCOL_VERSION:
+            raise ServerUnavailable(
+                f"server {spec.server_id!r} ({self.url}) speaks protocol version "
+                f"{spec.protocol_version}, this client {PROTOCOL_VERSION}; install the same muxrl",
+                server_id=spec.server_id,
+            )
+        return spec
+
+    def send(self, items: Sequence[AnyItem]) -> None:
+        if self._is_answer_due:  # a Ctrl-C, say; it is not to be taken for the next one
+            self._drop()
+        self._items = items
+        self._refusals = []
+        self._frame = frame = self._encode(Batch(list(items)))
+        if self._spec is not None and 0 < self._spec.max_message_bytes < len(frame):
+            # The server would close the connection, and its reason could be lost.
+            self._refusals = [_too_large(item, len(frame), self._spec) for item in items]
+            return
+        self._is_answer_due = True
+        self._sent_at = time.monotonic()
+        try:
+            self._post(frame, self._silence_s)
+        except Broken:
+            self._drop()  # `receive` tries again, when all servers have their messages
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        if self._refusals:
+            refusals, self._refusals = self._refusals, []
+            return refusals
+        began_at = time.monotonic()
+        try:
+            replies = self._decode(self._await(self._silence_s))
+        except (Broken, TimeoutError) as error:
+            replies = self._recover(error, self._outage(began_at, patience_s))
+        except MalformedMessage as error:
+            raise self._unreadable(error) from None
+        for reply in replies:
+            if type(reply) is Refused and self._is_ending(replies):
+                outage = self._outage(began_at, patience_s)
+                replies = self._recover(Broken("it is stopping"), outage, replies)
+                break
+        self._is_answer_due = False
+        return replies
+
+    def give_up(self) -> None:
+        self._has_given_up.set()
+
+    def close(self) -> None:
+        self._drop()
+
+    # --- patience -----------------------------------------------------------------------
+
+    def _outage(self, began_at: float, patience_s: float | None) -> _Outage:
+        """Returns the outage of a `receive` that began then."""
+        if patience_s is None:  # another server may have learned for long since the frame was sent
+            return _Outage(began_at, self._patience_s)
+        return _Outage(self._sent_at, patience_s)
+
+    def _recover(
+        self,
+        trouble: Exception,
+        outage: _Outage,
+        heard: list[AnyReply] | None = None,
+    ) -> list[AnyReply]:
+        """Sends the frame again and again until its answer comes.
+
+        Args:
+            trouble: why it did not come.
+            outage: since when, and for how long it may last.
+            heard: the answer of a server that is stopping: it starts no episodes any more.
+        """
+        while True:
+            try:
+                if not (isinstance(trouble, TimeoutError) and self._is_learning(outage)):
+                    self._pause(outage, trouble)
+                    self._drop()
+                    if outage.is_noted:
+                        self._check_is_the_same(outage)
+                    self._post(self._frame, outage.clipped(_ATTEMPT_S))
+                replies = self._decode(self._await(outage.clipped(self._silence_s)))
+            except (Broken, TimeoutError) as error:
+                trouble = error
+                continue
+            except MalformedMessage as error:
+                raise self._unreadable(error) from None
+            # What the old process answered counts: a new one does not know the episodes.
+            heard = replies if heard is None else _latest(heard, replies)
+            if not self._is_ending(heard):
+                if outage.is_noted:
+                    logger.warning("%s is back after %.1f s", self._name, outage.elapsed_s)
+                return heard
+            trouble = Broken("it is stopping")
+
+    def _check_is_the_same(self, outage: _Outage) -> None:
+        """Compares the server that came back with the one that was lost.
+
+        Raises:
+            Broken: it does not answer yet.
+            ServerUnavailable: it is another one.
+        """
+        if self._spec is None:
+            return
+        spec = self._get_spec(outage)
+        if (spec.server_id, spec.agents) != (self._spec.server_id, self._spec.agents):
+            raise self._unavailable(
+                f"it was lost, and another server is there now: {spec.server_id!r} for the agents "
+                f"{list(spec.agents)}; it was for {list(self._spec.agents)}; are two addresses "
+                "mixed up, or were its spaces changed?"
+            )
+
+    def _is_learning(self, outage: _Outage) -> bool:
+        """Asks a silent server for its status; returns whether it holds the answer back.
+
+        Raises:
+            Broken: it does not answer this either.
+            ServerUnavailable: it holds the answer back for too long, or for ever.
+        """
+        try:
+            status = decode_json(self._get("/v1/status", outage.clipped(_ATTEMPT_S)), Status)
+        except MalformedMessage as error:
+            raise Broken(f"what it answers is no status: {error}") from None
+        if not status.is_waiting_for_learner:
+            return False
+        now = time.monotonic()
+        waited_s = now - self._sent_at
+        if status.problem:
+            raise self._unavailable(f"no answer; its status is {status.phase}: {status.problem}")
+        if waited_s >= self._update_timeout_s:
+            raise self._unavailable(
+                f"no answer within {waited_s:.0f} s; it holds the simulations while an update runs "
+                "(while_learning: wait); are updates that slow? update_timeout_s is "
+                f"{self._update_timeout_s:g}"
+            )
+        outage.since = now
+        return True
+
+    def _pause(self, outage: _Outage, trouble: Exception) -> None:
+        """Waits before another attempt; the first one comes at once.
+
+        Raises:
+            ServerLost: patience is over.
+        """
+        story = str(trouble) or "it answers GET /v1/status, but not this message"
+        if outage.num_attempts and (outage.is_over or self._has_given_up.is_set()):
+            self._drop()
+            hint = "" if self._spec is None else " start_episode() waits for it again"
+            raise ServerLost(
+                f"{self._name} is lost: no answer for {outage.elapsed_s:.1f} s (patience_s is "
+                f"{outage.patience_s:g}), tried {outage.num_attempts + 1} times; {story}; is it "
+                f"running?{hint}",
+                server_id=self._server_id,
+            )
+        if outage.num_attempts and not outage.is_noted:
+            outage.is_noted = True
+            logger.warning(
+                "%s: %s; trying again for up to %g s", self._name, story, outage.patience_s
+            )
+        self._has_given_up.wait(outage.next_pause_s())
+
+    # --- reading ------------------------------------------------------------------------
+
+    def _is_ending(self, replies: Sequence[AnyReply]) -> bool:
+        """Whether the server starts no episodes any more, but another process may soon."""
+        return len(replies) == len(self._items) and any(
+            isinstance(reply, Refused) and reply.code == NotServing.code
+            for item, reply in zip(self._items, replies, strict=True)
+            if isinstance(item, StartEpisode)
+        )
+
+    def _get(self, path: str, timeout_s: float) -> bytes:
+        """Returns what the server answers to a GET, on a connection of its own.
+
+        Raises:
+            Broken: it does not answer.
+            ServerUnavailable: it refuses.
+        """
+        try:
+            with requests.Session() as session:
+                session.trust_env = False  # policy servers are not behind a web proxy
+                response = session.get(
+                    self.url + path, headers=self._headers, timeout=timeout_s, allow_redirects=False
+                )
+        except requests.Timeout:
+            raise Broken(f"GET {path} is not answered: it hangs, or is out of reach") from None
+        except requests.RequestException as error:
+            raise Broken(f"no connection: {_cause(error)}") from None
+        return self._checked(response.status_code, response.content)
+
+    def _checked(self, code: int, body: bytes) -> bytes:
+        """Returns the body of an answer with this HTTP status.
+
+        Raises:
+            Broken: another try may help.
+            ServerUnavailable: it is a refusal.
+        """
+        if code == 200:
+            return body
+        story = f"it answered {code}: {_story_of(body)}"
+        raise Broken(story) if code in _GATEWAY_CODES else self._unavailable(story)
+
+    @property
+    def _server_id(self) -> str:
+        return self.url if self._spec is None else self._spec.server_id
+
+    @property
+    def _name(self) -> str:
+        if self._spec is None:
+            return f"server at {self.url}"
+        return f"server {self._spec.server_id!r} ({self.url})"
+
+    def _unreadable(self, error: MalformedMessage) -> ServerUnavailable:
+        return self._unavailable(f"its answer cannot be read: {error}")
+
+    def _unavailable(self, story: str) -> ServerUnavailable:
+        return ServerUnavailable(f"{self._name}: {story}", server_id=self._server_id)
+
+
+class _Outage:
+    """A time in which a server is not heard.
+
+    Args:
+        since: when it was heard last, or spoken to without an answer (monotonic).
+        patience_s: how long that may be.
+    """
+
+    def __init__(self, since: float, patience_s: float) -> None:
+        self.since = since
+        self.patience_s = patience_s
+        self.num_attempts = 0
+        self.is_noted = False
+        self._pause_s = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.since
+
+    @property
+    def is_over(self) -> bool:
+        return self.elapsed_s >= self.patience_s
+
+    def clipped(self, time_s: float) -> float:
+        """Returns `time_s`, or less if patience ends before."""
+        return max(_SHORTEST_S, min(time_s, self.patience_s - self.elapsed_s))
+
+    def next_pause_s(self) -> float:
+        """Counts an attempt; returns how long to wait before it, twice as long as the last time."""
+        pause_s = min(self._pause_s, max(0.0, self.patience_s - self.elapsed_s))
+        self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
+        self.num_attempts += 1
+        return pause_s
+
+
+def base_url(address: str) -> str:
+    """Returns "http://host:port" for "host:port", "http://host:port/" and the like.
+
+    Raises:
+        ValueError: `address` has no host or no port.
+    """
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    scheme = {"": "http", "ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    if not parts.hostname or parts.port is None or scheme not in ("http", "https"):
+        raise ValueError(f"a server's address is HOST:PORT or http://HOST:PORT, got {address!r}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{host}:{parts.port}"
+
+
+def _cause(error: BaseException) -> str:
+    """Returns what the system said, which urllib3 and `requests` wrap several times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return reason(error)
+
+
+def reason(error: BaseException) -> str:
+    """Returns what an exception of the network says; some say nothing but their name."""
+    return str(error) or type(error).__name__
+
+
+def _latest(old: list[AnyReply], new: list[AnyReply]) -> list[AnyReply]:
+    """Returns the old replies, and new ones in place of refusals."""
+    if len(old) != len(new):  # the frame was refused as a whole
+        return new
+    return [
+        theirs if isinstance(mine, Refused) else mine for mine, theirs in zip(old, new, strict=True)
+    ]
+
+
+def _story_of(body: bytes) -> str:
+    """Returns the message of a refusal's body; the beginning of any other body."""
+    try:
+        return decode_json(body, Refused).message
+    except MalformedMessage:
+        return body[:200].decode(errors="replace")
+
+
+def _too_large(item: AnyItem, num_bytes: int, spec: ServerSpec) -> Refused:
+    return Refused(
+        item.episode_id,
+        code=MessageTooLarge.code,
+        message=f"a message of {num_bytes} bytes is over the limit of server {spec.server_id!r}, "
+        f"{spec.max_message_bytes} bytes (limits.max_message_bytes); put fewer simulations "
+        "into one message",
+        expected=f"at most {spec.max_message_bytes} bytes",
+        got=f"{num_bytes} bytes",
+    )

@@ -1,0 +1,135 @@
+"""Random actions in place of a server while it is lost, so that the others learn on meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from muxrl.client.errors import ServerLost
+from muxrl.client.network_transport import NetworkTransport
+from muxrl.client.random_policy import RandomTransport
+from muxrl.client.transport import Transport
+from muxrl.protocol.errors import EpisodeGone
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    AnyItem,
+    AnyReply,
+    EndEpisode,
+    Refused,
+    ServerSpec,
+    StartEpisode,
+)
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 1.0
+
+
+class StandIn(Transport):
+    """A server, and uniformly random actions for the episodes that begin while it is lost.
+
+    When the server is lost, `receive` raises `ServerLost` as for any other, once: its open episodes
+    are closed on the other servers. Those that begin from then on are played at random to their
+    end, and the server never hears of them. It has those that begin once it is back.
+
+    Args:
+        server: how it is reached. Its `patience_s` says how long it may be silent until it counts
+            as lost.
+        seed: of the random actions.
+        start_s: how long the server is waited for at the beginning, when its spec is not known.
+    """
+
+    def __init__(self, server: NetworkTransport, *, seed: int = 0, start_s: float = 0.0) -> None:
+        self._server = server
+        self._seed = seed
+        self._start_s = start_s
+        self._random: RandomTransport
+        self._server_id: str
+        self._episodes: set[str] = set()
+        """Those that are played at random."""
+        self._owed: list[AbortEpisode] = []
+        """For the server when it is back: it may have been out of reach, and hold episodes open."""
+        self._is_lost = threading.Event()
+        self._is_closed = threading.Event()
+        self._items: Sequence[AnyItem] = ()
+        self._is_own: list[bool] = []
+        """For each of these, whether it is answered here; once it is sent that does not change."""
+
+    def plays(self, episode_id: str) -> bool:
+        """Whether an open episode is played at random."""
+        return episode_id in self._episodes
+
+    def fetch_spec(self) -> ServerSpec:
+        spec = self._server.fetch_spec(self._start_s)
+        self._random = RandomTransport(spec, self._seed)
+        self._server_id = spec.server_id
+        return spec
+
+    def send(self, items: Sequence[AnyItem]) -> None:
+        is_lost = self._is_lost.is_set()
+        if is_lost:
+            self._episodes.update(i.episode_id for i in items if isinstance(i, StartEpisode))
+        self._items = items
+        self._is_own = [is_lost or item.episode_id in self._episodes for item in items]
+        theirs = [item for item, is_own in zip(items, self._is_own, strict=True) if not is_own]
+        if theirs:
+            self._server.send([*self._owed, *theirs])
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        heard: list[AnyReply] = []
+        if not all(self._is_own):
+            try:
+                heard = self._server.receive(patience_s)
+            except ServerLost:
+                self._lose()
+                raise
+            if len(heard) != len(self._owed) + self._is_own.count(False):
+                return heard  # the frame was refused as a whole
+            heard = heard[len(self._owed) :]
+            self._owed = []
+        if not any(self._is_own):
+            return heard
+        rest = iter(heard)
+        return [
+            self._answer(item) if is_own else next(rest)
+            for item, is_own in zip(self._items, self._is_own, strict=True)
+        ]
+
+    def give_up(self) -> None:
+        self._server.give_up()
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self._server.close()
+
+    def _answer(self, item: AnyItem) -> AnyReply:
+        if item.episode_id not in self._episodes:  # it was open on the server that is lost
+            if isinstance(item, AbortEpisode):
+                self._owed.append(item)
+                return Aborted(item.episode_id)
+            return Refused(
+                item.episode_id,
+                code=EpisodeGone.code,
+                message=f"its server is lost, and episode {item.episode_id} with it",
+            )
+        self._random.send([item])
+        (reply,) = self._random.receive()
+        if isinstance(item, EndEpisode | AbortEpisode):
+            self._episodes.discard(item.episode_id)
+        return reply
+
+    def _lose(self) -> None:
+        if self._is_lost.is_set() or self._is_closed.is_set():
+            return
+        self._is_lost.set()
+        logger.warning("agents of server %r act at random until it is back", self._server_id)
+        threading.Thread(target=self._wait_until_it_is_back, daemon=True).start()
+
+    def _wait_until_it_is_back(self) -> None:
+        while not self._is_closed.wait(_LOOK_EVERY_S):
+            if self._server.is_there():
+                logger.warning("server %r is back for the next episodes", self._server_id)
+                self._is_lost.clear()
+                return

@@ -1,0 +1,411 @@
+"""A client of a muxrl server or gateway in one file: copy it to where your simulation runs.
+
+Python 3.8 or newer; the standard library only. Observations are numbers, nested lists, NumPy arrays
+or dicts of them; actions are ints, or lists of numbers. The verbs and errors are those of
+``muxrl.PolicyClient``. Whatever answer is lost is asked for again, which records nothing twice.
+
+    with PolicyClient("127.0.0.1:9900") as client:
+        episode_id = client.start_episode()
+        actions = client.get_action(episode_id, {"a": [0.1, 0.2]})
+        client.log_returns(episode_id, {"a": 1.0})
+        client.end_episode(episode_id, {"a": [0.3, 0.4]}, truncated=True)
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+PROTOCOL_VERSION = 1
+
+
+class ClientError(Exception):
+    """Base of the errors below."""
+
+
+class EpisodeMisuse(ClientError):
+    """Fix the code: a verb, an episode or a value that makes no sense now; nothing was sent."""
+
+
+class EpisodeAborted(ClientError):
+    """The episode `episode_id` is closed; another one may be started."""
+
+    def __init__(self, message: str, episode_id: str) -> None:
+        super().__init__(message)
+        self.episode_id = episode_id
+
+
+class EpisodeLost(EpisodeAborted):
+    """The server does not know the episode (any more): it was started again, say."""
+
+
+class RunIsOver(EpisodeAborted):
+    """Stop: the run behind the gateway has ended as it should."""
+
+
+class RefusedByServer(EpisodeAborted):
+    """Fix what the sentence says. `code` is an HTTP status; docs/protocol.md has them all."""
+
+    def __init__(self, refusal: Mapping[str, Any], episode_id: str) -> None:
+        super().__init__(refusal["message"], episode_id)
+        self.code = refusal["code"]
+        self.agent_id = refusal.get("agent_id")
+        self.expected = refusal.get("expected")
+        self.got = refusal.get("got")
+
+
+class ServerUnavailable(ClientError):
+    """Give up: the server lets nobody in, speaks another protocol, or learns for too long."""
+
+
+class ServerLost(ServerUnavailable):
+    """No answer for `patience_s`; the next `start_episode` waits for the server again."""
+
+
+class PolicyClient:
+    """Plays episodes with one server, or with a gateway; for one thread only.
+
+    Args:
+        address: "host:port", "http://host:port" or "https://host:port".
+        token: bearer token, "" for none.
+        patience_s: how long the server may be away, refusing, cutting or ignoring what is sent.
+        update_timeout_s: how long it may hold an answer back while it learns.
+
+    Raises:
+        ServerUnavailable: it cannot be reached, or does not let this client in.
+        ValueError: `address` is none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str = "",
+        patience_s: float = 30.0,
+        update_timeout_s: float = 600.0,
+    ) -> None:
+        url = urlsplit(address if "//" in address else "http://" + address)
+        if url.scheme not in ("http", "https") or not url.hostname or url.port is None:
+            raise ValueError(f"an address is HOST:PORT or http://HOST:PORT, got {address!r}")
+        self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = "Bearer " + token
+        self._patience_s = patience_s
+        self._update_timeout_s = update_timeout_s
+        self._silence_s = min(3.0, max(0.3, patience_s / 3))
+        self._connection: http.client.HTTPConnection | None = None
+        self._episodes: dict[str, _Episode] = {}
+        try:
+            self.spec = self._fetch_spec()
+            """Of the server: its agents with their spaces, its limits; see docs/protocol.md."""
+        except BaseException:
+            self._drop()
+            raise
+
+    def start_episode(
+        self,
+        episode_id: str | None = None,
+        training_enabled: bool = True,
+        should_explore: bool | None = None,
+    ) -> str:
+        """Opens an episode and returns its id; waits for a server that is away.
+
+        Args:
+            episode_id: unique; None makes one.
+            training_enabled: False: the episode is measured, and never trained on.
+            should_explore: None: explore if training is enabled.
+        """
+        episode_id = episode_id or uuid.uuid4().hex
+        if episode_id in self._episodes:
+            raise EpisodeMisuse(f"episode {episode_id} is open already")
+        mode = "train" if training_enabled else "eval"
+        self._tell("start", episode_id, {"mode": mode, "should_explore": should_explore})
+        self._episodes[episode_id] = _Episode()
+        return episode_id
+
+    def get_action(
+        self, episode_id: str, observations: Mapping[str, Any], state: Any = None
+    ) -> dict[str, Any]:
+        """Returns the actions of exactly the agents that observe.
+
+        Args:
+            episode_id: which.
+            observations: by agent id.
+            state: the global state, a list of numbers, if ``spec["state_size"]`` asks for it.
+        """
+        return self._step(episode_id, {"observations": observations, "state": state})
+
+    def log_action(
+        self,
+        episode_id: str,
+        observations: Mapping[str, Any],
+        actions: Mapping[str, Any],
+        log_probs: Mapping[str, float] | None = None,
+        state: Any = None,
+    ) -> None:
+        """Records an action of each agent that observes, chosen elsewhere, to learn from.
+
+        `log_probs`: logarithms of the probabilities (Box: densities) with which they were chosen.
+        """
+        if actions.keys() != observations.keys():
+            raise EpisodeMisuse(
+                f"log_action takes an action of each agent that observes, {list(observations)}, "
+                f"and got those of {list(actions)}"
+            )
+        fields = {"observations": observations, "state": state, "logged_actions": actions}
+        self._step(episode_id, {**fields, "logged_log_probs": log_probs or {}})
+
+    def log_returns(
+        self,
+        episode_id: str,
+        rewards: Mapping[str, float],
+        infos: Mapping[str, Any] | None = None,
+        terminations: Mapping[str, bool] | None = None,
+        truncations: Mapping[str, bool] | None = None,
+        final_observations: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keeps what followed from the last actions; it is sent with the next message.
+
+        Rewards add up until then. A truncated agent needs a final observation. `infos` is ignored.
+        """
+        episode = self._find(episode_id)
+        for agent_id, reward in rewards.items():
+            episode.rewards[agent_id] = episode.rewards.get(agent_id, 0.0) + float(reward)
+        for kept, ends in (
+            (episode.terminations, terminations or {}),
+            (episode.truncations, truncations or {}),
+        ):
+            kept.update({a: True for a, is_set in ends.items() if is_set and a != "__all__"})
+        episode.final_observations.update(final_observations or {})
+
+    def end_episode(
+        self,
+        episode_id: str,
+        observations: Mapping[str, Any] | None = None,
+        truncated: bool = False,
+        state: Any = None,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Closes an episode; returns the server's counts, "num_steps" and "returns" by agent.
+
+        Args:
+            episode_id: which.
+            observations: the last ones, of agents that are not done yet.
+            truncated: whether those were truncated (a time limit, say) rather than terminated.
+            state: as for `get_action`.
+            metrics: what only the simulation knows of the episode, {"win": 1}, or by agent,
+                {"travel_s": {"driver_0": 310}}; the gateway of a run records it.
+        """
+        episode = self._find(episode_id)
+        episode.final_observations.update(observations or {})
+        fields = {"t": episode.t, "is_truncated": truncated, "state": state}
+        fields["metrics"] = dict(metrics or {})
+        reply = self._tell("end", episode_id, {**fields, **episode.pending()})
+        del self._episodes[episode_id]
+        if reply["type"] != "ended":  # it was aborted before
+            raise EpisodeLost(
+                f"the server had closed episode {episode_id} before its end came, so its last "
+                "steps are not recorded; was it silent for limits.episode_timeout_s?",
+                episode_id,
+            )
+        return {"num_steps": reply["num_steps"], "returns": reply.get("returns", {})}
+
+    def abort_episode(self, episode_id: str, reason: str = "") -> None:
+        """Closes an episode early; what was recorded counts as truncated."""
+        self._find(episode_id)
+        self._tell("abort", episode_id, {"reason": reason})
+        del self._episodes[episode_id]
+
+    def close(self) -> None:
+        """Aborts open episodes, and closes the connection; raises nothing."""
+        self._patience_s = min(self._patience_s, 5.0)
+        try:
+            for episode_id in list(self._episodes):
+                self.abort_episode(episode_id, "the client closed")
+        except ClientError:
+            pass  # the server closes them itself, after limits.episode_timeout_s
+        self._episodes.clear()
+        self._drop()
+
+    def __enter__(self) -> PolicyClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- items --------------------------------------------------------------------------
+
+    def _find(self, episode_id: str) -> _Episode:
+        if episode_id not in self._episodes:
+            raise EpisodeMisuse(
+                f"episode {episode_id} is not open in this client; it was never started, or it "
+                "has ended or was aborted"
+            )
+        return self._episodes[episode_id]
+
+    def _step(self, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        episode = self._find(episode_id)
+        item = {"t": episode.t, **fields, **episode.pending()}
+        actions: dict[str, Any] = self._tell("step", episode_id, item)["actions"]
+        episode.t += 1
+        episode.clear()
+        return actions
+
+    def _tell(self, kind: str, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the reply to one item; if there is none, or a refusal, the episode is over."""
+        item = {"type": kind, "episode_id": episode_id, **fields}
+        try:
+            body = json.dumps({"items": [item]}, default=_plain, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise EpisodeMisuse(
+                f"{kind} of episode {episode_id} holds what JSON has not: {error}"
+            ) from None
+        limit = self.spec.get("max_message_bytes", 0)
+        try:
+            if 0 < limit < len(body):  # the server would close the connection on it
+                story = f"{kind} of episode {episode_id}: {len(body)} bytes are over the limit of "
+                story += f"{limit} bytes (limits.max_message_bytes)"
+                reply: dict[str, Any] = {"type": "refused", "code": 413, "message": story}
+            else:
+                answer = self._exchange("POST", "/v1/step", body, is_start=kind == "start")
+                reply = answer["replies"][0] if "replies" in answer else answer
+        except ServerUnavailable:
+            self._episodes.pop(episode_id, None)
+            raise
+        if reply["type"] != "refused":
+            return reply
+        if reply["code"] not in (410, 423) and kind in ("step", "end"):
+            self._tell("abort", episode_id, {"reason": reply["message"][:500]})
+        self._episodes.pop(episode_id, None)
+        if reply["code"] == 410:
+            raise EpisodeLost(reply["message"], episode_id)
+        if reply["code"] == 423:
+            raise RunIsOver(reply["message"], episode_id)
+        raise RefusedByServer(reply, episode_id)
+
+    # --- the connection -----------------------------------------------------------------
+
+    def _fetch_spec(self) -> dict[str, Any]:
+        spec = self._exchange("GET", "/v1/spec")
+        if spec.get("protocol_version") != PROTOCOL_VERSION:
+            raise ServerUnavailable(
+                f"server {self._url.netloc} speaks protocol version "
+                f"{spec.get('protocol_version')}, this client {PROTOCOL_VERSION}; take "
+                "muxrl_client.py from the server's muxrl"
+            )
+        return spec
+
+    def _exchange(
+        self, method: str, path: str, body: bytes = b"", is_start: bool = False
+    ) -> dict[str, Any]:
+        """Sends a request until it is answered; raises `ServerUnavailable` if it never is."""
+        began_at = heard_at = time.monotonic()
+        pause_s = 0.0
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = self._connect()
+                answer = self._request(self._connection, method, path, body)
+                if is_start and answer.get("replies", [{}])[0].get("code") == 503:
+                    raise OSError(answer["replies"][0]["message"])  # it stops; another may follow
+                return answer
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                trouble = error
+            if isinstance(trouble, socket.timeout) and self._is_learning(began_at):
+                heard_at = time.monotonic()
+                continue
+            away_s = time.monotonic() - heard_at
+            if away_s >= self._patience_s and pause_s:  # tried twice at least
+                raise ServerLost(
+                    f"server {self._url.netloc} is lost: no answer for {away_s:.1f} s (patience_s "
+                    f"is {self._patience_s:g}); {trouble!r}; is it running?"
+                )
+            time.sleep(min(pause_s, max(0.0, self._patience_s - away_s)))
+            pause_s = min(2.0, max(0.05, 2 * pause_s))
+
+    def _is_learning(self, began_at: float) -> bool:
+        """Whether a silent server holds its answer back while it learns, as its status says."""
+        connection = self._connect()
+        try:
+            status = self._request(connection, "GET", "/v1/status")
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        waited_s = time.monotonic() - began_at
+        is_learning = status.get("is_waiting_for_learner", False)
+        if is_learning and (status.get("problem") or waited_s >= self._update_timeout_s):
+            raise ServerUnavailable(
+                f"server {self._url.netloc} learns, and gave no answer for {waited_s:.0f} s "
+                f"(update_timeout_s is {self._update_timeout_s:g}) {status.get('problem', '')}"
+            )
+        return bool(is_learning)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        """Returns a connection that opens at its first request, with TCP_NODELAY."""
+        is_tls = self._url.scheme == "https"
+        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        assert self._url.hostname is not None
+        return kind(self._url.hostname, self._url.port, timeout=self._silence_s)
+
+    def _request(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes = b""
+    ) -> dict[str, Any]:
+        """Returns the answer to one request, sent once; OSError: another try may help."""
+        connection.request(method, path, body, self._headers)
+        response = connection.getresponse()
+        data = response.read()
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if response.status in (502, 503, 504):  # too many connections, or a proxy without a server
+            raise OSError(f"it answered {response.status}: {data[:200]!r}")
+        is_refused_item = response.status in (400, 413)
+        if not isinstance(answer, dict) or not (response.status == 200 or is_refused_item):
+            said = answer.get("message") if isinstance(answer, dict) else repr(data[:200])
+            raise ServerUnavailable(
+                f"server {self._url.netloc} answered {response.status} to {method} {path}: {said}"
+            )
+        return answer
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Episode:
+    """Its next step, and what the server is to be told with it."""
+
+    def __init__(self) -> None:
+        self.t = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self.rewards: dict[str, float] = {}
+        self.terminations: dict[str, bool] = {}
+        self.truncations: dict[str, bool] = {}
+        self.final_observations: dict[str, Any] = {}
+
+    def pending(self) -> dict[str, Any]:
+        return {
+            "rewards": self.rewards,
+            "terminations": self.terminations,
+            "truncations": self.truncations,
+            "final_observations": self.final_observations,
+        }
+
+
+def _plain(value: Any) -> Any:
+    """Returns a NumPy array or number as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no number, list, dict or array")

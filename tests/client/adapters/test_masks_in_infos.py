@@ -1,0 +1,231 @@
+"""Action masks that an environment puts into its infos, read by every adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from pettingzoo import AECEnv, ParallelEnv
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+from muxrl.client.adapters import Simulation, SimulationError, make_simulation
+from muxrl.protocol.spaces import Box, DictSpace
+
+Play = Callable[..., Any]
+LENGTH = 4
+SEES = spaces.Box(0.0, 10.0, (1,), np.float32)
+MASKED = DictSpace({"observation": Box((1,), "float32", 0.0, 10.0),
+                    "action_mask": Box((3,), "int8", 0, 1)})  # fmt: skip
+
+
+class Steps:
+    """At step t only action t modulo 3 is allowed, and another one is an error.
+
+    Args:
+        masks: how a mask is written, None for none.
+        silent: steps whose infos hold none; every action is allowed there.
+    """
+
+    def __init__(self, masks: Any = np.int8, silent: tuple[int, ...] = ()) -> None:
+        self.masks, self.silent = masks, silent
+        self.num_resets = 0
+
+    def begin(self) -> None:
+        self.t = 0
+        self.num_resets += 1
+
+    def seen(self) -> np.ndarray:
+        return np.array([self.t], np.float32)
+
+    def info(self) -> dict[str, Any]:
+        if self.masks is None or self.t in self.silent:
+            return {}
+        if self.t == LENGTH:  # nobody acts any more
+            return {"action_mask": np.zeros(3, np.int8)}
+        mask = [0, 0, 0]
+        mask[self.t % 3] = 1
+        return {"action_mask": mask if self.masks is list else np.array(mask, self.masks)}
+
+    def take(self, action: int) -> None:
+        assert self.t in self.silent or action == self.t % 3
+        self.t += 1
+
+
+class InGymnasium(Steps, gymnasium.Env):
+    observation_space = SEES
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.begin()
+        return self.seen(), self.info()
+
+    def step(self, action: Any) -> Any:
+        self.take(action)
+        return self.seen(), 1.0, self.t == LENGTH, False, self.info()
+
+
+class InParallel(Steps, ParallelEnv):
+    """A writes down its mask; "b", who acts in a Box, has none."""
+
+    possible_agents = ["a", "b"]
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return SEES
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(3) if agent == "a" else spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.begin()
+        self.agents = ["a", "b"]
+        return dict.fromkeys("ab", self.seen()), {"a": self.info(), "b": {}}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.take(actions["a"])
+        is_over = self.t == LENGTH
+        self.agents = [] if is_over else ["a", "b"]
+        both = dict.fromkeys("ab", is_over)
+        return (
+            dict.fromkeys("ab", self.seen()),
+            dict.fromkeys("ab", 1.0),
+            *(both, dict.fromkeys("ab", False)),
+            {"a": self.info(), "b": {}},
+        )
+
+
+class InRLlib(InParallel, MultiAgentEnv):
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
+        MultiAgentEnv.__init__(self)
+        Steps.__init__(self, **(config or {}))
+        self.observation_spaces = dict.fromkeys("ab", SEES)
+        self.action_spaces = {agent: self.action_space(agent) for agent in "ab"}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        seen, rewards, terminations, truncations, infos = super().step(actions)
+        terminations["__all__"] = self.t == LENGTH
+        truncations["__all__"] = False
+        return seen, rewards, terminations, truncations, infos
+
+
+class InTurns(Steps, AECEnv):
+    """Both take turns; who is done, with a mask of zeros, steps with None."""
+
+    possible_agents = ["a", "b"]
+    observation_spaces = dict.fromkeys("ab", SEES)
+    action_spaces = dict.fromkeys("ab", spaces.Discrete(3))
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return self.action_spaces[agent]
+
+    def observe(self, agent: str) -> np.ndarray:
+        return self.seen()
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.begin()
+        self.agents = ["a", "b"]
+        self.rewards = dict.fromkeys("ab", 0.0)
+        self._cumulative_rewards = dict.fromkeys("ab", 0.0)
+        self.terminations = dict.fromkeys("ab", False)
+        self.truncations = dict.fromkeys("ab", False)
+        self.agent_selection = "a"
+        self.infos = {"a": self.info(), "b": {}}
+
+    def step(self, action: Any) -> None:
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.take(action)
+        self.agent_selection = "ab"[self.t % 2]
+        self.terminations = dict.fromkeys("ab", self.t == LENGTH)
+        self.infos = dict.fromkeys("ab", self.info())
+
+
+KINDS = [InGymnasium, InParallel, InRLlib, InTurns]
+
+
+def first_allowed(agent: str, observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return int(observation["action_mask"].argmax())
+    return np.zeros(1, np.float32)
+
+
+def simulation_of(kind: type, **kwargs: Any) -> Simulation:
+    return make_simulation(f"{__name__}:{kind.__name__}", kwargs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("masks", [np.int8, np.bool_, np.float64, list])
+def test_masks_in_infos_are_part_of_observations(kind: type, masks: Any, play: Play) -> None:
+    simulation = simulation_of(kind, masks=masks)
+    discrete = {a: MASKED for a, s in simulation.action_spaces.items() if not isinstance(s, Box)}
+    assert simulation.observation_spaces == {
+        a: discrete.get(a, MASKED.spaces["observation"]) for a in simulation.possible_agents
+    }
+    played = play(simulation, first_allowed)
+    assert len(played.results) == LENGTH
+    for t, result in enumerate(played.results, 1):
+        seen = result.final_observations if t == LENGTH else result.observations
+        for agent in discrete.keys() & seen.keys():
+            assert seen[agent]["observation"].tolist() == [t]
+            mask = seen[agent]["action_mask"].tolist()
+            assert mask == [int(t < LENGTH and i == t % 3) for i in range(3)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_mask_in_a_step_s_infos_every_action_is_allowed(kind: type, play: Play) -> None:
+    played = play(simulation_of(kind, silent=(2,)), first_allowed)
+    (seen,) = [s for a, s in played.results[1].observations.items() if isinstance(s, dict)]
+    assert seen["action_mask"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_masks_in_infos_observations_stay_as_they_are(kind: type) -> None:
+    simulation = simulation_of(kind, masks=None)
+    assert set(simulation.observation_spaces.values()) == {MASKED.spaces["observation"]}
+    observations, _ = simulation.reset()
+    assert all(isinstance(value, np.ndarray) for value in observations.values())
+
+
+class WithParts(InGymnasium):
+    observation_space = spaces.Dict({"near": SEES, "far": SEES})
+
+    def seen(self) -> Any:
+        return dict.fromkeys(("near", "far"), super().seen())
+
+
+def test_a_dict_gets_the_mask_beside_its_parts(play: Play) -> None:
+    simulation = simulation_of(WithParts)
+    seen = simulation.observation_spaces["agent"]
+    assert isinstance(seen, DictSpace)
+    assert seen.spaces.keys() == {"near", "far", "action_mask"}
+    assert len(play(simulation, first_allowed).results) == LENGTH
+
+
+class WithItsOwn(InGymnasium):
+    """Its observations have a mask already, so that its infos need not be looked at."""
+
+    observation_space = spaces.Dict({"observation": SEES, "action_mask": spaces.MultiBinary(3)})
+
+
+def test_a_mask_in_the_observation_comes_first() -> None:
+    simulation: Any = simulation_of(WithItsOwn)
+    assert simulation._env.num_resets == 0
+
+
+class OfAnotherLength(InGymnasium):
+    action_space = spaces.Discrete(4)
+
+
+def test_a_mask_of_another_length_is_refused_by_name() -> None:
+    simulation = simulation_of(OfAnotherLength)
+    with pytest.raises(
+        SimulationError, match=r"infos of agent 'agent' has the shape \[3\], and it has 4 actions"
+    ):
+        simulation.reset()

@@ -1,0 +1,275 @@
+"""Each standalone client plays the same episodes against a real server, and sees the same.
+
+Its program (`scripted_episodes.py` and its translations) runs in a process of its own. On the way
+are cut connections, swallowed answers, outages, and a server that learns.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.client.standalone.rehearsal import act, rehearsal
+from tests.compliance.gateways import gateway_to
+from tests.compliance.real_servers import TOKEN, make_plan
+
+from muxrl.client.standalone.muxrl_client import PolicyClient, ServerUnavailable
+from muxrl.orchestrator.compliance.client_trial import judge_client
+from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.server import PolicyServer
+
+ROOT = Path(__file__).parents[3]
+CLIENTS = ROOT / "client" / "standalone"
+HERE = Path(__file__).parent
+
+Seen = list[dict[str, Any]]
+Command = tuple[str | Path, ...]
+
+
+def run(*command: str | Path) -> str:
+    """Returns what a command prints; fails with its errors."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def build_python(folder: Path, program: Path) -> Command:
+    """Copies the client beside a program; returns the command, without site-packages."""
+    for source in (CLIENTS / "muxrl_client.py", program):
+        shutil.copy(source, folder)
+    return sys.executable, "-S", "-E", folder / program.name
+
+
+def build_java(folder: Path, program: Path) -> Command:
+    """Compiles the client and a program; returns the command that runs it."""
+    sources = [*CLIENTS.glob("*.java"), program]
+    flags = ["--release", "11", "-encoding", "UTF-8", "-Xlint:all", "-Werror"]
+    run(compiler("javac"), *flags, "-d", folder, *sources)
+    (main,) = re.findall(r"class (\w+)", program.read_text())
+    package = "muxrl." if "package muxrl;" in program.read_text() else ""
+    return compiler("java"), "-XX:TieredStopAtLevel=1", "-cp", folder, package + main
+
+
+def build_cpp(folder: Path, program: Path) -> Command:
+    """Compiles the client and a program; returns the command that runs it."""
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", CLIENTS]
+    run(compiler("g++"), *flags, program, "-o", folder / "program")
+    return (folder / "program",)
+
+
+BUILDS = {"python": build_python, "java": build_java, "cpp": build_cpp}
+PROGRAMS = {
+    "python": HERE / "scripted_episodes.py",
+    "java": HERE / "ScriptedEpisodes.java",
+    "cpp": HERE / "scripted_episodes.cpp",
+}
+
+
+def compiler(name: str) -> str:
+    """Returns a compiler's path; skips where there is none."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"there is no {name} here")
+    return path
+
+
+def play(command: Command) -> Seen:
+    """Returns what a client's program saw; checks what the server counted."""
+    with rehearsal() as (server, link):
+        output = run(*command, link.address, TOKEN)
+        assert link.num_swallowed == 1
+        assert link.num_opened < 25, "connections are kept: there are 70 requests"
+        counts = server.policies.store.counts
+        # Two of four episodes are for training, then "outlast" and "after it"; six steps each.
+        assert (counts.num_episodes, counts.num_env_steps) == (4, 18)
+        assert server.status().num_open_episodes == 2, "those of ServerLost, ServerUnavailable"
+        # Of what `fail` does, and one start while the server was stopping.
+        assert server.status().num_refused == 5 + 1
+    return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def plays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Seen]]:
+    """What each client saw. All play at the same time, since they mostly wait."""
+    commands: dict[str, Command] = {}
+    for language, build in BUILDS.items():
+        with contextlib.suppress(pytest.skip.Exception):
+            commands[language] = build(tmp_path_factory.mktemp(language), PROGRAMS[language])
+    with ThreadPoolExecutor() as pool:
+        return {language: pool.submit(play, command) for language, command in commands.items()}
+
+
+@pytest.fixture
+def seen_by_python(plays: dict[str, Future[Seen]]) -> Seen:
+    return plays["python"].result()
+
+
+# --- Python ---------------------------------------------------------------------------------
+
+
+def test_the_python_client_needs_python_3_8_alone() -> None:
+    source = (CLIENTS / "muxrl_client.py").read_text()
+    tree = ast.parse(source, feature_version=(3, 8))
+    nodes = list(ast.walk(tree))
+    imported = {
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+    }
+    imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert imported == {
+        "__future__", "collections.abc", "http.client", "json", "socket", "time", "typing",
+        "urllib.parse", "uuid",
+    }  # fmt: skip
+
+
+def test_actions_follow_from_exactly_what_was_sent(seen_by_python: Seen) -> None:
+    steps = [seen for seen in seen_by_python if "t" in seen]
+    assert len(steps) == 4 * 5
+    for step in steps:
+        t, episode = step["t"], int(step["episode"][-1])
+        b = np.array([[t / 7, -episode / 3], [0.5, -2.5e-7 * t]], np.float32)
+        a = np.array([0.1 * t, episode / 8, 1e-3], np.float32)
+        calls = {"a": t, "b": t, "c": (t - 1) // 2}
+        sent = {"a": {"observation": a, "action_mask": [1, 0, 1, t % 2]}, "b": b}
+        sent["c"] = (t + episode) % 5
+        expected = {agent: act(agent, sent[agent], calls[agent]) for agent in step["actions"]}
+        assert step["actions"].keys() == {"b", *("a" * (t < 4)), *("c" * (t % 2))}
+        for agent, action in step["actions"].items():
+            assert np.array_equal(np.array(action, np.float32), expected[agent]), step
+
+
+def test_ends_are_answered_with_the_servers_counts(seen_by_python: Seen) -> None:
+    ends = [seen for seen in seen_by_python if "num_steps" in seen]
+    assert [end["num_steps"] for end in ends] == [6, 6, 6, 6, 6, 0]
+    for end in ends[:4]:
+        assert end["returns"] == pytest.approx({"a": 1.5, "b": -7.5})
+    assert ends[4]["returns"] == {"b": 6.0}
+
+
+def test_troubles_are_outlasted(seen_by_python: Seen) -> None:
+    seen = [seen for seen in seen_by_python if "trouble" in seen]
+    assert [one["trouble"] for one in seen] == ["none", "cut", "swallow", "outage", "none", "hold"]
+    for t, one in enumerate(seen):
+        assert one["actions"] == {"b": [(100 + t) / 2 + t, t]}
+
+
+def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
+    errors = [seen for seen in seen_by_python if "error" in seen]
+    assert [(error["error"], error.get("code")) for error in errors] == [
+        ("RefusedByServer", 422),
+        ("EpisodeMisuse", None),  # that episode is over
+        ("RefusedByServer", 422),
+        ("EpisodeMisuse", None),  # open already
+        ("EpisodeMisuse", None),  # a logged action is missing
+        ("EpisodeMisuse", None),  # NaN
+        ("RefusedByServer", 413),
+        ("RefusedByServer", 400),
+        ("EpisodeLost", None),
+        ("ServerUnavailable", None),  # a wrong token
+        ("ServerUnavailable", None),  # an update that takes too long
+        ("ServerLost", None),
+    ]
+    assert all(error["has_message"] for error in errors)
+    first = errors[0]
+    assert (first["agent_id"], first["expected"], first["got"]) == (
+        "b", "Box(2, 2) float32", "shape (3,)"
+    )  # fmt: skip
+
+
+def test_arrays_of_numpy_are_sent_as_lists(seen_by_python: Seen) -> None:
+    with rehearsal() as (server, _), PolicyClient(server.address, TOKEN) as client:
+        episode_id = client.start_episode("numpy")
+        seen = {"b": np.array([[1, 2], [3, 4]], np.float32), "c": np.int64(3)}
+        assert client.get_action(episode_id, seen) == {"b": [2.0, 3.0], "c": [1, 0]}
+        client.log_returns(episode_id, {"b": np.float32(0.5)}, terminations={"__all__": True})
+        assert client.end_episode(episode_id)["returns"] == {"b": 0.5}
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "ftp://localhost:1", "localhost:x"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"HOST:PORT|[Pp]ort"):
+        PolicyClient(address)
+
+
+@pytest.mark.parametrize(
+    ("body", "story"),
+    [
+        (b"<html>hello</html>", "answered 200 to GET /v1/spec: .*<html>"),
+        (b'{"protocol_version": 2}', "speaks protocol version 2, this client 1"),
+    ],
+)
+def test_what_is_no_such_server_is_named(body: bytes, story: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = "{}:{}".format(*listener.getsockname())
+        thread = threading.Thread(target=_answer, args=[listener, body])
+        thread.start()
+        with pytest.raises(ServerUnavailable, match=f"server {address} {story}"):
+            PolicyClient(address)
+        thread.join()
+
+
+def _answer(listener: socket.socket, body: bytes) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(10_000)
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+
+
+# --- other languages ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("language", "needs"), [("java", "javac"), ("cpp", "g++")])
+def test_another_language_sees_the_same(
+    plays: dict[str, Future[Seen]], seen_by_python: Seen, language: str, needs: str
+) -> None:
+    compiler(needs)
+    assert plays[language].result() == seen_by_python
+
+
+# --- the page -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("language", ["python", "java", "cpp"])
+def test_the_loops_of_the_page_run_as_they_stand_there_and_keep_all_rules(
+    language: str, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "languages.md").read_text()
+    (code,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    assert code.count("127.0.0.1:9900") == 1
+    drivers: dict[str, Space] = {"driver_0": Box((2,)), "driver_1": Box((2,))}
+    server = PolicyServer(make_plan("RANDOM", drivers))
+    server.start()
+    try:
+        with gateway_to(server, num_episodes=10) as gateway:
+            source = tmp_path / {"python": "a.py", "java": "Mornings.java"}.get(language, "a.cpp")
+            source.write_text(code.replace("127.0.0.1:9900", gateway.address))
+            (tmp_path / "built").mkdir()
+            command = BUILDS[language](tmp_path / "built", source)
+            output = run(*command)
+            episodes = gateway.gateway.episodes
+            assert episodes.counts.num_episodes >= 10
+            # Two drivers on three roads: alone, 1; together, 2.
+            returns = [sum(episode.returns.values()) / 2 for episode in episodes.ended]
+            assert all(-40 <= each <= -20 for each in returns)
+    finally:
+        assert server.stop()
+    assert len(output.splitlines()) == episodes.counts.num_episodes
+    assert "20" in output
+    port = int(gateway.address.rpartition(":")[2])
+    verdicts = judge_client([str(part) for part in command], port=port)
+    assert not [verdict for verdict in verdicts if verdict.outcome == "broken"], verdicts
+    skipped = {verdict.rule: verdict.story for verdict in verdicts if verdict.outcome == "skipped"}
+    done = "an agent that is done does not observe again"
+    assert skipped == {done: "no agent was done before the end of its episode"}

@@ -1,0 +1,119 @@
+"""Metrics of an episode, against what can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.client.scripted_servers import CountingSimulation, Server
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
+from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
+from muxrl.client.episode_metrics import REDUCTIONS, MetricCollector, overall
+
+REDUCE = {"last": lambda v: v[-1], "sum": sum, "mean": np.mean, "max": max, "min": min}
+numbers = st.floats(-1e6, 1e6)
+
+
+def collected(reductions: dict[str, str], *steps: dict[str, Any]) -> Any:
+    collector = MetricCollector(reductions)
+    for infos in steps:
+        collector.add(infos)
+    return collector.result(len(steps))
+
+
+@given(st.sampled_from(REDUCTIONS), st.lists(st.none() | numbers, min_size=1))
+def test_each_reduction_is_over_the_steps_that_have_a_number(
+    reduction: str, values: list[float | None]
+) -> None:
+    found = collected({"x": reduction}, *({"a": {"x": value}} for value in values))
+    known = [value for value in values if value is not None]
+    assert found["episode_length"] == {COMMON: len(values)}
+    if known:
+        assert found["x"]["a"] == pytest.approx(REDUCE[reduction](known))
+    else:
+        assert "x" not in found
+
+
+def test_agents_and_the_whole_episode_are_kept_apart() -> None:
+    found = collected(
+        {"hits": "sum", "win": "last"},
+        {"a": {"hits": 1, "other": "not asked for"}, "b": {"hits": 3}},
+        {"a": {"hits": 1}, COMMON: {"win": True, "hits": np.int64(9)}, "b": {}},
+    )
+    assert found == {
+        "hits": {"a": 2.0, "b": 3.0, COMMON: 9.0},
+        "win": {COMMON: 1.0},
+        "episode_length": {COMMON: 2.0},
+    }
+
+
+def test_what_is_no_number_yet_is_left_out() -> None:
+    values = [None, math.nan, math.inf, np.float32(2.0), np.array(4.0)]
+    found = collected({"x": "mean"}, *({"a": {"x": value}} for value in values))
+    assert found["x"] == {"a": 3.0}
+
+
+@pytest.mark.parametrize("value", ["won", "1.0", [1.0, 2.0], np.zeros(2), object()])
+def test_what_is_no_number_at_all_is_refused(value: Any) -> None:
+    with pytest.raises(SimulationError, match=r"metric 'x' in the info of 'a' is .*expected a num"):
+        collected({"x": "last"}, {"a": {"x": value}})
+
+
+def test_an_info_that_is_no_dict_is_refused() -> None:
+    with pytest.raises(SimulationError, match=r"info of 'a' is of type list; expected a dict"):
+        collected({"x": "last"}, {"a": ["x"]})
+
+
+def test_as_one_number_the_whole_episode_counts_before_its_agents() -> None:
+    assert overall({"a": 1.0, "b": 3.0}) == 2.0
+    assert overall({"a": 1.0, "b": 3.0, COMMON: 9.0}) == 9.0
+
+
+class Telling(CountingSimulation):
+    """Says how often it was stepped, and joins two steps of its own in each."""
+
+    infos: Iterator[Any]
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.infos = iter(range(100))
+        observations, _ = super().reset(seed)
+        return observations, {COMMON: {"steps": 1_000}}
+
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        first, second = ({COMMON: {"steps": 1, "at": next(self.infos)}} for _ in range(2))
+        return super().step(actions)._replace(infos=second, earlier_infos=(first,))
+
+
+def play(simulation: CountingSimulation, metrics: dict[str, str] | None) -> list[EpisodeResult]:
+    client = MultiplexingClient([Server("left", "a", []), Server("right", "b", [])])
+    results: list[EpisodeResult] = []
+    EnvLoop([simulation], client, seeds=iter([0, 1]), metrics=metrics).run(results.append)
+    return results
+
+
+def test_the_loop_counts_every_step_of_each_episode_and_no_reset() -> None:
+    results = play(Telling(num_steps=3), {"steps": "sum", "at": "last"})
+    whole = {"steps": {COMMON: 6.0}, "at": {COMMON: 5.0}, "episode_length": {COMMON: 3.0}}
+    assert [result.metrics for result in results] == [whole, whole]
+
+
+def test_the_loop_looks_at_nothing_that_was_not_asked_for() -> None:
+    results = play(Telling(num_steps=3), None)
+    assert [result.metrics for result in results] == [{"episode_length": {COMMON: 3.0}}] * 2
+
+
+class Wrong(CountingSimulation):
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        return super().step(actions)._replace(infos={"a": {"win": "yes"}})
+
+
+def test_the_loop_ends_on_a_metric_that_is_no_number() -> None:
+    with pytest.raises(SimulationFailed, match="metric 'win' in the info of 'a' is 'yes'"):
+        play(Wrong(), {"win": "last"})
