@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
+from muxrl.orchestrator.config import ExperimentConfig, Overrides, load_config, prepare
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.background import BackgroundRun, start_resumed, start_run
 from muxrl.orchestrator.runs.lasting_output import lasting_output
+from muxrl.orchestrator.runs.result import RunResult
 from muxrl.orchestrator.runs.resuming import load_resumed_config
-from muxrl.orchestrator.runs.whole_run import RunResult, resume_experiment, run_experiment
+from muxrl.orchestrator.runs.whole_run import resume_experiment, run_experiment
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.sweeps import SweepConfig, SweepResult
 
 
+@overload
 def launch(
     config: str | Path | ExperimentConfig,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = ...,
+    *,
+    run_dir: str | Path | None = ...,
+    resume: bool = ...,
+    show_progress: bool = ...,
+    wait: Literal[True] = ...,
+) -> RunResult: ...
+
+
+@overload
+def launch(
+    config: str | Path | ExperimentConfig,
+    overrides: Overrides = ...,
+    *,
+    run_dir: str | Path | None = ...,
+    resume: bool = ...,
+    show_progress: bool = ...,
+    wait: Literal[False],
+) -> BackgroundRun: ...
+
+
+def launch(
+    config: str | Path | ExperimentConfig,
+    overrides: Overrides = (),
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
     show_progress: bool = False,
-) -> RunResult:
+    wait: bool = True,
+) -> RunResult | BackgroundRun:
     """Runs an experiment to its end: servers and simulations in processes of their own.
 
     Ctrl-C (a notebook's stop button) ends it cleanly, too: the result then says "interrupted".
@@ -31,47 +57,53 @@ def launch(
     Args:
         config: a YAML file, the name of a packaged config, or the experiment itself; with `resume`
             the directory of a run.
-        overrides: ``key.path=value`` items on top of a file, later ones win.
+        overrides: ``{"key.path": value}``, or ``["key.path=value"]``, on top of a file; later ones
+            win, and an empty mapping clears what is there.
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
         resume: goes on with a run that has ended in any way, from its newest checkpoint.
         show_progress: whether to print what `muxrl launch` prints, live table and report.
+        wait: False returns at once, with a `BackgroundRun` that says how the run stands, stops it,
+            and waits for its result. It ends with this process at the latest.
 
     Raises:
         ConfigError: with all problems of the config; nothing was started.
         NotARunDirectory, CannotResume, RunIsRunning: nothing can be resumed, or it is running.
         OSError: the run directory is there already, or cannot be made.
     """
+    if isinstance(config, ExperimentConfig) and (overrides or resume):
+        raise TypeError(
+            "overrides go on top of a file, and resume is for the directory of a run; change "
+            "the ExperimentConfig instead"
+        )
+    if resume and run_dir is not None:
+        raise TypeError("with resume, the first argument is the run's directory")
+    if show_progress and not wait:
+        raise TypeError("show_progress is for a launch that waits; ask the BackgroundRun's status")
+    folder = RunDirectory.open(Path(str(config))) if resume else None
+    if folder is not None:
+        config = load_resumed_config(folder, overrides)
+    elif not isinstance(config, ExperimentConfig):
+        config = load_config(config, overrides)
+    experiment = prepare(config)
+    new_dir = None if run_dir is None else Path(run_dir)
+    if not wait:
+        return start_run(experiment, new_dir) if folder is None else start_resumed(config, folder)
     from rich.console import Console
 
-    console = Console() if show_progress else None
-    if isinstance(config, ExperimentConfig):
-        if overrides or resume:
-            raise TypeError(
-                "overrides go on top of a file, and resume is for the directory of a run; change "
-                "the ExperimentConfig instead"
-            )
-    elif resume:
-        if run_dir is not None:
-            raise TypeError("with resume, the first argument is the run's directory")
-        folder = RunDirectory.open(Path(config))
-        resumed = prepare(load_resumed_config(folder, overrides))
-        with lasting_output():
-            return resume_experiment(resumed, folder, show_progress=show_progress, console=console)
-    else:
-        config = load_config(config, overrides)
+    how: dict[str, Any] = {
+        "show_progress": show_progress,
+        "console": Console() if show_progress else None,
+    }
     with lasting_output():
-        return run_experiment(
-            prepare(config),
-            None if run_dir is None else Path(run_dir),
-            show_progress=show_progress,
-            console=console,
-        )
+        if folder is not None:
+            return resume_experiment(experiment, folder, **how)
+        return run_experiment(experiment, new_dir, **how)
 
 
 def sweep(
     config: str | Path | SweepConfig,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     sweep_dir: str | Path | None = None,
     resume: bool = False,
@@ -84,7 +116,7 @@ def sweep(
     Args:
         config: a YAML file, the name of a packaged sweep, or the sweep itself; with `resume` the
             directory of one.
-        overrides: ``key.path=value`` items on top of a file, later ones win.
+        overrides: as for `launch`; `experiment.` leads to the experiment.
         sweep_dir: the sweep's directory, which must not exist yet; None makes one under its
             `sweeps_dir`.
         resume: goes on with a sweep: finished trials are kept, all others go on

@@ -9,20 +9,42 @@ from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 
-from muxrl.orchestrator.commands import compare, evaluate, experiment, report, sweep
+from muxrl.orchestrator.commands import (
+    compare,
+    compliance,
+    configs,
+    evaluate,
+    experiment,
+    export,
+    gateway,
+    logs,
+    probe,
+    report,
+    runs,
+    stop,
+    sweep,
+    track,
+    watch,
+)
 from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
-from muxrl.orchestrator.runs.lasting_output import lasting_output
+from muxrl.orchestrator.runs.lasting_output import lasting_output, send_nowhere
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 
-_LONG_COMMANDS = frozenset({"launch", "serve", "sweep"})
+_LONG_COMMANDS = frozenset({"launch", "serve", "gateway", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
+
+_PRINTING_COMMANDS = frozenset({"configs", "check", "probe", "runs", "logs"})
+"""Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``."""
 
 _MODULES = (
     "ray", "torch", "gymnasium", "tree", "omegaconf", "yaml", "starlette", "uvicorn", "h11", "rich",
     "matplotlib", "jinja2", "scipy", "tensorboardX",
 )  # fmt: skip
 """Of the extra `servers` in pyproject.toml; without uvloop, which is not made for Windows."""
+
+_EXPORT_MODULES = ("onnx", "onnxscript", "onnxruntime")
+"""Of the extra `export`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     args = _parse(argv)
-    if lacking := missing_extra(args.command):
+    is_light = args.command == "probe" or (args.command == "compliance" and not args.client)
+    if not is_light and (lacking := missing_extra(args.command)):
         sys.stderr.write(f"muxrl: {lacking}\n")
         return ExitCode.REFUSED
     prefer_installed_modules()
@@ -60,9 +83,16 @@ def _run(argv: Sequence[str]) -> int:
 
 def _execute(args: argparse.Namespace) -> int:
     try:
-        return int(args.execute(args))
+        code = int(args.execute(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if args.command not in _PRINTING_COMMANDS:
+            raise
+        send_nowhere(sys.stdout.fileno())
+        return ExitCode.DONE
     except ConfigError as error:
-        what = getattr(args, "config", None) or getattr(args, "run", args.command)
+        what = getattr(args, "config", None) or getattr(args, "run", None) or args.command
         for problem in error.problems:
             sys.stderr.write(f"muxrl: {what}: {problem}\n")
         return error.exit_code
@@ -83,7 +113,22 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"muxrl {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     experiment.add_parsers(commands)
-    for command in (evaluate, sweep, compare, report):
+    for command in (
+        configs,
+        probe,
+        gateway,
+        runs,
+        logs,
+        stop,
+        watch,
+        report,
+        track,
+        evaluate,
+        export,
+        sweep,
+        compare,
+        compliance,
+    ):
         command.add_parser(commands)
 
     args, rest = parser.parse_known_args(argv)
@@ -104,19 +149,20 @@ def _version() -> str:
         return "(not installed)"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def missing_extra(command: str) -> str:
     """Returns what a command lacks and how to install it, or "" if everything is installed.
 
     Nothing is imported. An install without extras has the client, and not the servers' packages.
     """
-    missing = [name for name in _MODULES if find_spec(name) is None]
-    if not missing:
-        return ""
-    return (
-        f"{command!r} needs {', '.join(missing)}, not installed here; "
-        "they come with: pip install 'muxrl[servers]'"
-    )
+    extras = {"servers": _MODULES, **({"export": _EXPORT_MODULES} if command == "export" else {})}
+    for extra, modules in extras.items():
+        if missing := [name for name in modules if find_spec(name) is None]:
+            return (
+                f"{command!r} needs {', '.join(missing)}, not installed here; "
+                f"they come with: pip install 'muxrl[{extra}]'"
+            )
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

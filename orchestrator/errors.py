@@ -10,13 +10,18 @@
     │   ├── CannotResume        2  the run cannot go on in this way
     │   ├── CannotEvaluate      2  the run cannot be evaluated in this way
     │   ├── CannotCompare       2  the runs cannot be compared in this way
+    │   ├── CannotExport        2  a policy cannot become a file
+    │   ├── CannotStop          2  the run or sweep cannot be ended from here
     │   └── DifferentRuns       2  the runs are not seeds of one experiment
     ├── RunFailed               1  a process of the run died or gave up: read its log
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   ├── NotShared           1  a machine of it does not see the run's directory: share it
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk
+    ├── NotEnded                1  a run or sweep that was told to end still goes on
     ├── Silent                  1  a process of the run does not answer; it is killed
     ├── NotSaved                1  a checkpoint is not whole; the run goes on
+    ├── NotExported             1  a policy's file does not act as its server does
+    ├── CannotTrack             1  a tracker failed while it was told of a finished run
     ├── RunIsRunning            1  another process watches over this run: wait, or stop it
     ├── SweepIsRunning          1  another process runs this sweep: wait, or stop it
     └── MalformedMetrics        1  a metrics file is broken: something else wrote to it
@@ -121,6 +126,14 @@ class CannotCompare(Refused):
     """The runs cannot be compared in this way; the sentence says what stands in the way."""
 
 
+class CannotExport(Refused):
+    """A policy cannot become a file; the sentence says why."""
+
+
+class CannotStop(Refused):
+    """A run or sweep cannot be ended from here; the sentence says what stands in the way."""
+
+
 class DifferentRuns(Refused):
     """Runs that are not seeds of one experiment cannot be combined.
 
@@ -165,12 +178,24 @@ class CannotRecord(RunFailed):
         self.env_steps = env_steps
 
 
+class NotEnded(OrchestratorError):
+    """A run or sweep was told to end, and still goes on; the sentence names its process."""
+
+
 class Silent(OrchestratorError):
     """A process of a run does not answer: it may be stopped, or wedged."""
 
 
 class NotSaved(OrchestratorError):
     """A checkpoint is not whole; the sentence says whose part is missing, and why."""
+
+
+class NotExported(OrchestratorError):
+    """A policy's file does not act as its server does, and was not kept."""
+
+
+class CannotTrack(OrchestratorError):
+    """A tracker has failed while it was told of a finished run; the sentence says how."""
 
 
 class RunIsRunning(OrchestratorError):

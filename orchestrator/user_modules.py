@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 _VARIABLE = "MUXRL_USER_FOLDERS"
 """Environment variable of Ray's workers: the folders to append, as in PATH."""
@@ -20,23 +21,36 @@ def prefer_installed_modules() -> None:
     _move_to_end([os.getcwd()])
 
 
-def worker_variables() -> dict[str, str]:
-    """Returns environment variables with which `find_user_modules` finds them in a Ray worker.
+def user_folders() -> list[str]:
+    """Returns where this process finds the user's modules, as absolute paths.
 
-    A worker finds them where this process does: in the current folder and, as Python has it, in
-    the folder of the script that is running.
+    That is the current folder and, as Python has it, the folder of the script that is running.
     """
-    folders = os.environ.get(_VARIABLE)  # this process is itself a worker
-    if folders is None:
-        script_folder = os.path.dirname(os.path.realpath(sys.argv[0]))
-        found = [script_folder] if script_folder in sys.path else []
-        folders = os.pathsep.join(dict.fromkeys([*found, os.getcwd()]))
-    return {_VARIABLE: folders}
+    given = os.environ.get(_VARIABLE)
+    if given is not None:  # this process is itself a worker
+        return list(filter(None, given.split(os.pathsep)))
+    script_folder = os.path.dirname(os.path.realpath(sys.argv[0]))
+    found = [script_folder] if script_folder in sys.path else []
+    return list(dict.fromkeys([*found, os.getcwd()]))
+
+
+def add_user_folders(folders: Iterable[str]) -> None:
+    """Lets this process find modules in these folders, too, after all others.
+
+    For a run that was launched there, and is evaluated elsewhere.
+    """
+    sys.path += [folder for folder in folders if folder not in sys.path and os.path.isdir(folder)]
+
+
+def worker_variables() -> dict[str, str]:
+    """Returns environment variables with which `find_user_modules` finds them in a Ray worker."""
+    return {_VARIABLE: os.pathsep.join(user_folders())}
 
 
 def find_user_modules() -> None:
     """Lets a Ray worker find the user's modules; does nothing in any other process."""
-    _move_to_end(list(filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep))))
+    if _VARIABLE in os.environ:
+        _move_to_end(user_folders())
 
 
 def _move_to_end(folders: list[str]) -> None:

@@ -75,6 +75,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="WHO=RETURN",
         help="what counts as reached (role:prey=10); default: halfway from random to the best",
     )
+    parser.add_argument(
+        "--cooperative",
+        action="store_true",
+        default=None,
+        help="measure the sum over all agents, too; default: where there is one role, or all "
+        "agents have the same return",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        default="last",
+        metavar="NAME",
+        help="whose policies meet head to head: last, best, or by env steps; default: last",
+    )
     add_acting_rule(
         parser,
         explore="sample the actions of stochastic policies that meet head to head",
@@ -102,6 +115,8 @@ def run(args: argparse.Namespace) -> int:
             budget=args.budget,
             thresholds=dict(args.threshold),
             should_explore=args.should_explore,
+            checkpoint=args.checkpoint,
+            cooperative=args.cooperative,
             on_match=progress,
         )
         report = comparison.write(args.out or default_folder(args.paths))

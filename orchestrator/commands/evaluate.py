@@ -42,6 +42,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SERVER=WHAT",
         help="let WHAT play a server's agents: random, or the folder of a checkpoint",
     )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write what each agent saw, did and earned, a JSON object a line, as pandas reads it",
+    )
+    parser.add_argument(
+        "--video",
+        type=Path,
+        metavar="FOLDER",
+        help="film each episode (an animated GIF), if the environment renders 'rgb_array'",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
             should_explore=args.should_explore,
             checkpoint=args.checkpoint,
             replace=dict(args.replace),
+            record=args.record,
+            video=args.video,
         )
     print_evaluation(result)
     sys.stdout.write(f"written to {result.path}\n")

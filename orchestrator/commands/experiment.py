@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -13,8 +12,11 @@ from muxrl.orchestrator.commands.quiet import quiet
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
-    from muxrl.orchestrator.runs.whole_run import RunResult
+    from muxrl.orchestrator.runs.result import RunResult
+    from muxrl.servers.config import ServerPlan
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -95,7 +97,7 @@ def _launch(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.config.problems import similar_or_known
-    from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
+    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
 
@@ -106,12 +108,9 @@ def _serve(args: argparse.Namespace) -> int:
     experiment = _prepare(config, needs_stop=False)
     from muxrl.servers.server import serve_forever
 
-    # RLlib hands weights over through Ray; a server that does not learn needs none.
-    is_fixed = args.server in experiment.fixed_servers
-    with contextlib.nullcontext() if is_fixed else ray_session(num_cpus=1):
-        plan = experiment.servers[args.server]
-        interval_s = config.checkpoint.interval_s
-        return serve_forever(plan, args.run_dir, resume=args.resume, interval_s=interval_s)
+    plan = experiment.servers[args.server]
+    interval_s = config.checkpoint.interval_s
+    return serve_forever(plan, args.run_dir, resume=args.resume, interval_s=interval_s)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -120,6 +119,10 @@ def _check(args: argparse.Namespace) -> int:
     experiment = _prepare(_load(args), needs_stop=True, may_run_checkpoints=False)
     sys.stdout.write(to_yaml(experiment.config))
     _print_seats(experiment)
+    from muxrl.orchestrator.config.budget import find_warnings
+
+    for sentence in find_warnings(experiment):
+        sys.stdout.write(f"warning: {sentence}\n")
     return ExitCode.DONE
 
 
@@ -165,33 +168,35 @@ def _prepare(
 
 
 def _print_seats(experiment: Experiment) -> None:
-    """Prints a row for every agent, one for every server, and the assignment."""
+    """Prints a row for all agents that are alike, one for every server, and the assignment."""
     from rich.console import Console
     from rich.markup import escape
     from rich.measure import Measurement
 
     from muxrl.orchestrator.reports.plain_table import plain_table
+    from muxrl.protocol.patterns import abridged
 
     # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 160)
     table = plain_table(f"{experiment.config.name}: who serves whom")
-    for title in ("agent", "server", "algorithm", "policy", "group", "observes", "acts"):
-        # Observation spaces wrap between words, so that in 80 columns no name has to.
-        table.add_column(title, no_wrap=title != "observes", overflow="fold")
+    alike: dict[tuple[str, ...], list[str]] = {}
     server_of = {agent: plan for plan in experiment.servers.values() for agent in plan.agents}
     for agent in experiment.facts.agents:
         plan = server_of[agent]
         seat = plan.agents[agent]
         cells = (
-            agent,
-            plan.server_id,
-            plan.algorithm,
-            seat.policy_id,
+            f"{plan.server_id} ({plan.algorithm})",
+            "one each" if seat.policy_id == agent else seat.policy_id,
             seat.group or "-",
             str(seat.observation_space),
             str(seat.action_space),
         )
-        table.add_row(*map(escape, cells))
+        alike.setdefault(cells, []).append(agent)
+    # Observation spaces wrap between words, so that in 80 columns no name has to.
+    for title in ("agents", "server", "policy", "group", "observes", "acts"):
+        table.add_column(title, no_wrap=title != "observes", overflow="fold")
+    for alike_cells, agents in alike.items():
+        table.add_row(*map(escape, ("\n".join(abridged(agents)), *alike_cells)))
     servers = plain_table("servers")
     for title in ("server", "algorithm", "while learning", "listens on", "seed"):
         servers.add_column(title, overflow="fold")
@@ -206,4 +211,24 @@ def _print_seats(experiment: Experiment) -> None:
     for shown in (table, servers):
         console.print()
         console.print(shown, markup=False)
+    for plan in experiment.servers.values():
+        for sentence in _describe_reading(plan):
+            console.print(f"server {plan.server_id!r} {sentence}", markup=False, highlight=False)
     console.print(f"assignment: {experiment.assignment}", markup=False, highlight=False)
+
+
+def _describe_reading(plan: ServerPlan) -> Iterator[str]:
+    """Yields what a server does to observations and rewards before it learns from them."""
+    from muxrl.servers.scaling import find_scale
+
+    spaces = {str(a.observation_space): a.observation_space for a in plan.agents.values()}
+    scaled = [text for text, s in spaces.items() if find_scale(s, plan.scale_observations)]
+    if scaled:
+        yield (
+            f"scales {', '.join(scaled)} to 0..1 by the bounds of the space "
+            f"(scale_observations: {plan.scale_observations})"
+        )
+    if plan.normalize_observations:
+        yield "normalises observations by their running mean and deviation (normalize_observations)"
+    if plan.normalize_rewards:
+        yield "divides rewards by the running deviation of the return (normalize_rewards)"

@@ -21,17 +21,22 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     find_contestants,
     find_roles,
     find_subjects,
+    is_cooperative,
 )
 from muxrl.orchestrator.comparisons.findings.findings import (
     Baseline,
     Findings,
     budget_notes,
+    reached_notes,
     result_notes,
 )
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.findings.headline import headline
+from muxrl.orchestrator.comparisons.findings.learned import find_learners
 from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles
 from muxrl.orchestrator.comparisons.findings.scores import (
     default_thresholds,
+    measures_of,
     score_runs,
     standings_of,
 )
@@ -40,7 +45,10 @@ from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
 from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.sweeps.directory import TRIALS_FILE
+from muxrl.orchestrator.records.checkpoints import LAST
+from muxrl.orchestrator.records.frames import frame_of
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE
+from muxrl.orchestrator.user_modules import add_user_folders
 
 if TYPE_CHECKING:
     import pandas
@@ -56,19 +64,17 @@ class Comparison(Findings):
         Args:
             table: "runs": one row for each run and subject; "curves": for each evaluation of
                 these; "standings": for each contestant and subject; "roles": for each label of a
-                role; "pairings": for each ordered pair of these; "matches": for each match of the
-                head to head.
+                role; "pairings": for each ordered pair of these; "learners": for each role of each
+                contestant that was learned; "matches": for each match of the head to head.
 
         Raises:
             ValueError: there is no such table.
         """
-        import pandas
-
         if table not in TABLE_NAMES:
             raise ValueError(f"there is no table {table!r}; there are {', '.join(TABLE_NAMES)}")
         # Paths are text here, which every way to write a frame can write.
         columns, rows = file_table(self, table)
-        return pandas.DataFrame(rows, columns=list(columns))
+        return frame_of(columns, ([row[name] for name in columns] for row in rows))
 
     def write(self, folder: str | Path) -> Path:
         """Writes the report and its data into a folder, made if absent.
@@ -99,6 +105,8 @@ def compare_runs(
     budget: int | None = None,
     thresholds: Mapping[str, float] | None = None,
     should_explore: bool | None = None,
+    checkpoint: str = LAST,
+    cooperative: bool | None = None,
     on_match: Callable[[int, int], None] = lambda done, of: None,
 ) -> Comparison:
     """Compares runs of one simulation.
@@ -115,6 +123,9 @@ def compare_runs(
             is reported; by default halfway from random to the best contestant.
         should_explore: whether stochastic policies are sampled head to head; None: as in the
             runs' own evaluations.
+        checkpoint: whose policies meet head to head: "last", "best", or by env steps.
+        cooperative: whether the sum over all agents is measured, too; None: where there is one
+            role, or all agents have the same return in every episode.
         on_match: called after each match with the number of matches done and of all matches.
 
     Raises:
@@ -127,9 +138,13 @@ def compare_runs(
         raise CannotCompare(f"the number of episodes is {num_episodes}, must be at least 1")
     found = read_compared_runs([Path(path) for path in paths])
     runs = found.runs
+    for run in runs:
+        add_user_folders(run.recorded.status.folders if run.recorded.status else ())
     role_agents = find_roles(runs, found.roles if roles is None else roles)
     contestants = find_contestants(runs, role_agents)
-    subjects = find_subjects(runs, role_agents)
+    if cooperative is None:
+        cooperative = is_cooperative(runs, role_agents)
+    subjects = find_subjects(runs, role_agents, has_total=cooperative)
     _check_thresholds(thresholds or {}, subjects)
     at = find_budget(runs, budget)
     rule = next((r.recorded.should_explore for r in runs if r.recorded.should_explore), False)
@@ -157,6 +172,7 @@ def compare_runs(
                     scripts,
                     seeds,
                     should_explore=meeting_rule,
+                    checkpoint=checkpoint,
                     interchangeable=interchangeable,
                     on_match=on_match,
                 )
@@ -166,10 +182,15 @@ def compare_runs(
             raise
         notes.append(f"no baseline was played: {error}")
     random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
-    limits = default_thresholds(contestants, subjects, at, random) | dict(thresholds or {})
-    scores = score_runs(contestants, subjects, at, limits)
+    measures = measures_of(contestants, subjects, at, dict(thresholds or {}))
+    limits = default_thresholds(contestants, subjects, at, random, measures)
+    limits |= dict(thresholds or {})
+    scores = score_runs(contestants, subjects, at, limits, measures)
     compared = tuple(compare_roles(contestants, subjects, scores))
     notes += result_notes(contestants, at, compared, subjects)
+    notes += reached_notes(scores)
+    standings = tuple(standings_of(scores))
+    learners = tuple(find_learners(contestants, subjects, standings))
     return Comparison(
         env=runs[0].config.simulation.env,
         kwargs=dict(runs[0].config.simulation.kwargs),
@@ -182,9 +203,12 @@ def compare_runs(
         baselines=baselines,
         thresholds=limits,
         given_thresholds=frozenset(thresholds or {}),
-        standings=tuple(standings_of(scores)),
+        measures=measures,
+        standings=standings,
         roles_compared=compared,
         head_to_head=head_to_head,
+        learners=learners,
+        headline=tuple(headline(compared, learners, head_to_head)),
         notes=tuple(notes),
     )
 

@@ -34,6 +34,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.records.checkpoints import LAST
 from muxrl.orchestrator.records.recorded_run import Floats
 from muxrl.orchestrator.reports.statistics import mean_interval
 from muxrl.servers.config import ServerConfig
@@ -63,6 +64,7 @@ def play_head_to_head(
     seeds: Sequence[int],
     *,
     should_explore: bool,
+    checkpoint: str = LAST,
     interchangeable: Sequence[str] = (),
     on_match: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[HeadToHead, list[str]]:
@@ -75,6 +77,7 @@ def play_head_to_head(
         scripts: which meet them too.
         seeds: one for each episode; all matches play the same episodes.
         should_explore: whether stochastic policies are sampled.
+        checkpoint: of each run, by name.
         interchangeable: roles whose seats are rotated.
         on_match: called after each match with the number of matches done and of all matches.
 
@@ -91,7 +94,7 @@ def play_head_to_head(
         )
     arena.check_interchangeable(interchangeable or [next(iter(roles))])
     pairs, notes = _pairs(contestants)
-    lineups = [_lineup(c, roles, pairs, should_explore) for c in contestants]
+    lineups = [_lineup(c, roles, pairs, should_explore, checkpoint) for c in contestants]
     lineups += _baselines(lineups, roles, scripts, len(pairs))
     schedule = [
         (role, ours, theirs, pair)
@@ -111,6 +114,8 @@ def play_head_to_head(
         on_match(number + 1, len(schedule))
     played = tuple(matches.values())
     by_label, by_contestant = tables_of(played, list(roles))
+    if checkpoint != LAST:
+        notes.append(f"head to head, all policies are those of their checkpoint {checkpoint!r}")
     return (
         HeadToHead(
             by_label=by_label,
@@ -145,7 +150,11 @@ def _pairs(contestants: Sequence[Contestant]) -> tuple[tuple[Mapping[str, int], 
 
 
 def _lineup(
-    contestant: Contestant, roles: Roles, pairs: Sequence[Mapping[str, int]], should_explore: bool
+    contestant: Contestant,
+    roles: Roles,
+    pairs: Sequence[Mapping[str, int]],
+    should_explore: bool,
+    checkpoint: str,
 ) -> Lineup:
     runs: dict[int, ComparedRun] = {run.seed: run for run in contestant.runs}
     return Lineup(
@@ -158,6 +167,7 @@ def _lineup(
                     agents,
                     contestant.played[role],
                     should_explore=should_explore,
+                    checkpoint=checkpoint,
                 )
                 for role, agents in roles.items()
             }
@@ -282,6 +292,8 @@ def play_baselines(
     for name, by_agent in played:
         returns = {}
         for subject in subjects:
+            if subject.metric:  # only returns are asked of episodes that are played here
+                continue
             values = subject.returns(by_agent)
             values = values[np.isfinite(values)]
             if len(values):

@@ -15,12 +15,14 @@ from muxrl.orchestrator.config.load import (
     packaged_configs,
     to_yaml,
 )
+from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.config.resolve import Experiment, prepare, resolve
 from muxrl.orchestrator.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
     ExperimentConfig,
     ExternalAgentConfig,
+    GatewayConfig,
     SimulationConfig,
     StopConfig,
     TimeoutsConfig,
@@ -35,6 +37,8 @@ __all__ = [
     "Experiment",
     "ExperimentConfig",
     "ExternalAgentConfig",
+    "GatewayConfig",
+    "Overrides",
     "SimulationConfig",
     "SimulationFacts",
     "StopConfig",

@@ -9,8 +9,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import combinations
 
-from muxrl.orchestrator.config.problems import listed
-from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.client.episode_metrics import (
+    EPISODE_LENGTH,
+    REDUCTIONS,
+    RESERVED_METRICS,
+    is_metric_name,
+)
+from muxrl.orchestrator.config.problems import listed, similar_or_known
+from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig, GatewayConfig
+from muxrl.orchestrator.trackers.registry import find_problems as tracker_problems
 from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.config import ServerConfig
 
@@ -52,6 +59,7 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
         )
     problems += _number_problems(config)
     problems += _simulation_problems(config)
+    problems += _metric_problems(config)
     if not config.servers:
         problems.append("servers: there is none; at least one has to serve the agents")
     for server_id, server in config.servers.items():
@@ -60,12 +68,25 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
     if needs_stop:
         problems += _stop_problems(config)
     problems += _evaluation_problems(config)
-    if config.checkpoint.keep_best and config.evaluation.interval_env_steps is None:
-        problems.append(
-            "checkpoint.keep_best: needs evaluations to choose by; set "
+    problems += _best_problems(config)
+    problems += [f"trackers: {problem}" for problem in tracker_problems(config.trackers)]
+    return problems
+
+
+def _best_problems(config: ExperimentConfig) -> Iterator[str]:
+    best = config.checkpoint.best
+    if best is None:
+        return
+    if config.evaluation.interval_env_steps is None:
+        yield (
+            "checkpoint.best: needs evaluations to choose by; set "
             "evaluation.interval_env_steps, or leave it out"
         )
-    return problems
+    if best.keep < 1:
+        yield f"checkpoint.best.keep: must be above 0, got {best.keep}"
+    if best.of != TOTAL and best.of not in config.servers:
+        hint = similar_or_known(best.of, [*config.servers, TOTAL], "there are")
+        yield f"checkpoint.best.of: there is no server {best.of!r}{hint}"
 
 
 def _number_problems(config: ExperimentConfig) -> Iterator[str]:
@@ -150,8 +171,21 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                         f"simulation.agents.{agent_id}.{kind}: is missing; give its plain form, "
                         "such as {type: discrete, n: 2}"
                     )
+        yield from access_problems(
+            "the gateway", "set simulation.gateway.token", simulation.gateway
+        )
+        if simulation.command and not any("{gateway}" in part for part in simulation.command):
+            yield (
+                "simulation.command: does not say where the gateway is; put {gateway} into it, "
+                'such as ["java", "-jar", "sim.jar", "{gateway}"]'
+            )
         if simulation.kwargs:
             yield "simulation.kwargs: is given, but an external simulation is not made by muxrl"
+        if simulation.metrics:
+            yield (
+                "simulation.metrics: is given, but muxrl does not see the infos of an external "
+                "simulation; have it send its metrics with the end of each episode"
+            )
     else:
         if ":" not in simulation.env:
             hint = did_you_mean(simulation.env, [EXTERNAL])
@@ -168,6 +202,20 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                     f"simulation.{key}: is only for env: {EXTERNAL}; the simulation "
                     f"{simulation.env!r} is asked itself"
                 )
+
+
+def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
+    for name, reduction in config.simulation.metrics.items():
+        if name in RESERVED_METRICS:
+            yield f"simulation.metrics: {name!r} is muxrl's own; every episode has it"
+        if not is_metric_name(name):
+            yield (
+                f"simulation.metrics: {name!r} cannot name a metric; use letters, digits, '_', "
+                "'-' and '.', up to 100"
+            )
+        if reduction not in REDUCTIONS:
+            hint = similar_or_known(reduction, REDUCTIONS, "there are")
+            yield f"simulation.metrics.{name}: {reduction!r} is no way to reduce numbers{hint}"
 
 
 def _server_problems(
@@ -188,21 +236,36 @@ def _server_problems(
             f"server {server_id!r}: serves no agents; list names or patterns under "
             f"servers.{server_id}.agents{did_you_mean(server_id, others)}"
         )
-    if not _is_loopback(server.host) and not server.token:
+    if server.on_server_loss == "random" and config.simulation.env == EXTERNAL:
         yield (
-            f"server {server_id!r}: listens on {server.host!r}, which other machines can reach, "
-            f"without a token; set servers.{server_id}.token, or the host to 127.0.0.1"
+            f"servers.{server_id}.on_server_loss: is 'random', which is done by simulations that "
+            "muxrl starts; an external one wraps its transport in muxrl.client.stand_in.StandIn"
         )
-    if 0 < len(server.token) < _MIN_TOKEN_CHARS:
+    yield from access_problems(f"server {server_id!r}", f"set servers.{server_id}.token", server)
+
+
+def access_problems(who: str, cure: str, listener: ServerConfig | GatewayConfig) -> Iterator[str]:
+    """Yields a sentence for each reason why strangers could use what listens there.
+
+    Args:
+        who: listens.
+        cure: how it is given a token.
+        listener: its settings.
+    """
+    if not _is_loopback(listener.host) and not listener.token:
         yield (
-            f"server {server_id!r}: its token has {len(server.token)} characters, which can be "
+            f"{who}: listens on {listener.host!r}, which other machines can reach, "
+            f"without a token; {cure}, or the host to 127.0.0.1"
+        )
+    if 0 < len(listener.token) < _MIN_TOKEN_CHARS:
+        yield (
+            f"{who}: its token has {len(listener.token)} characters, which can be "
             f"guessed; give it at least {_MIN_TOKEN_CHARS}, made by "
             "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
-    if not server.token.isascii() or any(char.isspace() for char in server.token):
+    if not listener.token.isascii() or any(char.isspace() for char in listener.token):
         yield (
-            f"server {server_id!r}: its token cannot travel in an HTTP header; use ASCII "
-            "characters without spaces"
+            f"{who}: its token cannot travel in an HTTP header; use ASCII characters without spaces"
         )
 
 
@@ -235,11 +298,13 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
         and stop.time_s is None
         and stop.iterations is None
         and not stop.episode_return
+        and not stop.metric_at_least
+        and not stop.metric_at_most
         and config.simulation.env != EXTERNAL
     ):
         yield (
             "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
-            "episode_return"
+            "episode_return, metric_at_least, metric_at_most"
         )
     for server_id, value in stop.episode_return.items():
         if server_id not in config.servers:
@@ -250,6 +315,19 @@ def _stop_problems(config: ExperimentConfig) -> Iterator[str]:
             )
         if math.isnan(value):
             yield f"stop.episode_return.{server_id}: is not a number"
+    for key in ("metric_at_least", "metric_at_most"):
+        for name, limit in getattr(stop, key).items():
+            yield from unknown_metric(f"stop.{key}", name, config)
+            if math.isnan(limit):
+                yield f"stop.{key}.{name}: is not a number"
+
+
+def unknown_metric(where: str, name: str, config: ExperimentConfig) -> Iterator[str]:
+    """Yields a sentence if no episode will have a metric; who sends any from outside, may."""
+    known = [*config.simulation.metrics, EPISODE_LENGTH]
+    if name not in known and config.simulation.env != EXTERNAL:
+        hint = similar_or_known(name, known, "simulation.metrics and muxrl's own are")
+        yield f"{where}: there is no metric {name!r}{hint}"
 
 
 def _evaluation_problems(config: ExperimentConfig) -> Iterator[str]:
@@ -257,11 +335,6 @@ def _evaluation_problems(config: ExperimentConfig) -> Iterator[str]:
     interval = evaluation.interval_env_steps
     if interval is None:
         return
-    if config.simulation.env == EXTERNAL:
-        yield (
-            "evaluation.interval_env_steps: is given, but muxrl cannot start evaluation episodes "
-            "in an external simulation; leave it out"
-        )
     if stop.env_steps is not None and 0 < stop.env_steps < interval:
         yield (
             f"evaluation.interval_env_steps: is {interval}, but the run stops at {stop.env_steps} "

@@ -17,6 +17,7 @@ from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import spaces as plain
+from muxrl.protocol.patterns import expand
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.suggestions import did_you_mean
 
@@ -63,15 +64,29 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
 def _external_facts(simulation: SimulationConfig) -> SimulationFacts:
     problems: list[str] = []
     agents: dict[str, tuple[Space, Space]] = {}
-    for agent_id, config in simulation.agents.items():
+    declared: dict[str, str] = {}
+    for pattern, config in simulation.agents.items():
         spaces = []
         for kind in ("observation_space", "action_space"):
             try:
                 spaces.append(read_space(getattr(config, kind)))
             except ValueError as error:  # msgspec's errors are ValueErrors, too
-                problems.append(f"simulation.agents.{agent_id}.{kind}: {error}")
-        if len(spaces) == 2:
-            agents[agent_id] = (spaces[0], spaces[1])
+                problems.append(f"simulation.agents.{pattern}.{kind}: {error}")
+        try:
+            names = expand(pattern)
+        except ValueError as error:
+            problems.append(f"simulation.agents: {error}")
+            continue
+        for agent_id in names:
+            if agent_id in declared:
+                problems.append(
+                    f"simulation.agents: {agent_id!r} is declared twice, by "
+                    f"{declared[agent_id]!r} and {pattern!r}"
+                )
+                break  # and so are others, likely
+            declared[agent_id] = pattern
+            if len(spaces) == 2:
+                agents[agent_id] = (spaces[0], spaces[1])
     if problems:
         raise ConfigError(problems)
     return SimulationFacts(agents, simulation.state_size)

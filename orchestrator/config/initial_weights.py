@@ -16,19 +16,17 @@ from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.records.checkpoints import LAST, CheckpointFolder
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
-from muxrl.servers.config import AgentPlan
+from muxrl.servers.config import ServerPlan
 
 
-def find_initial_weights(
-    given: str, server_id: str, agents: Mapping[str, AgentPlan]
-) -> tuple[str, list[str]]:
+def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
     """Returns the absolute path of the checkpoint, and a sentence for each thing that is wrong.
 
     Args:
         given: the directory of a run, or the folder of a server's checkpoint.
-        server_id: of the server that is to begin with its weights.
-        agents: of that server.
+        plan: of the server that is to begin with its weights.
     """
+    server_id = plan.server_id
     path = Path(given).expanduser()
     run = CheckpointFolder(path / "checkpoints")
     if run.path.is_dir():
@@ -42,16 +40,21 @@ def find_initial_weights(
         about = Checkpoint.open(path).about
     except AlgorithmProblem as problem:
         return "", [str(problem)]
-    return str(path.absolute()), list(_misfits(given, about, agents)) if about else []
+    return str(path.absolute()), list(_misfits(given, about, plan)) if about else []
 
 
-def _misfits(
-    given: str, about: Mapping[str, Any], agents: Mapping[str, AgentPlan]
-) -> Iterator[str]:
-    """Yields a sentence for each policy that the checkpoint lacks or has for other spaces."""
+def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
+    """Yields a sentence for each policy that the checkpoint lacks, or has for what is observed or
+    done in another way."""
+    for name in ("scale_observations", "normalize_observations"):
+        if getattr(plan, name) != about[name]:
+            yield (
+                f"{given!r} was trained with {name}: {json.dumps(about[name])}, and the server has "
+                f"{json.dumps(getattr(plan, name))}; give the server the same"
+            )
     saved = {agent["policy"]: agent for agent in about["agents"].values()}
-    policy_of = {plan.policy_id: (agent_id, plan) for agent_id, plan in agents.items()}
-    for policy_id, (agent_id, plan) in policy_of.items():
+    policy_of = {agent.policy_id: (agent_id, agent) for agent_id, agent in plan.agents.items()}
+    for policy_id, (agent_id, agent) in policy_of.items():
         if policy_id not in saved:
             yield (
                 f"{given!r} has no policy {policy_id!r}, it has {listed(saved)}; name the policies "
@@ -60,7 +63,7 @@ def _misfits(
             continue
         for kind in ("observation_space", "action_space"):
             theirs = saved[policy_id][kind]
-            ours = json.loads(msgspec.json.encode(getattr(plan, kind)))
+            ours = json.loads(msgspec.json.encode(getattr(agent, kind)))
             if ours != theirs:
                 yield (
                     f"policy {policy_id!r} has the {kind.replace('_', ' ')} {theirs} in {given!r}, "

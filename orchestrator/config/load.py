@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from muxrl.orchestrator.config.merge import (
     MISFIT,
     KeyPath,
-    Tree,
     dotted,
     first_line,
-    grammar_problem,
     merge,
     read_yaml,
+    renamed,
+)
+from muxrl.orchestrator.config.overrides import (
+    Overrides,
+    apply_overrides,
+    nested,
+    override_keys,
+    put,
 )
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import ExperimentConfig
@@ -29,6 +32,9 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean
 
 T = TypeVar("T")
+
+_OF_SWEEPS = frozenset({"base", "experiment", "roles", "algorithms"})
+"""Keys by which a sweep is known."""
 
 
 def packaged_configs(kind: str = "conf") -> dict[str, Path]:
@@ -55,6 +61,8 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
         return packaged[str(name)]
     if path.is_dir():
         raise ConfigError(["this is a directory, not a YAML file"], str(name))
+    if kind == "conf" and str(name) in packaged_configs("sweeps"):
+        raise ConfigError([_a_sweep(name)], str(name))
     near = {p.name for p in path.parent.glob("*.y*ml")} if path.parent.is_dir() else set()
     hint = did_you_mean(path.name, near) or did_you_mean(path.stem, packaged)
     if not path.parent.is_dir():
@@ -64,12 +72,12 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
     raise ConfigError([f"no such file{hint}"], str(name))
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
+def load_config(path: str | Path, overrides: Overrides = ()) -> ExperimentConfig:
     """Reads an experiment.
 
     Args:
         path: a YAML file, or the bare name of a packaged config.
-        overrides: ``key.path=value`` items, later ones win; values are YAML.
+        overrides: on top of the file, see `Overrides`.
 
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
@@ -77,16 +85,26 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
             is checked by `muxrl.orchestrator.config.resolve`.
     """
     file = find_config(path)
+    keys = read_yaml(file)[0].keys()
+    if "simulation" not in keys and not _OF_SWEEPS.isdisjoint(keys):
+        raise ConfigError([_a_sweep(path)], str(path))
     return load_structured(file, ExperimentConfig(name=file.stem), overrides, str(path))
 
 
-def load_structured(file: Path, defaults: T, overrides: Sequence[str] = (), source: str = "") -> T:
+def _a_sweep(name: str | Path) -> str:
+    return (
+        f"this is a sweep, a table of runs; see what it would run with 'muxrl sweep {name} "
+        f"--dry-run', and run it with 'muxrl sweep {name}'"
+    )
+
+
+def load_structured(file: Path, defaults: T, overrides: Overrides = (), source: str = "") -> T:
     """Reads a file into the dataclass that its defaults are of.
 
     Args:
         file: YAML.
         defaults: what holds where the file says nothing.
-        overrides: ``key.path=value`` items, later ones win; values are YAML.
+        overrides: on top of the file, see `Overrides`.
         source: what the user calls the file, for the message.
 
     Raises:
@@ -99,11 +117,8 @@ def load_structured(file: Path, defaults: T, overrides: Sequence[str] = (), sour
     config = OmegaConf.structured(defaults)
     open_keys = [path for path, value in _leaves(raw) if value == "???"]
     config, misfits = merge(config, raw, schema)
-    of_overrides: list[str] = []
-    for override in overrides:
-        config, sentences = _override(config, override, schema)
-        of_overrides += [f"override {override!r}: {sentence}" for sentence in sentences]
-    given = {override.partition("=")[0] for override in overrides}
+    config, of_overrides = apply_overrides(config, overrides, schema)
+    given = set(override_keys(overrides))
     misfits += [
         (path, f"{dotted(path)}: is left open (???)")
         for path in open_keys
@@ -130,19 +145,15 @@ def set_values(config: T, values: Mapping[str, Any]) -> tuple[T, list[str]]:
     Args:
         config: a dataclass of a schema.
         values: key path, such as ``"servers.qmix.settings.lr"``, to its value; a mapping goes on
-            top of what is there.
+            top of what is there, and an empty one clears it.
     """
     if not values:
         return config, []
     tree = OmegaConf.structured(config)
     sentences: list[str] = []
     for key_path, value in values.items():
-        keys = key_path.split(".")
-        nested: Tree = {keys[-1]: value}
-        for key in reversed(keys[:-1]):
-            nested = {key: nested}
-        tree, misfits = merge(tree, nested, type(config))
-        sentences += [sentence for _, sentence in misfits]
+        tree, problems = put(tree, nested(key_path.split("."), value), type(config))
+        sentences += problems
     loaded = OmegaConf.to_object(tree)
     assert isinstance(loaded, type(config))
     return loaded, sentences
@@ -155,21 +166,6 @@ def _placed(lines: dict[KeyPath, int], path: KeyPath, sentence: str) -> str:
         if line is not None:
             return f"line {line}: {sentence}"
     return sentence
-
-
-def _override(config: DictConfig, override: str, schema: type) -> tuple[DictConfig, list[str]]:
-    key, equals, _ = override.partition("=")
-    if not equals or not all(key.split(".")):
-        return config, ["must look like key.path=value"]
-    try:
-        tree = OmegaConf.to_container(OmegaConf.from_dotlist([override]), resolve=False)
-    except yaml.YAMLError as error:
-        return config, [f"the value is not YAML: {getattr(error, 'problem', None) or error}"]
-    except OmegaConfBaseException as error:
-        return config, [grammar_problem(error)]
-    assert isinstance(tree, dict)
-    config, misfits = merge(config, typing.cast(Tree, tree), schema)
-    return config, [sentence for _, sentence in misfits]
 
 
 def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
@@ -203,11 +199,15 @@ def to_yaml(config: ExperimentConfig) -> str:
     """
     from omegaconf import OmegaConf
 
-    hidden = {
+    servers = {
         server_id: replace(server, token="???") if server.token else server
         for server_id, server in config.servers.items()
     }
-    return OmegaConf.to_yaml(OmegaConf.structured(replace(config, servers=hidden)))
+    simulation = config.simulation
+    if simulation.gateway.token:
+        simulation = replace(simulation, gateway=replace(simulation.gateway, token="???"))
+    hidden = replace(config, servers=servers, simulation=simulation)
+    return OmegaConf.to_yaml(OmegaConf.structured(hidden))
 
 
 def from_yaml(text: str, source: str = "") -> ExperimentConfig:
@@ -222,13 +222,14 @@ def from_yaml(text: str, source: str = "") -> ExperimentConfig:
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
+    from yaml import YAMLError  # type: ignore[import-untyped]
 
     try:
-        tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), OmegaConf.create(text))
-        for server in tree.servers.values():
-            if OmegaConf.is_missing(server, "token"):
-                server.token = ""
+        written = renamed(cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text))))
+        tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), written)
+        for listener in (*tree.servers.values(), tree.simulation.gateway):
+            if OmegaConf.is_missing(listener, "token"):
+                listener.token = ""
         config = OmegaConf.to_object(tree)
     except (OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
         first = str(error).partition("\n")[0]

@@ -50,7 +50,27 @@ def read_yaml(file: Path) -> tuple[Tree, dict[KeyPath, int]]:
         raise ConfigError([f"not YAML: {first_line(error)}"], str(file)) from error
     except OmegaConfBaseException as error:
         raise ConfigError([grammar_problem(error)], str(file)) from error
-    return typing.cast(Tree, tree), dict(_key_lines(root))
+    return renamed(typing.cast(Tree, tree)), dict(_key_lines(root))
+
+
+def renamed(tree: Tree) -> Tree:
+    """Returns a tree, of an experiment or a sweep, with keys of earlier versions as they are now.
+
+    Runs that were written down then are still read: `tensorboard: true` is `trackers` now, and
+    `checkpoint.keep_best` is `checkpoint.best`.
+    """
+    tree = dict(tree)
+    if isinstance(tree.get("tensorboard"), bool):
+        trackers = ["tensorboard"] if tree.pop("tensorboard") else []
+        tree.setdefault("trackers", trackers)
+    checkpoint = tree.get("checkpoint")
+    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("keep_best"), bool):
+        checkpoint = tree["checkpoint"] = dict(checkpoint)
+        if checkpoint.pop("keep_best"):
+            checkpoint.setdefault("best", {})
+    if isinstance(tree.get("experiment"), dict):
+        tree["experiment"] = renamed(tree["experiment"])
+    return tree
 
 
 def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
@@ -225,6 +245,8 @@ def _remedy(hint: Any, value: Any) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(value, float) and value.is_integer() and (hint is int or int in args):
         return f"; write {int(value)}"
+    if origin is list and isinstance(value, str) and "," in value:
+        return f"; write [{','.join(map(str.strip, value.split(',')))}]"
     if origin is list and isinstance(value, str | int | float) and not isinstance(value, bool):
         return f"; write {json.dumps([value])}"
     if origin is Literal and isinstance(value, str):

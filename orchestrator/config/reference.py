@@ -23,6 +23,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 SECTIONS: dict[type, str] = {
     schema.ExperimentConfig: "",
     schema.SimulationConfig: "simulation",
+    schema.GatewayConfig: "simulation.gateway",
     schema.ExternalAgentConfig: "simulation.agents.AGENT",
     server_config.ServerConfig: "servers.SERVER",
     server_config.RestartsConfig: "servers.SERVER.restarts",
@@ -31,6 +32,7 @@ SECTIONS: dict[type, str] = {
     schema.StopConfig: "stop",
     schema.EvaluationConfig: "evaluation",
     schema.CheckpointConfig: "checkpoint",
+    schema.BestConfig: "checkpoint.best",
     schema.TimeoutsConfig: "timeouts",
     sweep_schema.SweepConfig: "(sweep)",
     sweep_schema.AlgorithmTemplate: "(sweep).algorithms.NAME",
@@ -48,7 +50,8 @@ _HEAD = """\
 An experiment is one YAML file that holds only what differs from the defaults below. Any key can
 also be given on the command line, later ones win: `muxrl launch tag seed=3 servers.qmix.port=9900`.
 `muxrl check CONFIG` says what is wrong, or shows what would run. Values may refer to others and
-to the environment: `${seed}`, `${oc.env:TOKEN}`. A `null` means that something is not used.
+to the environment: `${seed}`, `${oc.env:TOKEN}`. A `null` means that something is not used. On the
+command line `servers.ppo.settings={}` clears what the file has there; `stop={}` puts back defaults.
 
 The sections that begin with `(sweep)` are of the files of `muxrl sweep`, see [Sweeps](sweeps.md).
 """
@@ -92,6 +95,8 @@ def _default(value: ast.expr | None) -> str:
         raise ValueError("a config field without a default")
     if isinstance(value, ast.Call):
         (factory,) = (k.value for k in value.keywords if k.arg == "default_factory")
+        if isinstance(factory, ast.Lambda):
+            return ast.unparse(factory.body)
         return {"list": "[]", "dict": "{}"}.get(ast.unparse(factory), "")
     literal = ast.unparse(value)
     return {"None": "null", "True": "true", "False": "false"}.get(literal, literal)

@@ -10,12 +10,25 @@ from muxrl.servers.config import RestartsConfig, ServerConfig
 
 @dataclass
 class ExternalAgentConfig:
-    """Spaces of one agent of a simulation that muxrl does not start."""
+    """Spaces of one agent of a simulation that muxrl does not start; with "driver_{0..9}" in its
+    place, of ten alike ones."""
 
     observation_space: dict[str, Any] = field(default_factory=dict)
     """Plain form of the space, such as {type: box, shape: [4]} or {type: discrete, n: 2}."""
     action_space: dict[str, Any] = field(default_factory=dict)
     """Plain form of the space."""
+
+
+@dataclass
+class GatewayConfig:
+    """Where an external simulation finds all servers at one address."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; anything but loopback demands a token."""
+    port: int = 0
+    """TCP port; 0 takes any free one, printed and published in the run directory."""
+    token: str = ""
+    """Bearer token that simulations must present; "" asks for none (loopback only)."""
 
 
 @dataclass
@@ -27,6 +40,9 @@ class SimulationConfig:
     multi-agent environment, 'gymnasium:ENV_ID', or 'external': someone else starts it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments with which the environment is made."""
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Key of the simulation's infos to how an episode's numbers become one: last, sum, mean, max or
+    min. See [Metrics](concepts.md#metrics); not for 'external', which sends them with the end."""
     num_processes: int = 1
     """Simulation processes that run at the same time."""
     num_envs_per_process: int = 1
@@ -36,9 +52,16 @@ class SimulationConfig:
     restarts: RestartsConfig = field(default_factory=RestartsConfig)
     """For each simulation process, and for the evaluation."""
     agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)
-    """Agent to its spaces; only for 'external', other simulations are asked."""
+    """Agent to its spaces, many alike ones as "driver_{0..9}"; only for 'external', other
+    simulations are asked."""
     state_size: int | None = None
     """Length of the global state that is sent; only for 'external', null: none is."""
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    """Only for 'external'."""
+    command: list[str] = field(default_factory=list)
+    """Only for 'external': program and arguments of the simulation, `num_processes` of which are
+    started with the run and ended with it. In them {gateway} stands for the gateway's address,
+    http://host:port, and {index} for 0, 1, ... Empty: someone else starts it."""
 
 
 @dataclass
@@ -55,6 +78,12 @@ class StopConfig:
     """Server to the return it must reach; the run ends when all have. It is the live table's: the
     sum over the server's agents (summary.md shows their mean), mean of the last 100 training
     episodes, of which there must have been 20."""
+    metric_at_least: dict[str, float] = field(default_factory=dict)
+    """Metric to the value that it must reach, such as {win: 0.9}; the run ends when all have. Mean
+    of the last 100 training episodes, 20 of which must have it: that of the episode, else the mean
+    over all agents."""
+    metric_at_most: dict[str, float] = field(default_factory=dict)
+    """The same for metrics that are to fall, such as {travel_s: 300}."""
 
 
 @dataclass
@@ -74,6 +103,21 @@ class EvaluationConfig:
     """Seed of the first episode; every evaluation plays the same ones."""
 
 
+TOTAL = "total"
+"""In place of a server: all agents together."""
+
+
+@dataclass
+class BestConfig:
+    """Which checkpoints are kept for what they returned in the run's own evaluations."""
+
+    of: str = TOTAL
+    """A server: the mean return over its agents decides, in a sweep also a role; "total": over all
+    agents."""
+    keep: int = 1
+    """How many: checkpoints/best, checkpoints/best-2 and so on."""
+
+
 @dataclass
 class CheckpointConfig:
     """When checkpoints of all servers are written; see [Reliability](reliability.md)."""
@@ -86,9 +130,9 @@ class CheckpointConfig:
     """Env steps between checkpoints during the run; null: not used."""
     keep_last: int = 2
     """How many of them are kept; older ones are deleted."""
-    keep_best: bool = False
-    """Whether the best one is kept, too, as checkpoints/best: one is then written before each
-    evaluation, and best is the one with the highest mean return over all agents, all as learned."""
+    best: BestConfig | None = None
+    """Which ones are kept, too, for the returns of their evaluations, all agents as learned: one is
+    then written before each evaluation. null: none."""
     replay_max_mib: int | None = 1024
     """Largest replay that a server's checkpoint holds; a larger one is left out, and a resumed run
     fills it again. null: any."""
@@ -107,6 +151,10 @@ class TimeoutsConfig:
     report_s: float = 60.0
     """For the report that every process gives about once a second. One that is silent for longer
     is killed, and started again as its `restarts` allow."""
+    step_s: float = 1800.0
+    """For one step or reset of a simulation. A process whose environment does not return from it
+    is killed, and started again as `simulation.restarts` allows. Servers close an episode that is
+    idle for longer than `limits.episode_timeout_s`."""
     update_s: float = 600.0
     """For an update of a learner: simulations that wait for it, its last one when learning ends,
     and the one before a checkpoint."""
@@ -140,7 +188,11 @@ class ExperimentConfig:
     """How long processes are waited for."""
     metrics_interval_s: float = 1.0
     """Seconds between two rows of metrics."""
-    tensorboard: bool = True
-    """Whether metrics are written for TensorBoard, too."""
+    trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
+    """Who gets the metrics, too: "tensorboard", "wandb", "mlflow", or a class of one's own as
+    "package.module:name"; see [Monitoring](monitoring.md#trackers)."""
+    watch: bool = False
+    """Whether a live page of the run is served on this machine while it goes on; its address is
+    printed. In a sweep's `experiment` it is the sweep's page. See `muxrl watch`."""
     address: str = ""
     """Ray cluster to join, such as "auto" or "ray://head:10001"; "" starts a local one."""

@@ -16,13 +16,15 @@ from dataclasses import replace
 from muxrl.orchestrator.config.checks import is_file_name
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
-from muxrl.orchestrator.config.patterns import match, similar_pattern
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
+from muxrl.servers.scaling import Scaling, scales_any
 from muxrl.servers.seating import Seating
+from muxrl.servers.spaces import has_numbers
 
 DEFAULT_POLICY = "default"
 
@@ -82,8 +84,10 @@ class ServerResolver:
             draft,
             agents=agents,
             state_size=draft.state_size if sees_state else None,
-            initialize_from=self._initial_weights(algorithm, agents),
+            scale_observations=self._scaling(algorithm, agents),
         )
+        plan = replace(plan, initialize_from=self._initial_weights(algorithm, plan))
+        self._check_normalization(algorithm, plan)
         if algorithm.learns or len(agents) == len(self._agents):
             for problem in algorithm.find_problems(plan):
                 self._refuse(problem)
@@ -92,19 +96,59 @@ class ServerResolver:
                 self._refuse(problem)
         return plan
 
-    def _initial_weights(
-        self, algorithm: AlgorithmEntry | FixedAlgorithm, agents: Mapping[str, AgentPlan]
-    ) -> str:
+    def _initial_weights(self, algorithm: AlgorithmEntry | FixedAlgorithm, plan: ServerPlan) -> str:
         given = self._config.initialize_from
         if not given:
             return ""
         if not algorithm.learns:
             self._refuse(f"has initialize_from, but {algorithm.name} learns no weights")
             return ""
-        path, problems = find_initial_weights(given, self._server_id, agents)
+        path, problems = find_initial_weights(given, plan)
         for problem in problems:
             self._refuse(f"initialize_from: {problem}")
         return path
+
+    def _scaling(
+        self, algorithm: AlgorithmEntry | FixedAlgorithm, agents: Mapping[str, AgentPlan]
+    ) -> Scaling:
+        """Returns what is scaled; "none" if nothing is, as older checkpoints say."""
+        given = self._config.scale_observations
+        if not algorithm.learns:
+            if given == "bounded":
+                self._refuse(
+                    f"has scale_observations: bounded, but {algorithm.name} does not learn: FROZEN "
+                    "reads observations as in its checkpoint's training, others read them as they "
+                    "are; leave it out"
+                )
+            return "none"
+        if scales_any((agent.observation_space for agent in agents.values()), given):
+            return given
+        if given == "bounded" and agents:
+            self._refuse(
+                "has scale_observations: bounded, but no observation of its agents has bounds on "
+                "both sides that it could be scaled by; leave it out, give the spaces their "
+                "bounds, or set normalize_observations: true"
+            )
+        return "none"
+
+    def _check_normalization(
+        self, algorithm: AlgorithmEntry | FixedAlgorithm, plan: ServerPlan
+    ) -> None:
+        if isinstance(algorithm, FixedAlgorithm):
+            return  # it refuses them by itself
+        if plan.normalize_rewards and algorithm.learns_from != "newest":
+            self._refuse(
+                f"has normalize_rewards: true, but {algorithm.name} learns from rewards of earlier "
+                "policies, too, which would have been scaled otherwise; leave it out, or use PPO, "
+                "A2C or MAPPO"
+            )
+        if plan.normalize_observations and plan.agents:
+            seen = {str(a.observation_space): a.observation_space for a in plan.agents.values()}
+            if not any(has_numbers(space) for space in seen.values()):
+                self._refuse(
+                    "has normalize_observations: true, but its agents observe no numbers "
+                    f"({listed(seen)}): what is one-hot stays as it is; leave it out"
+                )
 
     def _draft(
         self,
@@ -136,6 +180,8 @@ class ServerResolver:
             seed=derive_seed(seed, "server", self._server_id),
             resources=config.resources,
             limits=config.limits,
+            normalize_observations=config.normalize_observations,
+            normalize_rewards=config.normalize_rewards,
             late_members=config.late_members,
             use_global_state=config.use_global_state,
             rl_module=config.rl_module,

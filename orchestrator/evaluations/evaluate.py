@@ -12,28 +12,42 @@ same call gives the same returns if the simulation is deterministic for a seed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
+from muxrl.client.adapters import Simulation, make_simulation
+from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.problems import listed, similar_or_known
-from muxrl.orchestrator.errors import CannotEvaluate, NotARunDirectory
+from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
     EvaluationResult,
+    Returns,
     returns_of,
     roles_of,
 )
+from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, Recorded
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.json_files import write_json
+from muxrl.orchestrator.records.recorded_run import Metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.records.versions import software_versions
-from muxrl.orchestrator.runs.episodes import MAX_ENVS, play_episodes, returns_by_agent
+from muxrl.orchestrator.runs.episodes import (
+    MAX_ENVS,
+    metrics_by_name,
+    play_episodes,
+    returns_by_agent,
+)
 from muxrl.orchestrator.runs.in_process import serve_experiment
+from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
@@ -43,7 +57,7 @@ from muxrl.servers.fixed_policies import find_fixed
 RANDOM = "random"
 """Stands, in `replace`, for uniformly random actions."""
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def evaluate_run(
@@ -55,6 +69,8 @@ def evaluate_run(
     checkpoint: str = "last",
     replace: Mapping[str, str] | None = None,
     should_write: bool = True,
+    record: Path | None = None,
+    video: Path | None = None,
 ) -> EvaluationResult:
     """Plays episodes with the policies of a run.
 
@@ -70,9 +86,13 @@ def evaluate_run(
         replace: server to what plays its agents instead: "random", or the folder of another
             checkpoint that fits them.
         should_write: whether the result is written to the run's ``evaluations``.
+        record: a new file for what each agent saw, did and earned; see `Recorded`.
+        video: a new folder for an animated picture of each episode; see `Filmed`.
 
     Raises:
-        CannotEvaluate: there is no such run or checkpoint, or its simulation is external.
+        CannotEvaluate: there is no such run or checkpoint, its simulation is external, or
+            it is to be filmed and gives no pictures.
+        FileExistsError: of `record` or `video`.
         ConfigError: its config does not fit this muxrl, the simulation, or the checkpoints.
         ServerProblem: a server could not be started.
         SimulationFailed: the simulation raised.
@@ -96,10 +116,55 @@ def evaluate_run(
         seed=first_seed,  # of actions that are drawn, too
         servers=_frozen(folder, config, checkpoint, replaced, should_explore),
     )
-    experiment = prepare(frozen, needs_stop=False)
+    experiment = _prepared(frozen, folder)
     seeds = tuple(range(first_seed, first_seed + num_episodes))
-    result = _result(folder, config, experiment, _play(experiment, seeds), replaced)
+    for path in (record, video):
+        if path is not None and path.exists():
+            raise FileExistsError(f"{path} exists already; give another name")
+    if video is not None:
+        video.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        file = None if record is None else stack.enter_context(record.open("x", encoding="utf-8"))
+        episodes = _play(experiment, seeds, file, video)
+    result = _result(folder, config, experiment, episodes, replaced)
     return _written(result, folder) if should_write else result
+
+
+def _prepared(frozen: ExperimentConfig, folder: RunDirectory) -> Experiment:
+    """Resolves the experiment; modules are found where the run was launched, too.
+
+    Raises:
+        ConfigError: as `prepare`; of a module that is absent it says where it was looked for.
+    """
+    status = read_status(folder)
+    folders = list(status.folders) if status else []
+    add_user_folders(folders)
+    try:
+        return prepare(frozen, needs_stop=False)
+    except ConfigError as error:
+        if not any(isinstance(cause, ModuleNotFoundError) for cause in _causes(error)):
+            raise
+        gone = [path for path in folders if not Path(path).is_dir()]
+        launched = (
+            f"the run was launched in {listed(folders)}"
+            if folders
+            else ("where the run was launched was not written down")
+        )
+        raise ConfigError(
+            [
+                *error.problems,
+                f"{launched}{' (not there any more)' if gone else ''}; go to the folder that has "
+                "the module",
+            ],
+            str(folder.path),
+        ) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _read(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
@@ -174,14 +239,37 @@ def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConf
     )
 
 
-def _play(experiment: Experiment, seeds: Sequence[int]) -> list[EpisodeResult]:
+def _play(
+    experiment: Experiment, seeds: Sequence[int], record: TextIO | None, video: Path | None
+) -> list[EpisodeResult]:
     with serve_experiment(experiment) as served, served.client() as client:
-        simulations = [served.simulation() for _ in range(min(len(seeds), MAX_ENVS))]
+        simulations = [
+            _simulation(experiment, record, video) for _ in range(min(len(seeds), MAX_ENVS))
+        ]
         try:
-            return play_episodes(client, simulations, seeds)
+            metrics = experiment.config.simulation.metrics
+            return play_episodes(client, simulations, seeds, metrics=metrics)
         finally:
             for simulation in simulations:
                 simulation.close()
+
+
+def _simulation(experiment: Experiment, record: TextIO | None, video: Path | None) -> Simulation:
+    """Makes an environment of the experiment's.
+
+    Raises:
+        CannotEvaluate: it is to be filmed, and cannot be made so.
+    """
+    config = experiment.config.simulation
+    if video is None:
+        simulation = make_simulation(config.env, config.kwargs)
+    else:
+        try:
+            made = make_simulation(config.env, {**config.kwargs, "render_mode": RENDER_MODE})
+        except SimulationError as error:
+            raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
+        simulation = Filmed(made, video)
+    return simulation if record is None else Recorded(simulation, record)
 
 
 def _result(
@@ -193,6 +281,7 @@ def _result(
 ) -> EvaluationResult:
     agents = [a for a in experiment.facts.agents if any(a in e.returns for e in episodes)]
     returns = returns_by_agent(episodes, agents)
+    values = metrics_by_name(episodes)
     servers = {}
     groups = {}
     for server_id, plan in experiment.servers.items():
@@ -223,7 +312,21 @@ def _result(
         roles={role: returns_of(returns, theirs) for role, theirs in roles_of(agents).items()},
         everybody=returns_of(returns, agents),
         replaced=dict(replaced),
+        episode_metrics=values,
+        metrics=_metrics(values, experiment),
     )
+
+
+def _metrics(values: Metrics, experiment: Experiment) -> dict[str, Returns]:
+    """Returns the statistics of each metric, of whole episodes and of each server's agents."""
+    found = {}
+    for name, by_agent in values.items():
+        if COMMON in by_agent:
+            found[name] = returns_of(by_agent, [COMMON])
+        for server_id, plan in experiment.servers.items():
+            if ours := [agent for agent in plan.agents if agent in by_agent]:
+                found[f"{name}/{server_id}"] = returns_of(by_agent, ours)
+    return found
 
 
 def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from muxrl.orchestrator.records.recorded_run import AgentReturns
+from muxrl.orchestrator.records.recorded_run import AgentReturns, Metrics
 from muxrl.orchestrator.reports.plain_table import MISSING, interval, number, plain_table
 from muxrl.orchestrator.reports.rliable import interquartile_mean
 from muxrl.orchestrator.reports.statistics import Estimate, mean_interval
@@ -27,17 +27,26 @@ class Returns:
 
     Attributes:
         agents: whose; one that took no part in an episode does not count there.
-        mean: of an episode's mean over the agents, with its 95 % bootstrap interval.
-        deviation: standard deviation over the episodes, unbiased; NaN of one episode.
+        mean: of an episode's mean over the agents.
+        low, high: the ends of its 95 % bootstrap interval; None of one episode.
+        deviation: standard deviation over the episodes, unbiased; None of one episode.
         interquartile_mean: over the episodes.
-        total: as `mean`, of the sum over the agents.
+        total: of the sum over the agents, with its interval, whose ends are NaN of one episode.
     """
 
     agents: tuple[str, ...]
-    mean: Estimate
-    deviation: float
+    mean: float
+    low: float | None
+    high: float | None
+    deviation: float | None
     interquartile_mean: float
     total: Estimate
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean with its interval, as `total` is."""
+        ends = (math.nan if end is None else end for end in (self.low, self.high))
+        return Estimate(self.mean, *ends)
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,9 @@ class EvaluationResult:
         everybody: all agents together.
         replaced: server to what played its agents instead.
         path: of the file that was written, None if none was.
+        episode_metrics: what the simulation said of each episode.
+        metrics: their statistics, by metric where they are of whole episodes, and by
+            "metric/server", the mean over the server's agents.
     """
 
     run: str
@@ -88,6 +100,8 @@ class EvaluationResult:
     everybody: Returns
     replaced: Mapping[str, str]
     path: Path | None = None
+    episode_metrics: Metrics = field(default_factory=dict)
+    metrics: Mapping[str, Returns] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON, without `path`."""
@@ -108,10 +122,14 @@ def returns_of(episode_returns: AgentReturns, agents: Sequence[str]) -> Returns:
     if not table.size:
         raise ValueError(f"no episode had any of the agents {', '.join(agents)}")
     means = np.nanmean(table, axis=0)
+    estimate = mean_interval([means])
+    has_interval = math.isfinite(estimate.low)
     return Returns(
         agents=tuple(agents),
-        mean=mean_interval([means]),
-        deviation=float(means.std(ddof=1)) if len(means) > 1 else math.nan,
+        mean=estimate.mean,
+        low=estimate.low if has_interval else None,
+        high=estimate.high if has_interval else None,
+        deviation=float(means.std(ddof=1)) if len(means) > 1 else None,
         interquartile_mean=interquartile_mean(means),
         total=mean_interval([np.nansum(table, axis=0)]),
     )
@@ -168,12 +186,13 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[tuple[str, s
     yield "agents", [(name, "", returns) for name, returns in result.agents.items()]
     if len(result.servers) > 1:
         yield "everybody", [("all agents", "", result.everybody)]
+    yield "metrics", [(name, "", values) for name, values in result.metrics.items()]
 
 
 def _cells(returns: Returns) -> tuple[Text, ...]:
     total = interval(returns.total) if len(returns.agents) > 1 else MISSING
     return (
-        Text(interval(returns.mean)),
+        Text(interval(returns.estimate)),
         Text(number(returns.deviation)),
         Text(number(returns.interquartile_mean)),
         Text(total),
@@ -187,5 +206,6 @@ def _caption(result: EvaluationResult) -> str:
         f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced} "
         "Return: sum of an agent's raw rewards in an episode; of several agents, the mean over "
         "them, and beside it their sum. Intervals: 95 %, bootstrap over episodes: they speak of "
-        "these policies. IQM: mean of the middle half of the episodes."
+        "these policies. IQM: mean of the middle half of the episodes. Metrics: what the "
+        "simulation says of an episode, or the mean over the server's agents."
     )

@@ -8,7 +8,8 @@
     │   ├── ppo/             a server's own: RLlib's files, muxrl.json and what RLlib leaves out
     │   └── qmix/
     ├── last -> 120000
-    └── best -> 80000        with `checkpoint.keep_best`
+    ├── best -> 80000        with `checkpoint.best`
+    └── best-2 -> 100000     with its `keep: 2`
 
 A checkpoint grows in a hidden folder beside these and is moved to its place when all of it is on
 the disk. In muxrl 0.1 every server had its own: ``checkpoints/SERVER/last``.
@@ -20,9 +21,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from muxrl.orchestrator.records.json_files import write_json
 MANIFEST_FILE = "manifest.json"
 LAST = "last"
 BEST = "best"
+_BEST = re.compile(rf"{BEST}(-\d+)?").fullmatch
 _FORMAT = 1
 _HIDDEN = "."
 
@@ -67,8 +70,9 @@ class Manifest:
     """See `muxrl.orchestrator.runs.tally.Tally.state`."""
     evaluation_due_at: int | None = None
     """Env steps; None: none is scheduled."""
-    best_return: float | None = None
-    """Mean return that the checkpoint ``best`` has, if there is one."""
+    best: Sequence[tuple[int, float]] = ()
+    """Env steps of the checkpoints that are called best, the best one first, and what each
+    returned."""
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder of a checkpoint.
@@ -93,7 +97,9 @@ class Manifest:
                     f"{path} has the format {content['format']!r}, this muxrl reads {_FORMAT}; was "
                     "it written by another version?"
                 )
+            content.setdefault("best", [])  # written before there were several
             known = {f.name: content[f.name] for f in fields(cls)}
+            known["best"] = tuple((env_steps, value) for env_steps, value in known["best"])
             servers = {s: SavedServer(**server) for s, server in content["servers"].items()}
             return cls(**{**known, "servers": servers})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -168,7 +174,7 @@ class CheckpointFolder:
             keep_last: how many.
             keep: env steps of others to keep.
         """
-        named = {(self.path / name).resolve() for name in (LAST, BEST)}
+        named = {(self.path / name).resolve() for name in (LAST, *self._best_names())}
         for env_steps in self.env_steps[keep_last:]:
             place = self.path / str(env_steps)
             if env_steps not in keep and place.resolve() not in named:
@@ -204,8 +210,9 @@ class CheckpointFolder:
                 _remove(unused)
                 place.rename(unused)
         self.link(LAST, after)
-        if not (self.path / BEST).exists():
-            _remove(self.path / BEST)
+        for name in self._best_names():
+            if not (self.path / name).exists():
+                _remove(self.path / name)
 
     # --- read ---------------------------------------------------------------------------
 
@@ -228,7 +235,7 @@ class CheckpointFolder:
 
     def names(self, server_id: str) -> list[str]:
         """Returns what the checkpoints of a server are called."""
-        named = [name for name in (LAST, BEST) if self.find(name)]
+        named = [name for name in (LAST, *self._best_names()) if self.find(name)]
         places = [str(n) for n in self.env_steps if (self.path / str(n) / server_id).is_dir()]
         return [*places, *named] if places else sorted(self._of_0_1(server_id))
 
@@ -239,10 +246,21 @@ class CheckpointFolder:
             return place / server_id
         return self._of_0_1(server_id).get(name)
 
+    def _best_names(self) -> list[str]:
+        """Returns those that there are, the best one first."""
+        names = [path.name for path in self.path.glob(f"{BEST}*") if _BEST(path.name)]
+        return sorted(names, key=lambda name: (len(name), name))
+
     def _of_0_1(self, server_id: str) -> dict[str, Path]:
-        if server_id in (LAST, BEST) or (self.path / server_id / MANIFEST_FILE).exists():
+        folder = self.path / server_id
+        if server_id == LAST or _BEST(server_id) or (folder / MANIFEST_FILE).exists():
             return {}
-        return {p.name: p for p in (self.path / server_id).glob("*") if p.is_dir()}
+        return {p.name: p for p in folder.glob("*") if p.is_dir()}
+
+
+def best_name(rank: int) -> str:
+    """Returns the name of the best checkpoint (0), the second best (1), and so on."""
+    return f"{BEST}-{rank + 1}" if rank else BEST
 
 
 def hash_files(folder: Path) -> dict[str, str]:

@@ -1,30 +1,30 @@
-"""A run as its files tell it, whole or cut short: returns put together, and as a pandas frame.
-
-pandas, which Ray Tune brings, is imported when needed.
-"""
+"""A run as its files tell it, whole or cut short: its returns put together."""
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.errors import NotARunDirectory
-from muxrl.orchestrator.records.metrics import read_metrics
+from muxrl.orchestrator.records.metrics import iter_metrics, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 Floats = NDArray[np.float64]
+_MAX_POINTS = 5_000
+"""Of a training curve: more than a picture can show."""
 AgentReturns = Mapping[str, Sequence[float | None]]
 """For each agent, one return for each episode; None where it was not in it."""
+Metrics = Mapping[str, AgentReturns]
+"""By metric the same, with `COMMON` in an agent's place where it is of the whole episode."""
 
 
 def returns_by_episode(
@@ -74,6 +74,8 @@ class EvaluationPoint:
     """By whose agents acted at random; None: all acted as learned."""
     time_s: float = math.nan
     """Seconds of training before it; NaN where it was not recorded."""
+    metrics: Mapping[str | None, Metrics] = field(default_factory=dict)
+    """As `returns`; empty in runs that were made before there were metrics."""
 
     def returns_of(self, agents: Sequence[str], replaced: str | None) -> Floats | None:
         """For each episode, the mean return over `agents`; None if that was not measured.
@@ -88,7 +90,7 @@ class EvaluationPoint:
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """Returns while training, exploration included."""
+    """Returns while training, exploration included; or another metric."""
 
     env_steps: Floats
     returns: Floats
@@ -119,6 +121,22 @@ class RecordedRun:
     """By process, the env steps at which it was lost and started again."""
     num_lost_episodes: int = 0
     """Training episodes that were closed early since a process was lost."""
+    num_random_episodes: Mapping[str, int] = field(default_factory=dict)
+    """By server, training episodes in which its agents acted at random, since it was lost."""
+    weights_seq_no: Mapping[str, int] = field(default_factory=dict)
+    """By server, the last version of its weights, 0 before any update; unless it is unknown."""
+    metric_training: Mapping[tuple[str, str | None], TrainingCurve] = field(default_factory=dict)
+    """By metric, and server or None: of the whole episode. None of those is empty."""
+    declared_metrics: tuple[str, ...] = ()
+    """Those that the config asks for."""
+
+    @property
+    def metric_names(self) -> set[str]:
+        """The metrics of which anything was recorded."""
+        evaluated = (metrics for point in self.points for metrics in point.metrics.values())
+        return {name for metrics in evaluated for name in metrics}.union(
+            name for name, _ in self.metric_training
+        )
 
     @classmethod
     def read(cls, path: Path) -> RecordedRun:
@@ -143,12 +161,9 @@ class RecordedRun:
             raise NotARunDirectory(
                 path, f"a server in its plan.json has no algorithm or agents ({error!r})"
             ) from error
-        joint = read_metrics(directory.metrics / "joint.jsonl")
+        joint = _Joint.read(directory.metrics / "joint.jsonl", servers)
         evaluations = read_metrics(directory.metrics / "evaluation.jsonl")
-        iterations = {
-            server_id: read_metrics(directory.metrics / f"{server_id}.jsonl")
-            for server_id in servers
-        }
+        own = {s: _Iterations.read(directory.metrics / f"{s}.jsonl") for s in servers}
         should_explore = bool(evaluations[-1].get("should_explore")) if evaluations else None
         return cls(
             name=directory.path.resolve().name,
@@ -160,26 +175,121 @@ class RecordedRun:
             ),
             should_explore=should_explore,
             training={
-                server_id: _training_curve(joint, iterations[server_id], server.agents)
-                for server_id, server in servers.items()
+                # The joint records count raw rewards, as evaluations do.
+                s: (joint.curves[s] if joint.has_returns(s) else own[s].curve).finished()
+                for s in servers
             },
-            env_steps={
-                server_id: _last_env_steps(records) or _last_env_steps(joint)
-                for server_id, records in iterations.items()
-            },
+            env_steps={s: own[s].env_steps or joint.env_steps for s in servers},
             status=read_status(directory),
-            resumed_at=tuple(r["resumed_from"] for r in joint if "resumed_from" in r),
-            restarted_at=_restarted_at(joint),
-            num_lost_episodes=int(joint[-1].get("num_lost_episodes", 0)) if joint else 0,
+            resumed_at=tuple(joint.resumed_at),
+            restarted_at={name: tuple(at) for name, at in joint.restarted_at.items()},
+            num_lost_episodes=joint.num_lost_episodes,
+            num_random_episodes=joint.num_random_episodes,
+            weights_seq_no={
+                s: max(known)
+                for s in servers
+                if (known := own[s].weights_seq_nos | joint.weights_seq_nos.get(s, set()))
+            },
+            metric_training={key: curve.finished() for key, curve in joint.metrics.items()},
+            declared_metrics=tuple(plan.get("metrics", ())),
         )
 
 
-def _restarted_at(joint: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
-    at: dict[str, list[int]] = {}
-    for record in joint:
+class _GrowingCurve:
+    """A training curve that is read record by record, 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._env_steps = array("d")
+        self._returns = array("d")
+
+    def __len__(self) -> int:
+        return len(self._env_steps)
+
+    def add(self, env_steps: float, value: float) -> None:
+        while self._env_steps and self._env_steps[-1] >= env_steps:  # resumed from before these
+            self._env_steps.pop()
+            self._returns.pop()
+        self._env_steps.append(env_steps)
+        self._returns.append(value)
+
+    def finished(self) -> TrainingCurve:
+        """Returns its points, of many only some at equal distances, and the last."""
+        every = -(-len(self) // _MAX_POINTS) or 1
+        at = np.arange(len(self))[::-1][::every][::-1]
+        return TrainingCurve(np.array(self._env_steps)[at], np.array(self._returns)[at])
+
+
+class _Joint:
+    """What a report needs of a run's joint records."""
+
+    def __init__(self, servers: Mapping[str, PlannedServer]) -> None:
+        self.curves = {server_id: _GrowingCurve() for server_id in servers}
+        self.env_steps = 0
+        self.resumed_at: list[int] = []
+        self.restarted_at: dict[str, list[int]] = {}
+        self.num_lost_episodes = 0
+        self.num_random_episodes: Mapping[str, int] = {}
+        self.metrics: dict[tuple[str, str | None], _GrowingCurve] = {}
+        self.weights_seq_nos: dict[str, set[int]] = {}
+        """By server, the last one."""
+        self._agents = {server_id: server.agents for server_id, server in servers.items()}
+
+    @classmethod
+    def read(cls, path: Path, servers: Mapping[str, PlannedServer]) -> _Joint:
+        joint = cls(servers)
+        for record in iter_metrics(path):
+            joint._add(record)
+        return joint
+
+    def has_returns(self, server_id: str) -> bool:
+        return len(self.curves[server_id]) > 0
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        self.env_steps = int(record.get("env_steps") or 0)
+        self.num_lost_episodes = int(record.get("num_lost_episodes", 0))
+        self.num_random_episodes = record.get("num_random_episodes", {})
+        if "resumed_from" in record:
+            self.resumed_at.append(record["resumed_from"])
         for name in record.get("restarted", ()):
-            at.setdefault(name, []).append(int(record["env_steps"]))
-    return {name: tuple(env_steps) for name, env_steps in at.items()}
+            self.restarted_at.setdefault(name, []).append(int(record["env_steps"]))
+        for server_id, of_server in (record.get("servers") or {}).items():
+            if "weights_seq_no" in of_server:
+                self.weights_seq_nos[server_id] = {of_server["weights_seq_no"]}
+        by_agent = record.get("episode_return_mean") or {}
+        for server_id, agents in self._agents.items():
+            if (value := _mean(by_agent, agents)) is not None:
+                self.curves[server_id].add(record["env_steps"], value)
+        for name, values in (record.get("metrics") or {}).items():
+            for who, members in ((None, (COMMON,)), *self._agents.items()):
+                if (value := _mean(values, members)) is not None:
+                    curve = self.metrics.setdefault((name, who), _GrowingCurve())
+                    curve.add(record["env_steps"], value)
+
+
+def _mean(by_agent: Mapping[str, float | None], agents: Sequence[str]) -> float | None:
+    known = [value for a in agents if (value := by_agent.get(a)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+class _Iterations:
+    """What a report needs of one server's records."""
+
+    def __init__(self) -> None:
+        self.curve = _GrowingCurve()
+        self.env_steps = 0
+        self.weights_seq_nos: set[int] = set()
+        """The last one."""
+
+    @classmethod
+    def read(cls, path: Path) -> _Iterations:
+        iterations = cls()
+        for record in iter_metrics(path):
+            iterations.env_steps = int(record.get("env_steps") or 0)
+            if "weights_seq_no" in record:
+                iterations.weights_seq_nos = {record["weights_seq_no"]}
+            if record.get("episode_return_mean") is not None:
+                iterations.curve.add(record["env_steps"], record["episode_return_mean"])
+        return iterations
 
 
 def _points(evaluations: Iterable[Mapping[str, Any]]) -> tuple[EvaluationPoint, ...]:
@@ -189,92 +299,23 @@ def _points(evaluations: Iterable[Mapping[str, Any]]) -> tuple[EvaluationPoint, 
     training went on meanwhile and its records differ by a few env steps. Two evaluations at the
     same env step (the last of training and the final one) are one; the later counts.
     """
-    gathered: list[tuple[int, float, dict[str | None, AgentReturns]]] = []
+    gathered: list[tuple[int, float, dict[str | None, Mapping[str, Any]]]] = []
     for record in evaluations:
         replaced = record["replaced"]
         if not gathered or replaced in gathered[-1][2]:
             gathered.append((int(record["env_steps"]), float(record.get("time_s", math.nan)), {}))
-        gathered[-1][2][replaced] = record["returns"]
-    merged: dict[int, dict[str | None, AgentReturns]] = {}
+        gathered[-1][2][replaced] = record
+    merged: dict[int, dict[str | None, Mapping[str, Any]]] = {}
     times: dict[int, float] = {}
-    for env_steps, time_s, returns in gathered:
-        merged.setdefault(env_steps, {}).update(returns)
+    for env_steps, time_s, records in gathered:
+        merged.setdefault(env_steps, {}).update(records)
         times.setdefault(env_steps, time_s)
-    return tuple(EvaluationPoint(n, merged[n], times[n]) for n in sorted(merged))
-
-
-def _training_curve(
-    joint: Sequence[Mapping[str, Any]],
-    iterations: Sequence[Mapping[str, Any]],
-    agents: Sequence[str],
-) -> TrainingCurve:
-    """From the joint records, which count raw rewards as evaluations do; else the server's own."""
-    pairs: list[tuple[float, float]] = []
-    for record in joint:
-        by_agent = record.get("episode_return_mean") or {}
-        known = [by_agent[a] for a in agents if by_agent.get(a) is not None]
-        if known:
-            pairs.append((record["env_steps"], sum(known) / len(known)))
-    if not pairs:
-        pairs = [
-            (record["env_steps"], record["episode_return_mean"])
-            for record in iterations
-            if record.get("episode_return_mean") is not None
-        ]
-    kept: list[tuple[float, float]] = []
-    for pair in pairs:
-        while kept and kept[-1][0] >= pair[0]:  # resumed from a checkpoint before these
-            kept.pop()
-        kept.append(pair)
-    table = np.array(kept, dtype=np.float64).reshape(-1, 2)
-    return TrainingCurve(table[:, 0], table[:, 1])
-
-
-def _last_env_steps(records: Sequence[Mapping[str, Any]]) -> int:
-    return int(records[-1].get("env_steps") or 0) if records else 0
-
-
-EVALUATION_COLUMNS = (
-    "run",
-    "assignment",
-    "seed",
-    "server",
-    "algorithm",
-    "agent",
-    "env_steps",
-    "time_s",
-    "is_final",
-    "replaced",
-    "episode",
-    "return",
-)
-
-
-def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
-    """Returns every evaluated return of some runs, a row for each agent in each episode.
-
-    Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` are those that serve the agent,
-    `env_steps` and `time_s` of training before the evaluation, `replaced` the server whose agents
-    acted at random (None: all as learned), `episode` its place in the evaluation, which is the same
-    seed in every condition, and `return` the agent's raw one.
-
-    Raises:
-        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
-    """
-    from pandas import DataFrame
-
-    rows: list[tuple[Any, ...]] = []
-    for run_dir in run_dirs:
-        run = RecordedRun.read(run_dir)
-        server_of = {agent: s for s, server in run.servers.items() for agent in server.agents}
-        for record in read_metrics(RunDirectory.open(run_dir).metrics / "evaluation.jsonl"):
-            for agent, returns in record["returns"].items():
-                server_id = server_of[agent]
-                about = (
-                    *(run.name, run.assignment, run.seed),
-                    *(server_id, run.servers[server_id].algorithm, agent),
-                    *(record["env_steps"], record["time_s"], bool(record.get("is_final"))),
-                    record["replaced"],
-                )
-                rows += [(*about, episode, value) for episode, value in enumerate(returns)]
-    return DataFrame(rows, columns=list(EVALUATION_COLUMNS))
+    return tuple(
+        EvaluationPoint(
+            n,
+            {replaced: record["returns"] for replaced, record in merged[n].items()},
+            times[n],
+            {replaced: record.get("metrics", {}) for replaced, record in merged[n].items()},
+        )
+        for n in sorted(merged)
+    )

@@ -9,10 +9,12 @@
     ├── versions.json     the software
     ├── servers.json      server_id -> host:port
     ├── summary.json/.md  the report
+    ├── report.html       the same on one page, with picture, settings and versions
     ├── logs/             one file for each process
     ├── metrics/          one .jsonl for each server, joint.jsonl, evaluation.jsonl
     ├── checkpoints/
     ├── evaluations/      one .json for each `muxrl evaluate`; made by the first one
+    ├── onnx/             a folder for each server; made by `muxrl export`
     ├── plots/            learning.png
     └── tensorboard/
 """
@@ -31,6 +33,9 @@ from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
 from muxrl.orchestrator.records.versions import software_versions
+
+TRIALS_FILE = "trials.jsonl"
+"""A folder with this file is a sweep's; its runs are in ``runs/``."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,12 @@ class RunDirectory:
         return self.path.name
 
     @property
+    def sweep(self) -> Path | None:
+        """The directory of the sweep that the run is a trial of; None if of none."""
+        above = self.path.resolve().parent.parent
+        return above if (above / TRIALS_FILE).is_file() else None
+
+    @property
     def logs(self) -> Path:
         """One file for each process."""
         return self.path / "logs"
@@ -104,6 +115,11 @@ class RunDirectory:
     def log(self, process: str) -> Path:
         """The log file of a process: a server's id, ``simulation-0``, ``evaluation``, ``trial``."""
         return (self.logs / f"{process}.log").absolute()
+
+    @property
+    def lock(self) -> Path:
+        """The file that the process which runs here holds."""
+        return self.path / ".lock"
 
     @property
     def metrics(self) -> Path:
@@ -145,7 +161,7 @@ class RunDirectory:
         """Saves which server has which agents as ``plan.json``.
 
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
-        "seed"}``.
+        "seed", "metrics"}``, where the metrics are those that the config asks for.
         """
         write_json(self.path / "plan.json", plan)
         return self.path / "plan.json"
@@ -179,6 +195,11 @@ class RunDirectory:
         """Saves where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
         write_json(self.path / "servers.json", addresses)
         return self.path / "servers.json"
+
+    def write_gateway(self, address: str) -> Path:
+        """Saves where external simulations find the gateway, as ``gateway.json``."""
+        write_json(self.path / "gateway.json", {"address": address})
+        return self.path / "gateway.json"
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Saves the report as ``summary.json``."""
@@ -244,6 +265,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
             },
             "assignment": experiment.assignment,
             "seed": experiment.config.seed,
+            "metrics": list(experiment.config.simulation.metrics),
         }
     )
     return folder

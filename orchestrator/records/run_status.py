@@ -7,10 +7,13 @@
     started_at  ISO 8601, UTC
     ended_at    the same; null while it goes on
     host, pid   the process that watches over the run
+    pid_started when that process started, as its system counts; tells it from a later one
+    ends_on_sigterm  whether SIGTERM to that process ends the run cleanly
     env_steps   of training, at the last change of state
     num_resumed how often it was resumed; `started_at` is of the first time
     num_restarts how often each process was started again after it was lost
     muxrl       its version
+    folders     where that process looked for modules of the user's own
 
 A run that was killed leaves the state that it was in, and a process id that no longer lives.
 """
@@ -19,17 +22,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json
+from muxrl.orchestrator.records.process import Process
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.versions import installed_version
+from muxrl.orchestrator.user_modules import user_folders
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +55,24 @@ class RunStatus:
     muxrl: str | None
     num_resumed: int = 0
     num_restarts: Mapping[str, int] = field(default_factory=dict)
+    pid_started: str | None = None
+    ends_on_sigterm: bool = False
+    folders: Sequence[str] = ()
+
+    @property
+    def process(self) -> Process:
+        """The process that watches over the run."""
+        return Process(self.host, self.pid, self.pid_started, self.ends_on_sigterm)
 
     @property
     def has_ended(self) -> bool:
         """Whether the run says itself that it is over; one that was killed does not."""
         return self.state in get_args(EndState)
+
+    @property
+    def state_now(self) -> State:
+        """The state; "interrupted" if its process was of this machine, and no longer lives."""
+        return "interrupted" if not self.has_ended and self.process.has_ended else self.state
 
 
 class StatusFile:
@@ -65,21 +81,32 @@ class StatusFile:
     Args:
         folder: the run's directory.
         before: of a run that is resumed, its status until now.
+        ends_on_sigterm: whether SIGTERM to this process ends the run cleanly.
     """
 
-    def __init__(self, folder: RunDirectory, before: RunStatus | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunDirectory,
+        before: RunStatus | None = None,
+        *,
+        ends_on_sigterm: bool = False,
+    ) -> None:
+        process = Process.here(ends_on_sigterm=ends_on_sigterm)
         self._path = folder.path / _FILE
         self._status = RunStatus(
             "starting",
             "",
             before.started_at if before else _now(),
             None,
-            platform.node(),
-            os.getpid(),
+            process.host,
+            process.pid,
             before.env_steps if before else 0,
             installed_version(),
             before.num_resumed + 1 if before else 0,
             dict(before.num_restarts) if before else {},
+            process.started,
+            process.ends_on_sigterm,
+            user_folders(),
         )
         self._write()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from muxrl.orchestrator.reports.statistics import Estimate
+if TYPE_CHECKING:  # it takes SciPy, which tables without intervals need not wait for
+    from muxrl.orchestrator.reports.statistics import Estimate
 
 MISSING = "–"
 """Stands for an unknown number."""

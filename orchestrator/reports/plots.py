@@ -1,4 +1,4 @@
-"""The picture of a run's report: each server against random in its place, and training returns.
+"""The picture of a run's report: each server against random in its place; training; metrics.
 
 Only matplotlib's object interface is used: no global state, no display, any thread.
 """
@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from muxrl.orchestrator.records.json_files import write_whole
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 from muxrl.orchestrator.reports.against_random import AgainstRandom
+from muxrl.orchestrator.reports.metric_results import MetricResult
 from muxrl.orchestrator.reports.plain_table import signed_interval
 from muxrl.orchestrator.reports.results import Report, ServerResult
 from muxrl.orchestrator.reports.statistics import Estimate
@@ -37,6 +38,7 @@ _WIDTH_INCHES = 8.0
 _DPI = 200  # 1,600 px wide: text of 8 points is 17 px high once shown at 1,200 px
 _ROW_INCHES = 2.5
 _TEXT, _SMALL = 8.5, 7.5  # points
+_MOST_METRICS = 6  # the table has all
 _NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can show
 
 
@@ -59,10 +61,13 @@ def _figure(report: Report) -> Any:
     num_columns = {0: 1, 1: 2, 2: 2, 4: 2}.get(len(drawn), 3)
     num_rows = -(-len(drawn) // num_columns)
     is_beside = len(drawn) == 1  # one server and its training share a row
-    height = _ROW_INCHES * (num_rows + (not is_beside)) + 1.0
+    metrics = _drawn_metrics(report)
+    first_metric = num_columns * (num_rows + (not is_beside))
+    num_rows_in_all = num_rows + (not is_beside) - (-len(metrics) // num_columns)
+    height = _ROW_INCHES * num_rows_in_all + 1.0
     figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(num_rows + (not is_beside), num_columns)
+    grid = figure.add_gridspec(num_rows_in_all, num_columns)
     limit = _last_env_step(report)
     for index, server in enumerate(drawn):
         axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
@@ -86,6 +91,10 @@ def _figure(report: Report) -> Any:
     _mark_gaps(axes, report)
     if not is_beside:
         axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
+    for index, (name, results) in enumerate(metrics.items(), start=first_metric):
+        axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
+        _draw_metric(axes, name, results, report, limit)
+        _mark_gaps(axes, report)
     heading = "\n".join(_wrapped_assignment(report.assignment))
     if drawn:
         figure.legend(
@@ -99,7 +108,8 @@ def _figure(report: Report) -> Any:
         )
     else:
         figure.suptitle(heading, fontsize=_TEXT + 1.5, fontweight="bold")
-    caption = " ".join([report.caption, *(f"Note: {note}." for note in report.notes)])
+    of_metrics = ["Metrics: dots are evaluated, lines without are training."] if metrics else []
+    caption = " ".join([report.caption, *of_metrics, *(f"Note: {note}." for note in report.notes)])
     figure.supxlabel(
         textwrap.fill(caption, 142), fontsize=_SMALL, x=0.01, ha="left", color=_TEXT_COLOUR
     )
@@ -250,6 +260,46 @@ def _draw_training(axes: Any, report: Report, limit: float) -> None:
             fontsize=_TEXT,
             color=RANDOM_COLOUR,
         )
+    _finish(axes, limit)
+
+
+def _drawn_metrics(report: Report) -> dict[str, list[MetricResult]]:
+    """By name; of many the first few, without those that never change (a fixed episode length)."""
+    found: dict[str, list[MetricResult]] = {}
+    for metric in report.metrics:
+        found.setdefault(metric.name, []).append(metric)
+    changing = {name: those for name, those in found.items() if len(_values(those)) > 1}
+    return dict(list(changing.items())[:_MOST_METRICS])
+
+
+def _values(metrics: Sequence[MetricResult]) -> set[float]:
+    trained = {float(v) for m in metrics for curve in m.training for v in curve.returns}
+    return trained | {value for m in metrics for curve in m.seed_curves for _, value in curve}
+
+
+def _draw_metric(
+    axes: Any, name: str, metrics: Sequence[MetricResult], report: Report, limit: float
+) -> None:
+    servers = {server.server_id: server for server in report.servers}
+    for metric in metrics:
+        style: dict[str, Any] = {"color": "black", "linestyle": "-"}
+        if metric.server_id is not None:
+            style = _style(report, servers[metric.server_id])
+        if metric.training:
+            axes.plot(*_mean_curve(metric.training), linewidth=0.8, alpha=0.5, **style)
+        for curve in metric.seed_curves:
+            env_steps, values = np.array(curve).reshape(-1, 2).T
+            axes.plot(env_steps, values, marker="o", markersize=2.6, linewidth=1.2, **style)
+        axes.plot([], [], label=metric.server_id or "episode", **style)
+    axes.set_title(name, fontsize=_TEXT, fontweight="bold", loc="left", pad=6)
+    axes.legend(
+        fontsize=_SMALL,
+        frameon=False,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 0.98),
+        ncols=3,
+        borderpad=0,
+    )
     _finish(axes, limit)
 
 

@@ -1,25 +1,36 @@
 """Writes a report from what runs have recorded, and prints it.
 
-Written are ``summary.json``, ``summary.md`` and a picture; it works for a run that ended, was
-interrupted, crashed, or was never evaluated. On the terminal no word of the table is broken.
+Written are ``summary.json``, ``summary.md``, a picture, and ``report.html`` with all of it; it
+works for a run that ended, was interrupted, crashed, or was never evaluated. On the terminal no
+word of the table is broken.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from muxrl.orchestrator.records.json_files import write_json, write_text
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.against_random import Verdict
-from muxrl.orchestrator.reports.plain_table import MISSING, number, plain_table, signed_interval
+from muxrl.orchestrator.reports.metric_results import MetricResult
+from muxrl.orchestrator.reports.pages import REPORT_FILE
+from muxrl.orchestrator.reports.plain_table import (
+    MISSING,
+    interval,
+    number,
+    plain_table,
+    signed_interval,
+)
 from muxrl.orchestrator.reports.plots import draw_learning
 from muxrl.orchestrator.reports.results import Report, ServerResult, results_of
+from muxrl.orchestrator.reports.run_page import write_run_page
 
 HEADINGS = (
     "server",
@@ -33,6 +44,11 @@ HEADINGS = (
     "verdict",
 )
 
+METRIC_HEADINGS = ("metric", "of", "train", "evaluated [95 %]", "random in place")
+METRIC_CAPTION = (
+    "Of an episode, or the mean over the server's agents. Random in place: evaluated with that "
+    "server's agents random."
+)
 _MAX_LISTED = 5
 _VERDICT_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.UNCLEAR: "yellow"}
 _TERMINAL_HEADINGS = (
@@ -46,7 +62,7 @@ _MIN_NAME_WIDTH = 10
 
 
 def write_report(run_directory: RunDirectory) -> Report:
-    """Writes ``summary.json``, ``summary.md`` and ``plots/learning.png`` of one run.
+    """Writes ``summary.json``, ``summary.md``, ``plots/learning.png`` and ``report.html`` of a run.
 
     Raises:
         NotARunDirectory: the folder has no ``plan.json`` that can be read.
@@ -58,12 +74,14 @@ def write_report(run_directory: RunDirectory) -> Report:
     write_text(run_directory.path / "summary.md", _markdown(report, "plots/learning.png"))
     # Last, since it is by far the largest: on a full disk the tables may still find room.
     run_directory.plots.mkdir(exist_ok=True)
-    draw_learning(report, run_directory.plots / "learning.png")
+    picture = run_directory.plots / "learning.png"
+    draw_learning(report, picture)
+    write_run_page(report, run_directory.path / REPORT_FILE, picture, [run_directory.path])
     return report
 
 
 def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) -> Report:
-    """Writes ``summary.json``, ``summary.md`` and ``learning.png`` of several seeds into `out`.
+    """Writes the same of several seeds into `out`, the picture as ``learning.png``.
 
     Args:
         paths: the run directories, which differ in nothing but the seed.
@@ -81,6 +99,7 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) 
     write_json(out / "summary.json", report.to_dict())
     draw_learning(report, out / "learning.png")
     write_text(out / "summary.md", _markdown(report, "learning.png"))
+    write_run_page(report, out / REPORT_FILE, out / "learning.png", paths)
     return report
 
 
@@ -107,9 +126,31 @@ def rows_of(report: Report) -> Iterator[list[str]]:
         ]
 
 
+def metric_rows_of(report: Report) -> Iterator[list[str]]:
+    """Yields a row of text for each metric and whose it is, under `METRIC_HEADINGS`."""
+    for metric in report.metrics:
+        yield [
+            metric.name,
+            metric.server_id or "episode",
+            number(metric.train),
+            interval(metric.evaluated) if metric.evaluated else MISSING,
+            _at_random(metric),
+        ]
+
+
+def _at_random(metric: MetricResult) -> str:
+    if not metric.random:
+        return MISSING
+    if metric.server_id is not None:
+        return number(metric.random[metric.server_id].mean)
+    return ", ".join(f"{number(value.mean)} ({s})" for s, value in metric.random.items())
+
+
 def _verdict(server: ServerResult, num_seeds: int) -> str:
     if not server.learns:
         return "does not learn"
+    if not server.has_updates:
+        return "made no update"
     if server.final is None or server.final.verdict is None:
         return MISSING
     if num_seeds == 1:
@@ -118,17 +159,31 @@ def _verdict(server: ServerResult, num_seeds: int) -> str:
 
 
 def _markdown(report: Report, picture: str) -> str:
-    rows = ["| " + " | ".join(HEADINGS) + " |"]
-    rows.append("|" + "|".join(["---"] * 3 + ["---:"] * 5 + ["---"]) + "|")
-    rows += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in rows_of(report)]
+    metrics = list(metric_rows_of(report))
     parts = [
         f"# {title_of(report)}",
-        "\n".join(rows),
+        _markdown_table(HEADINGS, [*["---"] * 3, *["---:"] * 5, "---"], rows_of(report)),
         report.caption,
+        *(
+            [
+                _markdown_table(METRIC_HEADINGS, [*["---"] * 2, *["---:"] * 3], metrics),
+                METRIC_CAPTION,
+            ]
+            if metrics
+            else []
+        ),
         *(f"**Note:** {note}." for note in report.notes),
         f"![Learning curves]({picture})",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(
+    headings: Sequence[str], rules: Sequence[str], rows: Iterable[Sequence[str]]
+) -> str:
+    lines = ["| " + " | ".join(headings) + " |", "|" + "|".join(rules) + "|"]
+    lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
 
 
 def _escaped(cell: str) -> str:
@@ -164,8 +219,23 @@ def print_report(report: Report, console: Console | None = None) -> None:
     console.print(Text("\n".join(broken(title_of(report), console.width)), style="bold"))
     console.print(table)
     console.print(Text(report.caption, style="italic"))
+    if report.metrics:
+        console.print(_metric_table(report))
+        console.print(Text(METRIC_CAPTION, style="italic"))
     for note in report.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
+
+
+def _metric_table(report: Report) -> Table:
+    table = plain_table("")
+    for heading in METRIC_HEADINGS[:2]:
+        table.add_column(heading, overflow="fold")
+    for heading in ("train", "evaluated\n[95 %]", "random\nin place"):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    for name, of, train, evaluated, random in metric_rows_of(report):
+        cells = (evaluated.replace(" [", "\n["), random.replace(", ", "\n"))
+        table.add_row(Text(name), Text(of), *map(Text, (train, *cells)))
+    return table
 
 
 def broken(name: str, width: int) -> list[str]:

@@ -14,6 +14,8 @@ from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import RunStatus
 from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
+from muxrl.orchestrator.reports.fallen import find_fall
+from muxrl.orchestrator.reports.metric_results import MetricResult, metric_results
 
 _CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
 _RANDOM_RULE = (
@@ -41,6 +43,8 @@ class ServerResult:
     """For each seed, (env steps, mean return) of its evaluations."""
     training: tuple[TrainingCurve, ...]
     """For each seed."""
+    has_updates: bool
+    """False if its learner made no update in any of the runs: it acts as it began."""
     final: AgainstRandom | None
     """Each seed's last evaluation, the last with random in place if there is one."""
 
@@ -68,6 +72,8 @@ class Report:
     """By process, the env steps at which it was lost and started again, in any of the runs."""
     num_lost_episodes: int = 0
     """Training episodes of all runs that were closed early since a process was lost."""
+    metrics: tuple[MetricResult, ...] = ()
+    """What the simulation says of its episodes."""
 
     @property
     def caption(self) -> str:
@@ -129,6 +135,7 @@ class Report:
                     "algorithm": server.algorithm,
                     "agents": server.agents,
                     "learns": server.learns,
+                    "has_updates": server.has_updates,
                     "env_steps": server.env_steps,
                     "train_return": server.train_return,
                     "final": _comparison(server.final) if server.final else None,
@@ -136,6 +143,7 @@ class Report:
                 }
                 for server in self.servers
             },
+            "metrics": [metric.to_dict() for metric in self.metrics],
         }
 
 
@@ -166,6 +174,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
             for name in sorted({name for run in runs for name in run.restarted_at})
         },
         num_lost_episodes=sum(run.num_lost_episodes for run in runs),
+        metrics=metric_results(runs, over_seeds=over_seeds),
     )
 
 
@@ -216,6 +225,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
             for points in measured
         ),
         training=training,
+        has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
         final=comparison([points[-1] for points in usable]) if all(usable) else None,
     )
 
@@ -267,6 +277,23 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 f"run {run.name} lost {run.num_lost_episodes} training episodes with these "
                 "processes; the servers that lived keep them as truncated"
             )
+        for name, num in run.num_random_episodes.items():
+            yield (
+                f"run {run.name}: agents of {name} acted at random in {num} training episodes, "
+                "while it was lost; their returns are in no training curve of the run, and the "
+                "other servers learned from them"
+            )
+        for server in servers:
+            if server.learns and run.weights_seq_no.get(server.server_id) == 0:
+                yield (
+                    f"in run {run.name}, {server.server_id} made no update: its policies are those "
+                    "that it began with, since its first batch needs more env steps"
+                )
+        if unheard := [m for m in run.declared_metrics if m not in run.metric_names]:
+            yield (
+                f"run {run.name}: no episode had {', '.join(map(repr, unheard))}, which "
+                "simulation.metrics asks for; do the simulation's infos have them?"
+            )
         status = run.status
         if status is None or status.state == "done":
             continue
@@ -288,6 +315,12 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
         yield f"never measured with random in its place: {', '.join(without)}"
     if any(final.env_steps == 0 for final in finals) and any(s.learns for s in servers):
         yield "the last evaluation is the one before training: it shows untrained policies"
+    for server in servers:
+        if server.learns and (fall := find_fall(server.curve, server.final, server.training)):
+            yield (
+                f"{server.server_id} returns less than at its own beginning: {fall}; others "
+                "may have learned against it, or a schedule of its settings does not fit the run"
+            )
     last = [run.points[-1].env_steps for run in runs if run.points]
     if len(runs) > 1 and last and min(last) < 0.9 * max(last):
         yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -48,11 +49,13 @@ class Reports:
     Args:
         timeout_s: after which a process counts as silent.
         start_s: how much longer the first answer of a process may take.
+        step_s: after which one whose simulation is still in the same call counts as silent, too.
     """
 
-    def __init__(self, timeout_s: float, start_s: float) -> None:
+    def __init__(self, timeout_s: float, start_s: float, step_s: float = math.inf) -> None:
         self._timeout_s = timeout_s
         self._start_s = start_s
+        self._step_s = step_s
         self._asked: dict[str, tuple[Any, float]] = {}
         self._processes: dict[str, ProcessId] = {}
 
@@ -87,7 +90,16 @@ class Reports:
                 yield name, error
                 continue
             self._processes[name] = report.process
-            yield name, report
+            if report.step_s < self._step_s:
+                yield name, report
+            else:
+                yield (
+                    name,
+                    Silent(
+                        f"has been in one step of its simulation for {report.step_s:.0f} s "
+                        "(timeouts.step_s sets how long one may take)"
+                    ),
+                )
         for name, (_, deadline) in list(self._asked.items()):
             if time.monotonic() >= deadline:
                 yield (
@@ -190,9 +202,20 @@ def failure(who: str, error: Exception, log: Path) -> RunFailed:
     if isinstance(error, Silent):
         return RunFailed(f"{who} {error}; its log: {log}")
     if isinstance(error, ray.exceptions.RayActorError):
+        if error.actor_init_failed:
+            return RunFailed(f"{who} failed: {_raised_in_init(error)}; its log: {log}")
         return RunFailed(f"{who} died ({cause_of_death(error)}); its log: {log}")
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     return RunFailed(f"{who} failed: {cause}; its log: {log}")
+
+
+def _raised_in_init(error: Exception) -> str:
+    """What a constructor raised: Ray keeps only its traceback, as text."""
+    lines = str(error).splitlines()
+    frames = [i for i, line in enumerate(lines) if line.startswith("  ")]
+    raised = " ".join(lines[frames[-1] + 1 if frames else 0 :])
+    kind, colon, message = raised.partition(": ")
+    return f"{kind.rpartition('.')[2]}{colon}{message}"
 
 
 def cause_of_death(error: Exception) -> str:

@@ -10,12 +10,12 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from muxrl.orchestrator.config import CheckpointConfig
 from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
-from muxrl.orchestrator.records.checkpoints import BEST, CheckpointFolder, Manifest
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.versions import installed_version
 from muxrl.orchestrator.runs.evaluation import Evaluations
@@ -38,6 +38,7 @@ class Checkpoints:
         metrics: of the run.
         tally: likewise.
         before: the checkpoint from which the run was resumed.
+        judged: the agents whose returns say which one is best; None: all.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Checkpoints:
         metrics: MetricsWriter,
         tally: Tally,
         before: Manifest | None = None,
+        judged: Collection[str] | None = None,
     ) -> None:
         self.problem = ""
         """Why the last one was not written, in a sentence; "" if it was."""
@@ -56,7 +58,8 @@ class Checkpoints:
         self._tally = tally
         self._due_s = math.inf if config.interval_s is None else config.interval_s
         self._due_env_steps = math.inf
-        self._best_return = before.best_return if before else None
+        self._best = list(before.best) if before else []
+        self._judged = judged
         self._evaluated: int | None = None
         self._schedule(before.env_steps if before else 0)
 
@@ -158,32 +161,38 @@ class Checkpoints:
                 metrics_bytes=lengths,
                 tally=self._tally.state(),
                 evaluation_due_at=None if evaluations is None else evaluations.due_at,
-                best_return=self._best_return,
+                best=tuple(self._best),
             )
             self._folder.commit(draft, manifest)
         finally:
             self._folder.drop(draft)
 
-    # --- the best one -------------------------------------------------------------------
+    # --- the best ones ------------------------------------------------------------------
 
     def note_evaluation(self, env_steps: int) -> None:
         """Says that an evaluation begins of what the newest checkpoint holds."""
         self._evaluated = env_steps
 
-    def judge(self, returns: Sequence[Sequence[float | None]]) -> None:
-        """Takes in the returns of that evaluation, all agents as learned; keeps it if it is best.
+    def judge(self, returns: Mapping[str, Sequence[float | None]]) -> None:
+        """Takes in the returns of that evaluation, all agents as learned; keeps the best ones.
 
         Args:
-            returns: for each agent, one for each episode.
+            returns: by agent, one for each episode.
         """
-        if self._evaluated is None:
+        if self._evaluated is None or self._config.best is None:
             return
         env_steps, self._evaluated = self._evaluated, None
-        known = [value for agent in returns for value in agent if value is not None]
+        judged = returns if self._judged is None else returns.keys() & self._judged
+        known = [value for agent in judged for value in returns[agent] if value is not None]
         if not known:
             return
-        mean = sum(known) / len(known)
-        if self._best_return is None or mean > self._best_return:
-            with contextlib.suppress(OSError):
-                self._folder.link(BEST, env_steps)
-                self._best_return = mean
+        found = (env_steps, sum(known) / len(known))
+        others = [one for one in self._best if one[0] != env_steps]
+        # Of equals the one that came first.
+        best = sorted([*others, found], key=lambda one: -one[1])[: self._config.best.keep]
+        if found not in best:
+            return
+        with contextlib.suppress(OSError):
+            for rank, (at, _) in enumerate(best):
+                self._folder.link(best_name(rank), at)
+            self._best = best

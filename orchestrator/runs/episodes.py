@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from muxrl.client.adapters import Simulation
     from muxrl.client.env_loop import EpisodeResult
     from muxrl.client.transport import Transport
+    from muxrl.client.websocket import WebSocketTransport
 
 MAX_ENVS = 8
 """Environments in lockstep: they share every message, and more of them would save little."""
@@ -35,6 +36,18 @@ class Patience:
 _PATIENCE = Patience()
 
 
+def transport_to(server: ServerAddress, patience: Patience) -> WebSocketTransport:
+    """Returns a transport to a server; it connects when it is used."""
+    from muxrl.client.websocket import WebSocketTransport
+
+    return WebSocketTransport(
+        server.address,
+        token=server.token,
+        patience_s=patience.patience_s,
+        update_timeout_s=patience.update_timeout_s,
+    )
+
+
 def connect(
     servers: Mapping[str, ServerAddress],
     replaced: str | None = None,
@@ -42,6 +55,7 @@ def connect(
     *,
     patience: Patience = _PATIENCE,
     episode_prefix: str = "",
+    instead: Mapping[str, Transport] | None = None,
 ) -> MultiplexingClient:
     """Returns a client of these servers.
 
@@ -51,19 +65,16 @@ def connect(
         seed: of those actions.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
+        instead: for some servers, ready transports.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
-    from muxrl.client.websocket import WebSocketTransport
 
-    transports: dict[str, str | Transport] = {}
+    transports: dict[str, str | Transport] = dict(instead or {})
     for server_id, server in servers.items():
-        transport = WebSocketTransport(
-            server.address,
-            token=server.token,
-            patience_s=patience.patience_s,
-            update_timeout_s=patience.update_timeout_s,
-        )
+        if server_id in transports:
+            continue
+        transport = transport_to(server, patience)
         if server_id == replaced:
             spec = transport.fetch_spec()
             transport.close()
@@ -80,6 +91,7 @@ def play_episodes(
     should_explore: bool | Mapping[str, bool] | None = None,
     *,
     on_lost: Literal["raise", "restart"] = "raise",
+    metrics: Mapping[str, str] | None = None,
 ) -> list[EpisodeResult]:
     """Plays one evaluation episode for each seed.
 
@@ -89,7 +101,7 @@ def play_episodes(
         seeds: of the simulations' resets.
         should_explore: whether actions are sampled as in training, a dict: by server id; None:
             as each server does in evaluation.
-        on_lost: see `EnvLoop`.
+        on_lost, metrics: see `EnvLoop`.
 
     Returns:
         The episodes, ordered by seed.
@@ -108,6 +120,7 @@ def play_episodes(
         should_explore=should_explore,
         seeds=iter(seeds),
         on_lost=on_lost,
+        metrics=metrics,
     )
     loop.run(results.append)
     return sorted(results, key=lambda result: result.seed or 0)
@@ -118,3 +131,36 @@ def returns_by_agent(
 ) -> dict[str, tuple[float | None, ...]]:
     """Returns each agent's raw return in each episode, None where it took no part."""
     return {agent: tuple(e.returns.get(agent) for e in episodes) for agent in agents}
+
+
+MetricsByName = dict[str, dict[str, tuple[float | None, ...]]]
+"""By metric, then by agent or `COMMON`: a value for each episode, None where there was none."""
+
+
+def metrics_by_name(episodes: Sequence[EpisodeResult]) -> MetricsByName:
+    """Returns what the simulation said of each episode, its length too."""
+    who_has: dict[str, set[str]] = {}
+    for episode in episodes:
+        for name, by_agent in episode.metrics.items():
+            who_has.setdefault(name, set()).update(by_agent)
+    return {
+        name: {
+            who: tuple(e.metrics.get(name, {}).get(who) for e in episodes)
+            for who in sorted(who_has[name])
+        }
+        for name in sorted(who_has)
+    }
+
+
+@dataclass(frozen=True)
+class Played:
+    """Evaluation episodes, as a process reports them; empty if nobody came to play them."""
+
+    returns: dict[str, tuple[float | None, ...]]
+    """See `returns_by_agent`."""
+    metrics: MetricsByName
+
+    @classmethod
+    def of(cls, episodes: Sequence[EpisodeResult], agents: Sequence[str]) -> Played:
+        """Sorts what was played by agent and metric."""
+        return cls(returns_by_agent(episodes, agents), metrics_by_name(episodes))

@@ -18,7 +18,7 @@ from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import Reports, end_actor, failure, start_actor
-from muxrl.orchestrator.runs.episodes import ServerAddress
+from muxrl.orchestrator.runs.episodes import Played, ServerAddress
 from muxrl.orchestrator.runs.processes import EvaluationProcess
 from muxrl.orchestrator.runs.restarts import Quota
 from muxrl.orchestrator.runs.simulation_actors import patience
@@ -30,7 +30,7 @@ _LOOK_S = 0.5
 
 
 class Evaluations:
-    """Evaluates in a process of its own, beside the training, one evaluation after another.
+    """Evaluates beside the training, one evaluation after another.
 
     Args:
         experiment: resolved.
@@ -41,6 +41,8 @@ class Evaluations:
         on_restart: called when the process is lost and started again, with its name and the prefix
             of the ids of its episodes.
         due_at: env steps of the next one, of a run that is resumed; None: after one interval.
+        gateway: returns the process through which external simulations play, which evaluates
+            beside the training; None: a process of its own does.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Evaluations:
         scheduling: Any,
         on_restart: Callable[[str, str], None],
         due_at: int | None = None,
+        gateway: Callable[[], Any] | None = None,
     ) -> None:
         self.latest: dict[str, Any] | None = None
         """The newest record with all agents as learned."""
@@ -72,15 +75,19 @@ class Evaluations:
         self._scheduling = scheduling
         self._on_restart = on_restart
         timeouts = experiment.config.timeouts
-        self._reports = Reports(timeouts.report_s, timeouts.start_s)
+        self._reports = Reports(timeouts.report_s, timeouts.start_s, timeouts.step_s)
         self._quota = Quota(experiment.config.simulation.restarts, "simulation.restarts")
         self._metrics = metrics
         self._running: list[dict[str, Any]] = []
         self._ref: Any = None  # of the first of these
         self._due_at = due_at if due_at is not None else self._config.interval_env_steps
+        self._gateway = gateway
         self._start()
 
     def _start(self) -> None:
+        if self._gateway is not None:
+            self._actor = self._gateway()
+            return
         simulation = self._experiment.simulation
         self._prefix = f"{_NAME}-{uuid.uuid4().hex[:8]}-"
         self._actor = start_actor(
@@ -163,13 +170,19 @@ class Evaluations:
         """
         import ray
 
+        if self._gateway is not None and self._gateway() is not self._actor:
+            self._start()  # it was lost, and is another one since
+            self._play_first()
         while self._running and ray.wait([self._ref], timeout=0)[0]:
             try:
-                returns = ray.get(self._ref)
+                played = ray.get(self._ref)
             except ray.exceptions.RayError as error:
-                self._lose(error)
+                if self._gateway is None:
+                    self._lose(error)
                 return
-            self._write_first(returns)
+            self._write_first(played)
+        if self._gateway is not None:
+            return  # the run looks after it
         self._reports.ask({_NAME: self._actor})
         for _, answer in self._reports.take(0):
             if isinstance(answer, Exception):
@@ -204,15 +217,20 @@ class Evaluations:
         self._play_first()
 
     def stop(self) -> None:
-        """Ends the process."""
+        """Ends the process, if it is its own."""
         import ray
 
-        ray.kill(self._actor)
+        if self._gateway is None:
+            ray.kill(self._actor)
 
-    def _write_first(self, returns: Mapping[str, Any]) -> None:
+    def _write_first(self, played: Played) -> None:
         record = self._running.pop(0)
+        if not played.returns:
+            logger.warning("no evaluation: no simulation came to the gateway to play its episodes")
+            self._running = []
+            return
         self._play_first()
-        record["returns"] = returns
+        record["returns"], record["metrics"] = played.returns, played.metrics
         self._metrics.evaluation(record)
         if record["replaced"] is None:
             self.latest = record

@@ -16,7 +16,6 @@ from muxrl.client.adapters import Simulation, make_simulation
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.runs.episodes import ServerAddress, connect, play_episodes
-from muxrl.orchestrator.runs.ray_session import ray_session
 
 if TYPE_CHECKING:
     from muxrl.servers.server import PolicyServer
@@ -92,14 +91,11 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
     from muxrl.servers.server import PolicyServer
 
     servers: dict[str, PolicyServer] = {}
-    # RLlib hands weights over through Ray; servers that do not learn need none.
-    needs_ray = len(experiment.fixed_servers) < len(experiment.servers)
-    with ray_session(num_cpus=1) if needs_ray else contextlib.nullcontext():
-        try:
-            for server_id, plan in experiment.servers.items():
-                servers[server_id] = PolicyServer(plan)
-                servers[server_id].start()
-            yield Served(experiment, servers)
-        finally:
-            for server in servers.values():
-                server.stop()
+    try:
+        for server_id, plan in experiment.servers.items():
+            servers[server_id] = PolicyServer(plan)
+            servers[server_id].start()
+        yield Served(experiment, servers)
+    finally:
+        for server in servers.values():
+            server.stop()

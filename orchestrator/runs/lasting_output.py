@@ -40,7 +40,7 @@ class _LastingFile(io.FileIO):
         try:
             return super().write(data)
         except OSError:
-            _send_nowhere(self.fileno())
+            send_nowhere(self.fileno())
             return len(data)
 
 
@@ -57,7 +57,7 @@ def _lasting(stream: TextIO) -> TextIO:
     try:
         stream.flush()
     except OSError:
-        _send_nowhere(stream.fileno())
+        send_nowhere(stream.fileno())
     return io.TextIOWrapper(
         io.BufferedWriter(_LastingFile(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
@@ -66,8 +66,8 @@ def _lasting(stream: TextIO) -> TextIO:
     )
 
 
-def _send_nowhere(number: int) -> None:
-    """So that what is still in a buffer of Python's own does not fail at exit either."""
+def send_nowhere(number: int) -> None:
+    """Redirects a file descriptor: what is left in a buffer of Python's does not fail at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)

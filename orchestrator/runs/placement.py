@@ -30,7 +30,8 @@ def cpus_wanted(config: ExperimentConfig) -> list[float]:
     simulation = config.simulation
     servers = [server.resources.num_cpus for server in config.servers.values()]
     if simulation.env == EXTERNAL:
-        return servers
+        num_processes = simulation.num_processes if simulation.command else 0
+        return servers + [simulation.num_cpus] * num_processes
     num_processes = simulation.num_processes + has_evaluations(config)
     return servers + [simulation.num_cpus] * num_processes
 

@@ -14,26 +14,35 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.checkpoints import SavedServer, hash_files
 from muxrl.orchestrator.runs.episodes import (
     Patience,
+    Played,
     ServerAddress,
     connect,
     play_episodes,
-    returns_by_agent,
+    transport_to,
 )
+from muxrl.orchestrator.runs.step_clock import StepClock
 from muxrl.orchestrator.user_modules import find_user_modules
 from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerPlan
 
+if TYPE_CHECKING:
+    from muxrl.client.env_loop import EpisodeResult
+    from muxrl.client.episode_metrics import EpisodeMetrics
+
 logger = logging.getLogger(__name__)
+
+_RANDOM_AFTER_S = 3.0
+"""A server that learns says so when it is asked; one that says nothing for so long is lost."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ class ProcessReport:
     """What a process says of itself when it is asked, about once a second."""
 
     process: ProcessId = field(default_factory=ProcessId.of_this)
+    step_s: float = 0.0
+    """How long its simulation has been in a call that has not returned; 0 if it is in none."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,10 @@ class ServerReport(ProcessReport):
     """Training records since the last report."""
     cpu_s: float = 0.0
     """Processor seconds since the server was ready."""
+    activity: Mapping[str, float] = field(default_factory=dict)
+    """What the server's process has spent its time on; see `muxrl.servers.feed.Activity`."""
+    latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """How long it took; see `muxrl.servers.server.PolicyServer.latencies`."""
 
 
 class ServerProcess:
@@ -106,7 +121,13 @@ class ServerProcess:
         """Returns the server's status, and its training records since the last call."""
         cpu_s = time.process_time() - self._cpu_before_s
         records, self._records = self._records, []
-        return ServerReport(self._server.status(), records + self._server.drain_records(), cpu_s)
+        return ServerReport(
+            self._server.status(),
+            records + self._server.drain_records(),
+            cpu_s,
+            asdict(self._server.policies.feed.activity),
+            self._server.latencies(),
+        )
 
     def finish_training(self, timeout_s: float) -> ServerReport:
         """Ends learning; the server goes on acting with its last weights.
@@ -162,6 +183,11 @@ class SimulationReport(ProcessReport):
     """Of the whole run, those of earlier processes of this name included."""
     num_lost_episodes: int = 0
     """Since the process began: episodes closed early since a server was lost."""
+    random_episodes: list[list[str]] = field(default_factory=list)
+    """Of episodes that ended and in which agents acted at random, since their server was lost: the
+    ids of these servers. The others' returns are not among `episodes`."""
+    metrics: list[EpisodeMetrics] = field(default_factory=list)
+    """Of `episodes`, in the same order."""
 
 
 class SimulationProcess:
@@ -174,6 +200,7 @@ class SimulationProcess:
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
         log_path: the process's log file.
+        random_while_lost: servers whose agents act at random while they are lost.
     """
 
     def __init__(
@@ -184,22 +211,42 @@ class SimulationProcess:
         patience: Patience,
         episode_prefix: str,
         log_path: Path,
+        random_while_lost: Collection[str] = (),
     ) -> None:
         set_up(log_path)
         from muxrl.client.adapters import make_simulation
         from muxrl.client.env_loop import EnvLoop
+        from muxrl.client.stand_in import StandIn
 
+        self._clock = StepClock()
         self._simulations = [
-            make_simulation(simulation.env, simulation.kwargs)
+            self._clock.watch(make_simulation(simulation.env, simulation.kwargs))
             for _ in range(simulation.num_envs_per_process)
         ]
-        self._client = connect(servers, patience=patience, episode_prefix=episode_prefix)
+        self._stand_ins = {
+            server_id: StandIn(
+                transport_to(servers[server_id], replace(patience, patience_s=_RANDOM_AFTER_S)),
+                seed=derive_seed(seeds.seed, "stand-in", server_id),
+                start_s=patience.patience_s,
+            )
+            for server_id in random_while_lost
+        }
+        self._client = connect(
+            servers, patience=patience, episode_prefix=episode_prefix, instead=self._stand_ins
+        )
         settle()
         self._seeds = seeds
-        self._loop = EnvLoop(self._simulations, self._client, seeds=seeds, on_lost="restart")
+        self._loop = EnvLoop(
+            self._simulations,
+            self._client,
+            seeds=seeds,
+            on_lost="restart",
+            metrics=simulation.metrics,
+        )
         self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
-        self._episodes: list[dict[str, float]] = []
+        self._episodes: list[EpisodeResult] = []
+        self._random_episodes: list[list[str]] = []
 
     def run(self) -> None:
         """Plays until `stop` is called from another thread of the actor.
@@ -208,10 +255,7 @@ class SimulationProcess:
             SimulationFailed, ClientError: this process cannot go on.
         """
         try:
-            self._loop.run(
-                on_episode=lambda result: self._episodes.append(result.returns),
-                should_stop=self._should_stop.is_set,
-            )
+            self._loop.run(on_episode=self._note, should_stop=self._should_stop.is_set)
         except Exception:  # Ray hands it to the launcher, but does not write it to this log
             logger.exception("the simulation gave up")
             raise
@@ -220,18 +264,29 @@ class SimulationProcess:
             for simulation in self._simulations:
                 simulation.close()
 
+    def _note(self, result: EpisodeResult) -> None:
+        at_random = [s for s, one in self._stand_ins.items() if one.plays(result.episode_id)]
+        if at_random:
+            self._random_episodes.append(at_random)
+        else:
+            self._episodes.append(result)
+
     def report(self) -> SimulationReport:
         """Returns what was played since the last call."""
         episodes, self._episodes = self._episodes, []
+        random_episodes, self._random_episodes = self._random_episodes, []
         cpu_s = time.process_time() - self._cpu_before_s
         num_mismatches = self._client.num_mismatches
         return SimulationReport(
             self._loop.num_env_steps,
-            episodes,
+            [episode.returns for episode in episodes],
             num_mismatches,
             cpu_s,
             self._seeds.num_drawn,
             self._loop.num_lost_episodes,
+            random_episodes,
+            [episode.metrics for episode in episodes],
+            step_s=self._clock.step_s,
         )
 
     def hold(self, grace_s: float, timeout_s: float) -> bool:
@@ -262,12 +317,12 @@ class EpisodeSeeds(Iterator[int]):
     """
 
     def __init__(self, seed: int, num_drawn: int = 0) -> None:
-        self._seed = seed
+        self.seed = seed
         self.num_drawn = num_drawn
 
     def __next__(self) -> int:
         self.num_drawn += 1
-        return derive_seed(self._seed, "episode", str(self.num_drawn - 1))
+        return derive_seed(self.seed, "episode", str(self.num_drawn - 1))
 
 
 class EvaluationProcess:
@@ -293,14 +348,18 @@ class EvaluationProcess:
         from muxrl.client.adapters import make_simulation
 
         # A few in lockstep share every message; with more, all wait longer for the slowest.
-        self._simulations = [make_simulation(simulation.env, simulation.kwargs) for _ in range(4)]
+        self._clock = StepClock()
+        self._simulations = [
+            self._clock.watch(make_simulation(simulation.env, simulation.kwargs)) for _ in range(4)
+        ]
+        self._metrics = simulation.metrics
         self._servers = dict(servers)
         self._patience = patience
         self._episode_prefix = episode_prefix
 
     def report(self) -> ProcessReport:
         """Says that the process lives."""
-        return ProcessReport()
+        return ProcessReport(step_s=self._clock.step_s)
 
     def evaluate(
         self,
@@ -308,7 +367,7 @@ class EvaluationProcess:
         first_seed: int,
         num_episodes: int,
         should_explore: Mapping[str, bool],
-    ) -> dict[str, tuple[float | None, ...]]:
+    ) -> Played:
         """Plays episodes that never train, on the same seeds in every condition.
 
         Args:
@@ -316,9 +375,6 @@ class EvaluationProcess:
             first_seed: of the first episode's reset; the next ones count on.
             num_episodes: how many.
             should_explore: by server, whether actions are sampled as in training, else greedy.
-
-        Returns:
-            See `returns_by_agent`.
         """
         seeds = range(first_seed, first_seed + num_episodes)
         with connect(
@@ -329,9 +385,14 @@ class EvaluationProcess:
             episode_prefix=self._episode_prefix,
         ) as client:
             episodes = play_episodes(
-                client, self._simulations, seeds, should_explore, on_lost="restart"
+                client,
+                self._simulations,
+                seeds,
+                should_explore,
+                on_lost="restart",
+                metrics=self._metrics,
             )
-        return returns_by_agent(episodes, self._simulations[0].possible_agents)
+        return Played.of(episodes, self._simulations[0].possible_agents)
 
 
 def set_up(log_path: Path) -> None:

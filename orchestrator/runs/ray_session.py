@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.runs.ray_folder import RayFolder
 from muxrl.orchestrator.runs.signals import without_hangup
 from muxrl.orchestrator.user_modules import worker_variables
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Environment of every process; a server's `num_torch_threads` asks torch for more."""
 
-RAY_FOLDER_PREFIX = "muxrl-"
-"""Of the name of a local Ray's temporary folder."""
+_ENDS_S = 3.0
+"""For Ray's processes to end once it has been shut down."""
 
 # Ray's Python error does not tell a cluster that wants a token from one that is not there.
 _TOKEN_CURE = (
@@ -44,8 +45,11 @@ def worker_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def ray_session(
-    num_cpus: int, address: str = "", env_vars: Mapping[str, str] | None = None
-) -> Iterator[str | None]:
+    num_cpus: int,
+    address: str = "",
+    env_vars: Mapping[str, str] | None = None,
+    say: Callable[[str], object] = lambda sentence: None,
+) -> Iterator[Path | None]:
     """Connects this process to Ray while the ``with`` block lasts.
 
     If it is connected already, that Ray is used, and left alone.
@@ -54,6 +58,7 @@ def ray_session(
         num_cpus: logical CPUs of a local Ray.
         address: of the cluster to join, as Ray takes it; "" starts a local Ray.
         env_vars: environment variables of all workers, on top of this process's.
+        say: is told what Ctrl-C does while a local Ray starts; that takes seconds.
 
     Yields:
         The temporary folder of a local Ray that was started here, else None.
@@ -67,7 +72,7 @@ def ray_session(
         yield None
         return
     try:
-        folder = None if address else _start_local(num_cpus, env_vars)
+        folder = None if address else _start_local(num_cpus, env_vars, say)
         if address:
             logging.getLogger("ray").setLevel(logging.ERROR)
             _init(env_vars, address=address)
@@ -76,12 +81,14 @@ def ray_session(
         cure = _TOKEN_CURE if address and "RAY_AUTH_MODE" not in os.environ else ""
         raise RunFailed(f"{what}: {type(error).__name__}: {error}{cure}") from error
     try:
-        yield folder
+        yield None if folder is None else folder.path
     finally:
         _stop(folder)
 
 
-def _start_local(num_cpus: int, env_vars: Mapping[str, str] | None) -> str:
+def _start_local(
+    num_cpus: int, env_vars: Mapping[str, str] | None, say: Callable[[str], object]
+) -> RayFolder:
     """Starts Ray on this machine and returns its temporary folder."""
     import ray
 
@@ -99,7 +106,7 @@ def _start_local(num_cpus: int, env_vars: Mapping[str, str] | None) -> str:
     # Ray's workers run at niceness 15 by default: any other process would starve the run.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # A folder of its own, so that nothing of it is left when the run is over.
-    folder = tempfile.mkdtemp(prefix=RAY_FOLDER_PREFIX)
+    folder = RayFolder()
     try:
         with _quiet(), without_hangup():
             _init(
@@ -107,35 +114,59 @@ def _start_local(num_cpus: int, env_vars: Mapping[str, str] | None) -> str:
                 num_cpus=num_cpus,
                 include_dashboard=False,
                 job_config=OwnPath(),
-                _temp_dir=folder,
+                _temp_dir=str(folder.path),
             )
-    except BaseException:  # Ctrl-C in the middle of it, too
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            say("interrupted while Ray started: ending what there is of it")
         _stop(folder)
         raise
     return folder
 
 
-def _stop(folder: str | None) -> None:
+def _stop(folder: RayFolder | None) -> None:
     import ray
 
+    started = [] if folder is None else _processes_of_raylet()
     ray.shutdown()
     if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        _end(started)
+        folder.remove()
+
+
+def _processes_of_raylet() -> list[Any]:
+    import psutil  # type: ignore[import-untyped]  # Ray brings it along, once it is imported
+
+    raylets = [p for p in psutil.Process().children() if p.name() == "raylet"]
+    return [child for raylet in raylets for child in raylet.children(recursive=True)]
+
+
+def _end(processes: list[Any]) -> None:
+    """Kills those that do not end: Ray's agents seek a GCS that has died for a minute."""
+    import psutil
+
+    _, living = psutil.wait_procs(processes, timeout=_ENDS_S)
+    for process in living:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(living, timeout=_ENDS_S)
 
 
 def _init(env_vars: Mapping[str, str] | None, **arguments: Any) -> None:
     import ray
-    from ray._private import ray_constants
+    from ray._private import ray_constants, utils
 
     # Ray's crash handler resets SIGTERM to its default when Ray is shut down: one that comes then
     # would end this process before it has cleaned up. Ray's workers keep the handler.
     ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
-    ray.init(
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": dict(env_vars)} if env_vars else None,
-        **arguments,
-    )
+    # A SIGTERM while it starts would likewise end this process, by a handler of Ray's own.
+    with mock.patch.object(utils, "set_sigterm_handler"):
+        ray.init(
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": dict(env_vars)} if env_vars else None,
+            **arguments,
+        )
 
 
 @contextlib.contextmanager

@@ -20,7 +20,8 @@ class Quota:
         self._config = config
         self._key = key
         self._taken_at: list[float] = []
-        self._num_taken = 0
+        self.num_taken = 0
+        """In all, since the run was launched or resumed."""
 
     def take(self, problem: RunFailed, now: float | None = None) -> None:
         """Counts one more.
@@ -40,10 +41,10 @@ class Quota:
             raise RunFailed(
                 f"{problem}; it was started again {_times(len(self._taken_at))} within "
                 f"{self._config.within_s:g} s, as often as {self._key}.max allows, and "
-                f"{_times(self._num_taken)} in all"
+                f"{_times(self.num_taken)} in all"
             ) from problem
         self._taken_at.append(now)
-        self._num_taken += 1
+        self.num_taken += 1
 
 
 def _times(number: int) -> str:

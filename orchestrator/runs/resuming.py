@@ -7,12 +7,20 @@ import fcntl
 import fnmatch
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, load_config
+import yaml  # type: ignore[import-untyped]
+
+from muxrl.orchestrator.config import (
+    Experiment,
+    ExperimentConfig,
+    Overrides,
+    from_yaml,
+    load_config,
+)
 from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest, find_damage
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -21,15 +29,14 @@ from muxrl.servers.checkpoint import ABOUT_FILE
 
 logger = logging.getLogger(__name__)
 
-_LOCK_FILE = ".lock"
-
 MAY_CHANGE = (
     "stop.*",
     "evaluation.*",
     "checkpoint.*",
     "timeouts.*",
     "metrics_interval_s",
-    "tensorboard",
+    "trackers",
+    "watch",
     "address",
     "runs_dir",
     "simulation.num_processes",
@@ -46,6 +53,8 @@ MAY_CHANGE = (
     "servers.*.restarts.*",
     "servers.*.on_server_loss",
     "simulation.restarts.*",
+    "simulation.gateway.*",
+    "simulation.command",
 )
 """Keys of the config that a resumed run may have otherwise."""
 
@@ -60,7 +69,7 @@ def locked(folder: RunDirectory) -> Iterator[None]:
         RunIsRunning: another process has it.
         OSError: the file cannot be made.
     """
-    with (folder.path / _LOCK_FILE).open("w") as file:
+    with folder.lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -75,12 +84,12 @@ def locked(folder: RunDirectory) -> Iterator[None]:
         yield
 
 
-def load_resumed_config(folder: RunDirectory, overrides: Sequence[str] = ()) -> ExperimentConfig:
+def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> ExperimentConfig:
     """Returns the config with which a run goes on.
 
     Args:
         folder: the run's directory.
-        overrides: ``key.path=value`` items on top of the run's own config.
+        overrides: on top of the run's own config.
 
     Raises:
         ConfigError: the overrides do not fit, or a token, which is never written down, is missing.
@@ -88,10 +97,15 @@ def load_resumed_config(folder: RunDirectory, overrides: Sequence[str] = ()) -> 
     """
     path = folder.path / "config.yaml"
     try:
-        before = from_yaml(path.read_text(encoding="utf-8"), str(path))
+        text = path.read_text(encoding="utf-8")
+        before = from_yaml(text, str(path))
     except FileNotFoundError:
         raise CannotResume(f"{folder.path} has no config.yaml: the run never began") from None
     config = load_config(path, overrides)
+    for server_id, keys in yaml.safe_load(text)["servers"].items():
+        if "scale_observations" not in keys:  # the run is older than that: it scaled nothing
+            before.servers[server_id].scale_observations = "none"
+            config.servers[server_id].scale_observations = "none"
     is_changed = [key for key in _differences(_tree(before), _tree(config)) if not _may_change(key)]
     if is_changed:
         raise CannotResume(

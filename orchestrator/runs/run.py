@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import NotSaved, RunFailed
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -21,10 +22,13 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.runs.checkpoints import Checkpoints
 from muxrl.orchestrator.runs.evaluation import Evaluations
+from muxrl.orchestrator.runs.latencies import LatencyRecords
 from muxrl.orchestrator.runs.placement import has_evaluations
 from muxrl.orchestrator.runs.processes import ServerReport
 from muxrl.orchestrator.runs.progress import ServerSnapshot, Snapshot
+from muxrl.orchestrator.runs.ray_head import RayHead
 from muxrl.orchestrator.runs.server_actors import ServerActors
+from muxrl.orchestrator.runs.signals import are_signals_claimed
 from muxrl.orchestrator.runs.simulation_actors import SimulationActors
 from muxrl.orchestrator.runs.stop_conditions import StopConditions
 from muxrl.orchestrator.runs.tally import Tally
@@ -61,7 +65,11 @@ class Run:
         self.tally = Tally()
         if before is not None:
             self.tally.restore(before.tally)
-        self.status = StatusFile(folder, read_status(folder) if before else None)
+        self.status = StatusFile(
+            folder,
+            read_status(folder) if before else None,
+            ends_on_sigterm=are_signals_claimed(),
+        )
         self.has_started = False
         """Whether all processes have come up."""
         self._folder = folder
@@ -78,6 +86,8 @@ class Run:
             before.num_episodes_begun if before else None,
         )
         self._evaluations: Evaluations | None = None
+        self._activities: dict[str, dict[str, float]] = {}
+        self._latencies = LatencyRecords()
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
         self._checkpoints = Checkpoints(
             self.config.checkpoint,
@@ -85,7 +95,10 @@ class Run:
             metrics,
             self.tally,
             before,
+            self._judged(),
         )
+        self._ray_head: RayHead | None = None
+        self._is_complete = False
         self._has_ended = False  # learning is over, and the last checkpoint written if it can be
 
     # --- start --------------------------------------------------------------------------
@@ -100,19 +113,24 @@ class Run:
         Raises:
             RunFailed: one of them did not come up.
         """
+        import ray
+
+        self._ray_head = RayHead(ray.get_runtime_context().gcs_address)
         self._servers.start(scheduling)
-        if not self.experiment.is_external:
-            self._simulations.start(self._servers.addresses, scheduling)
-            if has_evaluations(self.config):
-                self._evaluations = Evaluations(
-                    self.experiment,
-                    self._servers.addresses,
-                    self._folder,
-                    self._metrics,
-                    scheduling,
-                    self._note_evaluation_restart,
-                    self._before.evaluation_due_at if self._before else None,
-                )
+        self._simulations.start(self._servers.addresses, scheduling)
+        if self._simulations.gateway_address:
+            self._folder.write_gateway(self._simulations.gateway_address)
+        if has_evaluations(self.config):
+            self._evaluations = Evaluations(
+                self.experiment,
+                self._servers.addresses,
+                self._folder,
+                self._metrics,
+                scheduling,
+                self._note_evaluation_restart,
+                self._before.evaluation_due_at if self._before else None,
+                (lambda: self._simulations.gateway) if self.experiment.is_external else None,
+            )
         self.has_started = True
 
     def begin(self) -> None:
@@ -125,7 +143,11 @@ class Run:
         """
         if self._before is not None:
             self._metrics.cut_back(self._before.metrics_bytes, self._before.env_steps)
-        elif self._evaluations is not None and self.config.evaluation.interval_env_steps:
+        elif (
+            self._evaluations is not None
+            and self.config.evaluation.interval_env_steps
+            and not self.experiment.is_external  # there may be no simulation yet
+        ):
             self.status.enter("evaluating", 0)
             self._evaluations.begin(0, 0.0)
             self._evaluations.wait(self._look)
@@ -149,7 +171,7 @@ class Run:
         self.tally.tick()
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
-        self._metrics.joint(self.tally.record())
+        self._record()
         if self._servers.restarting:
             return False
         if self._checkpoints.is_due:
@@ -165,27 +187,42 @@ class Run:
         Raises:
             RunFailed: as `watch`.
         """
+        if self._ray_head is not None:
+            self._ray_head.check()
         self._servers.ask()
         self._simulations.ask()
         self._servers.collect(_ANSWER_S)
         self._simulations.collect(_ANSWER_S)
-        if self.experiment.is_external:
-            self.tally.set_external(self.statuses)
+        if self.experiment.is_external and not self.tally.has_played:
+            self.tally.set_external(self.statuses)  # its simulations ask the servers themselves
         return not self._servers.restarting
 
     def _look_and_record(self) -> bool:
         all_listen = self._look()
         self.tally.tick()
-        self._metrics.joint(self.tally.record())
+        self._record()
         return all_listen
+
+    def _record(self) -> None:
+        servers = {
+            s: {"is_lost": True}
+            if s in self._servers.restarting
+            else {**self._activities.get(s, {}), **self._latencies.record(s)}
+            for s in self.experiment.servers
+        }
+        self._metrics.joint({**self.tally.record(), "servers": servers})
 
     def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
         """A server goes back to a checkpoint: what it learned since is lost, and its records."""
         length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
         self._metrics.cut_back_server(server_id, length)
+        self._latencies.forget(server_id)
         self._note_restart(server_id)
 
-    def _note_simulation_restart(self, name: str, prefix: str) -> None:
+    def _note_simulation_restart(self, name: str, prefix: str | None) -> None:
+        if prefix is None:  # its episodes expire
+            self._note_restart(name)
+            return
         self._servers.abort_episodes(prefix)
         self._note_restart(name, self.config.simulation.num_envs_per_process)
 
@@ -199,6 +236,12 @@ class Run:
 
     def _take_records(self, server_id: str, report: ServerReport) -> None:
         self.tally.cpu_s_of[server_id] = report.cpu_s
+        self._activities[server_id] = {
+            **{name: round(seconds, 3) for name, seconds in report.activity.items()},
+            "num_refused": report.status.num_refused,
+            "weights_seq_no": report.status.weights_seq_no,
+        }
+        self._latencies.take(server_id, report.latencies)
         for record in report.records:
             self._metrics.server(server_id, record)
             self.tally.last_records[server_id] = record
@@ -207,11 +250,16 @@ class Run:
         latest = evaluations.latest
         evaluations.collect()
         if evaluations.latest is not None and evaluations.latest is not latest:
-            self._checkpoints.judge(list(evaluations.latest["returns"].values()))
+            self._checkpoints.judge(evaluations.latest["returns"])
         if evaluations.is_due(self.tally.env_steps):
-            if self.config.checkpoint.keep_best and self._save():
+            if self.config.checkpoint.best is not None and self._save():
                 self._checkpoints.note_evaluation(self.tally.env_steps)
             evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
+
+    def _judged(self) -> Collection[str] | None:
+        """Returns the agents whose returns say which checkpoint is best; None: all."""
+        best = self.config.checkpoint.best
+        return None if best is None or best.of == TOTAL else self.experiment.servers[best.of].agents
 
     def _save(self, *, is_last: bool = False, update_s: float | None = None) -> bool:
         """Writes a checkpoint of all servers; returns whether it could be written.
@@ -243,15 +291,19 @@ class Run:
     @property
     def has_final_evaluation(self) -> bool:
         """Whether `finish` evaluates."""
-        return self._evaluations is not None and self.config.evaluation.final_num_episodes > 0
+        has_players = self.tally.has_played or not self.experiment.is_external
+        final_num_episodes = self.config.evaluation.final_num_episodes
+        return self._evaluations is not None and final_num_episodes > 0 and has_players
 
     @property
     def addresses_text(self) -> str:
         """Which server listens where, for people."""
-        return ", ".join(
+        servers = ", ".join(
             f"{s} ({self.experiment.servers[s].algorithm}) on {a.address}"
             for s, a in self._servers.addresses.items()
         )
+        gateway = self._simulations.gateway_address
+        return servers + (f"\ngateway to all of them: http://{gateway}" if gateway else "")
 
     def snapshot(self) -> Snapshot:
         """Returns how the run stands; of servers that have not reported, what is known before."""
@@ -305,6 +357,9 @@ class Run:
         while not self._end_learning(self.config.timeouts.update_s):
             while not self._look():
                 time.sleep(self.config.metrics_interval_s)
+        learning = self.experiment.servers.keys() - self.experiment.fixed_servers
+        if not all(self._activities.get(s, {}).get("weights_seq_no") for s in learning):
+            self._look_and_record()  # one may have made its first update by now
         self._simulations.stop()
         if self._evaluations is not None and self.has_final_evaluation:
             self.status.enter("evaluating", self.tally.env_steps)
@@ -312,7 +367,8 @@ class Run:
             self._evaluations.begin(self.tally.env_steps, self.tally.time_s, is_final=True)
             self._evaluations.wait(self._look)
         if self.tally.has_restarted:
-            self._metrics.joint(self.tally.record())
+            self._record()
+        self._is_complete = True
 
     def _end_learning(self, update_s: float) -> bool:
         """Ends learning, where episodes end if they do soon, with a last checkpoint; once.
@@ -360,6 +416,10 @@ class Run:
             problems.append(f"no checkpoint at the end: {type(error).__name__}: {error}")
         try:
             self._simulations.stop()
+            how = "has come to its end" if self._is_complete else "has ended early; see its report"
+            self._simulations.end(
+                f"run {self._folder.name!r} {how}", has_ended_well=self._is_complete
+            )
             self._servers.stop()
         except Exception as error:  # likewise
             logger.exception("stopping the processes")

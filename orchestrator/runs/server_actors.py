@@ -79,7 +79,7 @@ class ServerActors:
         self._quotas = {
             server_id: Quota(
                 server.restarts
-                if server.on_server_loss == "wait"
+                if server.on_server_loss != "stop"
                 else replace(server.restarts, max=0),
                 f"servers.{server_id}.restarts",
             )
@@ -160,6 +160,7 @@ class ServerActors:
             RunFailed: it may not be started again.
         """
         problem = self._failure(server_id, error)
+        self._pids.pop(server_id, None)
         process = self._reports.forget(server_id)
         end_actor(self._actors.pop(server_id), None if is_dead(error) else process)
         self._starting.pop(server_id, None)
@@ -172,7 +173,8 @@ class ServerActors:
             raise
         plan = self._experiment.servers[server_id]
         port = int(self.addresses[server_id].address.rpartition(":")[2])
-        plan = replace(plan, port=port, resume_from="")
+        num_restarts = self._quotas[server_id].num_taken
+        plan = replace(plan, port=port, resume_from="", num_restarts=num_restarts)
         saved = find_newest_of_server(CheckpointFolder(self._folder.checkpoints), server_id)
         if saved is None:
             story = "from scratch: there is no checkpoint of it"

@@ -23,6 +23,11 @@ def claim_signals() -> None:
     _set(_interrupt)
 
 
+def are_signals_claimed() -> bool:
+    """Whether the next SIGTERM raises `KeyboardInterrupt`, so that a run ends cleanly by it."""
+    return signal.getsignal(signal.SIGTERM) is _interrupt
+
+
 def ignore_signals() -> None:
     """Lets shutdown run to completion: a signal there would leave processes behind."""
     _set(signal.SIG_IGN)

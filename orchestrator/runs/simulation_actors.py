@@ -7,20 +7,25 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
+from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import (
     Reports,
+    answer_of,
     end_actor,
     failure,
     is_dead,
     start_actor,
 )
+from muxrl.orchestrator.runs.command_process import CommandProcess, fill_in
 from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
+from muxrl.orchestrator.runs.gateway_process import GATEWAY, GatewayProcess
 from muxrl.orchestrator.runs.processes import EpisodeSeeds, SimulationProcess, SimulationReport
 from muxrl.orchestrator.runs.restarts import Quota
 
@@ -40,7 +45,7 @@ def patience(timeouts: TimeoutsConfig) -> Patience:
 
 
 class SimulationActors:
-    """The simulations of one run; none until `start`, and none ever where they are external.
+    """The simulations of one run; none until `start`. In place of external ones, the gateway.
 
     One that is lost is started again, as `simulation.restarts` allows, with the seeds that follow.
 
@@ -49,7 +54,7 @@ class SimulationActors:
         folder: the run's directory.
         on_report: called with each simulation's name and report.
         on_restart: called when a simulation is lost and started again, with its name and the prefix
-            of the ids of its episodes.
+            of the ids of its episodes; None where nobody knows them.
         num_episodes_begun: by process, of a run that is resumed.
     """
 
@@ -58,7 +63,7 @@ class SimulationActors:
         config: ExperimentConfig,
         folder: RunDirectory,
         on_report: Callable[[str, SimulationReport], None],
-        on_restart: Callable[[str, str], None],
+        on_restart: Callable[[str, str | None], None],
         num_episodes_begun: Mapping[str, int] | None = None,
     ) -> None:
         self._config = config
@@ -71,23 +76,80 @@ class SimulationActors:
         self._servers: Mapping[str, ServerAddress] = {}
         self._scheduling: Any = None
         self._actors: dict[str, Any] = {}
-        self._prefixes: dict[str, str] = {}
+        self._prefixes: dict[str, str | None] = {}
         self._is_playing = False
         self._playing: dict[Any, str] = {}
+        self.gateway: Any = None
+        """The gateway's process, where simulations are external; it lasts until `end`."""
+        self.gateway_address = ""
         timeouts, num_processes = config.timeouts, config.simulation.num_processes
-        self._reports = Reports(timeouts.report_s, timeouts.start_s)
+        self._is_external = config.simulation.env == EXTERNAL
+        self._is_training_over = False
+        names = [f"simulation-{i}" for i in range(num_processes)]
+        if self._is_external:
+            names = [GATEWAY, *(names if config.simulation.command else [])]
+        self._reports = Reports(timeouts.report_s, timeouts.start_s, timeouts.step_s)
         self._quotas = {
-            f"simulation-{i}": Quota(config.simulation.restarts, "simulation.restarts")
-            for i in range(num_processes)
+            name: Quota(config.simulation.restarts, "simulation.restarts") for name in names
         }
 
     def start(self, servers: Mapping[str, ServerAddress], scheduling: Any) -> None:
-        """Starts all processes; they make their environments and connect."""
+        """Starts all processes; they make their environments and connect.
+
+        Raises:
+            RunFailed: the gateway did not come up.
+        """
         self._servers, self._scheduling = servers, scheduling
         for name in self._quotas:
             self._start(name)
 
     def _start(self, name: str) -> None:
+        if name == GATEWAY:
+            self._start_gateway()
+        elif self._is_external:
+            self._start_command(name)
+        else:
+            self._start_simulation(name)
+        if self._is_playing:
+            self._playing[self._actors[name].run.remote()] = name
+
+    def _start_gateway(self) -> None:
+        config, timeouts = self._config.simulation.gateway, self._config.timeouts
+        if self.gateway_address:  # once more: where simulations look for it
+            config = replace(config, port=int(self.gateway_address.rpartition(":")[2]))
+        log = self._folder.log(GATEWAY)
+        self._prefixes[GATEWAY] = ""
+        self.gateway = self._actors[GATEWAY] = start_actor(
+            GatewayProcess,
+            config,
+            self._servers,
+            patience(timeouts),
+            log,
+            self._quotas[GATEWAY].num_taken,
+            scheduling=self._scheduling,
+            num_cpus=0,
+            max_concurrency=8,  # run, hold, evaluate, report, ...
+        )
+        self.gateway_address = answer_of(
+            self.gateway.start.remote(), timeouts.start_s, "the gateway", log, "timeouts.start_s"
+        )
+        if self._is_training_over:
+            self.gateway.stop.remote()
+
+    def _start_command(self, name: str) -> None:
+        simulation = self._config.simulation
+        values = {"gateway": f"http://{self.gateway_address}", "index": name.rpartition("-")[2]}
+        self._prefixes[name] = None
+        self._actors[name] = start_actor(
+            CommandProcess,
+            [fill_in(part, values) for part in simulation.command],
+            self._folder.log(name),
+            scheduling=self._scheduling,
+            num_cpus=simulation.num_cpus,
+            max_concurrency=4,  # run, report, stop
+        )
+
+    def _start_simulation(self, name: str) -> None:
         simulation = self._config.simulation
         # Not the name alone, which its successor has, too.
         self._prefixes[name] = f"{name}-{uuid.uuid4().hex[:8]}-"
@@ -102,12 +164,11 @@ class SimulationActors:
             patience(self._config.timeouts),
             self._prefixes[name],
             self._folder.log(name),
+            [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
             scheduling=self._scheduling,
             num_cpus=simulation.num_cpus,
             max_concurrency=4,  # run, hold, report, stop
         )
-        if self._is_playing:
-            self._playing[self._actors[name].run.remote()] = name
 
     def play(self) -> None:
         """Lets all of them play training episodes from now on."""
@@ -125,11 +186,14 @@ class SimulationActors:
         Raises:
             RunFailed: a process was lost once too often.
         """
+        if self._playing:
+            self._look_for_ends(time_s, notice_deaths)
+        else:
+            time.sleep(time_s)
+
+    def _look_for_ends(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
         import ray
 
-        if not self._playing:
-            time.sleep(time_s)
-            return
         ended, _ = ray.wait(list(self._playing), timeout=time_s)
         for ref in ended:
             name = self._playing[ref]
@@ -154,6 +218,8 @@ class SimulationActors:
         Raises:
             RunFailed: a process was lost once too often.
         """
+        if self._is_training_over and self._playing:  # nobody watches any more
+            self._look_for_ends(0.0, lambda: None)
         for name, answer in self._reports.take(wait_s):
             if isinstance(answer, SimulationReport):
                 self._take(name, answer)
@@ -212,7 +278,7 @@ class SimulationActors:
         """
         import ray
 
-        calls = {a.hold.remote(grace_s, update_s): name for name, a in self._actors.items()}
+        calls = {a.hold.remote(grace_s, update_s): name for name, a in self._players.items()}
         late = set(calls.values())
         left = list(calls)
         deadline = time.monotonic() + grace_s + update_s + _HOLD_SLACK_S
@@ -230,13 +296,24 @@ class SimulationActors:
 
     def release(self) -> None:
         """Lets all environments go on."""
-        for actor in self._actors.values():
+        for actor in self._players.values():
             actor.release.remote()
 
+    @property
+    def _players(self) -> Mapping[str, Any]:
+        """The processes that say what is played."""
+        return {GATEWAY: self.gateway} if self._is_external else self._actors
+
     def stop(self) -> None:
-        """Ends all processes after the step they are in; a second call does nothing."""
+        """Ends training, and all processes after the step they are in; again it does nothing.
+
+        External simulations, and the gateway, may go on with evaluations until `end`.
+        """
         import ray
 
+        if self._is_external:
+            self._stop_gateway()
+            return
         self._is_playing = False
         actors, self._actors = self._actors, {}
         playing, self._playing = self._playing, {}
@@ -251,6 +328,39 @@ class SimulationActors:
         for name, actor in actors.items():
             with contextlib.suppress(ray.exceptions.RayError):
                 self._take(name, ray.get(actor.report.remote(), timeout=_LAST_REPORT_TIMEOUT_S))
+            ray.kill(actor)
+
+    def _stop_gateway(self) -> None:
+        import ray
+
+        if self._is_training_over or self.gateway is None:
+            return
+        self._is_training_over = True
+        # Its `run` returns now, as it should.
+        self._playing = {ref: name for ref, name in self._playing.items() if name != GATEWAY}
+        self.gateway.stop.remote()
+        with contextlib.suppress(ray.exceptions.RayError):
+            answer = self.gateway.report.remote()
+            self._take(GATEWAY, ray.get(answer, timeout=_LAST_REPORT_TIMEOUT_S))
+
+    def end(self, story: str, *, has_ended_well: bool) -> None:
+        """Ends the gateway, if there is one; external simulations are told that all is over.
+
+        Args:
+            story: what they are told.
+            has_ended_well: whether the run has come to its end.
+        """
+        import ray
+
+        if self.gateway is None:
+            return
+        gateway, self.gateway = self.gateway, None
+        actors, self._actors, self._playing = self._actors, {}, {}
+        ends = [gateway.end.remote(story, has_ended_well)]
+        patience_s = _STOP_TIMEOUT_S if has_ended_well else 0.0
+        ends += [a.stop.remote(patience_s) for name, a in actors.items() if name != GATEWAY]
+        ray.wait(ends, num_returns=len(ends), timeout=2 * _STOP_TIMEOUT_S)
+        for actor in actors.values():
             ray.kill(actor)
 
     def _take(self, name: str, report: SimulationReport) -> None:

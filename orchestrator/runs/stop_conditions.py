@@ -41,7 +41,7 @@ def time_left_s(conditions: Iterable[StopCondition]) -> float | None:
 
 
 _MIN_EPISODES = 20
-"""A mean return over fewer episodes does not end a run."""
+"""A mean over fewer episodes does not end a run."""
 
 
 class StopConditions:
@@ -63,6 +63,9 @@ class StopConditions:
         if config.iterations is not None:
             parts.append(f"{config.iterations:,} iterations of every server that learns")
         parts += [f"{s!r} returns {value:g}" for s, value in config.episode_return.items()]
+        for sign, limits in (("≥", config.metric_at_least), ("≤", config.metric_at_most)):
+            if limits:
+                parts.append(" and ".join(f"{m} {sign} {value:g}" for m, value in limits.items()))
         self.text = " or ".join(parts) or "Ctrl-C"
         """For people."""
 
@@ -76,12 +79,15 @@ class StopConditions:
         iterations = self._iterations(statuses)
         if config.iterations is not None and iterations and min(iterations) >= config.iterations:
             return True
-        if config.episode_return:
-            return all(
-                self._has_return(statuses.get(server_id), value)
-                for server_id, value in config.episode_return.items()
-            )
-        return False
+        if config.episode_return and all(
+            self._has_return(statuses.get(server_id), value)
+            for server_id, value in config.episode_return.items()
+        ):
+            return True
+        return any(
+            limits and all(self._has_metric(tally, m, limit, sign) for m, limit in limits.items())
+            for sign, limits in ((1, config.metric_at_least), (-1, config.metric_at_most))
+        )
 
     def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
         """Returns the seconds to go at the present rate, None if unknown."""
@@ -110,3 +116,8 @@ class StopConditions:
             and status.episode_return_mean is not None
             and status.episode_return_mean >= value
         )
+
+    @staticmethod
+    def _has_metric(tally: Tally, name: str, limit: float, sign: int) -> bool:
+        mean, num_episodes = tally.metric(name) or (0.0, 0)
+        return num_episodes >= _MIN_EPISODES and sign * mean >= sign * limit

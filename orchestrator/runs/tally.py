@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from muxrl.client.episode_metrics import EpisodeMetrics, overall
 from muxrl.orchestrator.runs.processes import SimulationReport
 from muxrl.protocol.messages import Status
 
@@ -38,6 +40,8 @@ class Tally:
         self.env_steps_per_s = 0.0
         self.num_episodes = 0
         self.num_mismatches = 0
+        self.has_played = False
+        """Whether a simulation of the run, or the gateway of external ones, has reported steps."""
         self.last_records: dict[str, dict[str, Any]] = {}
         """Each server's newest training record."""
         self.cpu_s_of: dict[str, float] = {}
@@ -46,6 +50,7 @@ class Tally:
         self._steps: dict[str, int] = {}
         self._mismatches: dict[str, int] = {}
         self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
+        self._recent_metrics: deque[EpisodeMetrics] = deque(maxlen=_NUM_EPISODES_AVERAGED)
         # Of the run's earlier processes, if it was resumed.
         self._steps_before = 0
         self._mismatches_before = 0
@@ -55,6 +60,8 @@ class Tally:
         """Training episodes that were closed early since a process was lost."""
         self.num_restarts: dict[str, int] = {}
         """By process, how often it was started again; those without are left out."""
+        self.num_random_episodes: dict[str, int] = {}
+        """By server, training episodes in which its agents acted at random, since it was lost."""
         self._lost_episodes: dict[str, int] = {}
         self._lost_before = 0
         self._restarted: list[str] = []  # since the last record
@@ -76,7 +83,9 @@ class Tally:
             "num_mismatches": self.num_mismatches,
             "num_lost_episodes": self.num_lost_episodes,
             "num_restarts": dict(self.num_restarts),
+            "num_random_episodes": dict(self.num_random_episodes),
             "recent": list(self._recent),
+            "recent_metrics": list(self._recent_metrics),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -88,16 +97,24 @@ class Tally:
         self._cpu_s_before = state["cpu_s"]
         self.num_lost_episodes = self._lost_before = state.get("num_lost_episodes", 0)
         self.num_restarts = dict(state.get("num_restarts", {}))
+        self.num_random_episodes = dict(state.get("num_random_episodes", {}))
         self._recent.extend(state["recent"])
+        self._recent_metrics.extend(state.get("recent_metrics", ()))
 
     def add(self, name: str, report: SimulationReport) -> None:
         """Adds what a simulation process has played."""
         self._steps[name] = report.num_env_steps
+        self.has_played |= report.num_env_steps > 0
         self._mismatches[name] = report.num_mismatches
         self.cpu_s_of[name] = report.cpu_s
-        self.num_episodes += len(report.episodes)
+        self.num_episodes += len(report.episodes) + len(report.random_episodes)
+        for server_id in itertools.chain.from_iterable(report.random_episodes):
+            n = self.num_random_episodes.get(server_id, 0)
+            self.num_random_episodes[server_id] = n + 1
         self._recent.extend(report.episodes)
-        self.env_steps = self._steps_before + sum(self._steps.values())
+        self._recent_metrics.extend(report.metrics)
+        # A gateway through which nobody plays does not undo the servers' counts.
+        self.env_steps = max(self.env_steps, self._steps_before + sum(self._steps.values()))
         self.num_mismatches = self._mismatches_before + sum(self._mismatches.values())
         self._lost_episodes[name] = report.num_lost_episodes
         self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
@@ -144,6 +161,25 @@ class Tally:
         """Returns a server's env steps per second."""
         return self._server_rates.setdefault(server_id, StepRate()).add(self.time_s, num_env_steps)
 
+    def metric(self, name: str) -> tuple[float, int] | None:
+        """Returns a metric's mean over recent training episodes, and how many of them had it.
+
+        That of the whole episode, else the mean over agents; None if no episode had it.
+        """
+        values = [overall(of[name]) for of in self._recent_metrics if name in of]
+        return (sum(values) / len(values), len(values)) if values else None
+
+    def _metric_means(self) -> dict[str, dict[str, float]]:
+        values: dict[str, dict[str, list[float]]] = {}
+        for episode in self._recent_metrics:
+            for name, by_agent in episode.items():
+                for who, value in by_agent.items():
+                    values.setdefault(name, {}).setdefault(who, []).append(value)
+        return {
+            name: {who: sum(those) / len(those) for who, those in by_agent.items()}
+            for name, by_agent in values.items()
+        }
+
     def record(self) -> dict[str, Any]:
         """Returns the joint record as of now; see `muxrl.orchestrator.records.metrics`.
 
@@ -167,5 +203,11 @@ class Tally:
             "env_steps_per_s": self.env_steps_per_s,
             "num_mismatches": self.num_mismatches,
             "num_lost_episodes": self.num_lost_episodes,
+            **(
+                {"num_random_episodes": dict(self.num_random_episodes)}
+                if self.num_random_episodes
+                else {}
+            ),
             "episode_return_mean": means,
+            **({"metrics": self._metric_means()} if self._recent_metrics else {}),
         }

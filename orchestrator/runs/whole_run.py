@@ -8,71 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment, to_yaml
-from muxrl.orchestrator.errors import ExitCode, RunFailed
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import print_report, write_report
-from muxrl.orchestrator.reports.results import Report
 from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
+from muxrl.orchestrator.runs.result import RunResult
 from muxrl.orchestrator.runs.resuming import find_checkpoint, find_missing_replays, going_on, locked
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.shared_folder import check_shared
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
+from muxrl.orchestrator.trackers.tracking import tracking
+from muxrl.orchestrator.watch.beside import page_beside
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-_EXIT_CODES: dict[EndState, int] = {
-    "done": ExitCode.DONE,
-    "failed": ExitCode.FAILED,
-    "interrupted": ExitCode.INTERRUPTED,
-}
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended, and what it learned."""
-
-    run_dir: Path
-    outcome: EndState
-    """"done": a stop condition was reached; "failed": something died, or could not be saved;
-    "interrupted": Ctrl-C."""
-    problem: str
-    """Why it is not "done", in a sentence; "" if it is."""
-    env_steps: int
-    """Of training, over all environments."""
-    time_s: float
-    """From the first training step to the last."""
-    report: Report | None = field(repr=False)
-    """Who learned what; None if the run never began to play, or it cannot be written."""
-
-    @property
-    def exit_code(self) -> int:
-        """Of the process that ran it: 0 done, 1 failed, 130 interrupted."""
-        return _EXIT_CODES[self.outcome]
-
-    def frame(self) -> DataFrame:
-        """The run's evaluations, a row for each episode and agent; see `records.recorded_run`."""
-        from muxrl.orchestrator.records.recorded_run import evaluation_frame
-
-        return evaluation_frame([self.run_dir])
+_TELLING_EPISODES = 20
+"""By then it is known how long episodes are, more or less."""
 
 
 def run_experiment(
     experiment: Experiment,
-    run_dir: Path | None = None,
+    run_dir: Path | RunDirectory | None = None,
     *,
     show_progress: bool = False,
     console: Console | None = None,
@@ -83,15 +49,15 @@ def run_experiment(
 
     Args:
         experiment: resolved.
-        run_dir: the run's directory, which must not exist yet; None makes one under the
-            experiment's `runs_dir`.
+        run_dir: the run's directory, which must not exist yet, or which `make_folder` has made;
+            None makes one under the experiment's `runs_dir`.
         show_progress: whether to show the run's state while it goes on.
         console: where to write what is going on; None: nowhere.
 
     Raises:
         OSError: the run directory is there already, or cannot be made.
     """
-    folder = make_folder(experiment, run_dir)
+    folder = run_dir if isinstance(run_dir, RunDirectory) else make_folder(experiment, run_dir)
     with locked(folder):
         return _run(experiment, folder, None, show_progress, console)
 
@@ -140,12 +106,20 @@ def _run(
 ) -> RunResult:
     say = console.print if console is not None else _say_nothing
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
+
+    _warn(say, find_warnings(experiment))
     outcome: EndState = "done"
     problem = ""
     report = None
-    with interruptible():
+    resumed_at = before.env_steps if before else None
+    with (
+        interruptible(),
+        page_beside(folder.path, experiment.config.watch, say),
+        tracking(folder, experiment.config.trackers, resumed_at) as trackers,
+    ):
         with (
-            MetricsWriter(folder, experiment.config.tensorboard) as metrics,
+            MetricsWriter(folder, trackers.take) as metrics,
             contextlib.ExitStack() as cleanup,
         ):
             run = Run(experiment, folder, metrics, before)
@@ -157,6 +131,7 @@ def _run(
                     ignore_signals()
             except KeyboardInterrupt:
                 outcome, problem = "interrupted", "interrupted; what was measured is kept"
+                say(f"interrupted: {_ending(run)}")
             except (RunFailed, OSError) as error:  # OSError: of the run directory's files
                 outcome, problem = "failed", str(error)
             except Exception as error:
@@ -183,12 +158,23 @@ def _run(
     return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
 
 
+def _ending(run: Run) -> str:
+    """Says what a run that is interrupted does now."""
+    if not run.has_started:
+        return "ending its processes, none of which has learned yet"
+    if run.config.checkpoint.at_end:
+        return "saving a last checkpoint, then the report"
+    return "ending its processes, then the report"
+
+
 def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bool) -> None:
     """Has a run start, learn until it is done, and be evaluated.
 
     Raises:
         RunFailed: something died or gave up.
     """
+    from muxrl.orchestrator.config.budget import find_late  # it imports RLlib
+
     run.start(scheduling)
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
     with contextlib.ExitStack() as display:
@@ -199,7 +185,12 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
                 Progress(run.config.name, first.servers, first.stop_text)
             )
         run.begin()
+        knows_episodes = run.config.stop.env_steps is None
         while not run.watch():
+            if not knows_episodes and run.tally.num_episodes >= _TELLING_EPISODES:
+                knows_episodes = True
+                length = run.tally.env_steps / run.tally.num_episodes
+                _warn(say, find_late(run.experiment, length))
             if progress is not None:
                 progress.update(run.snapshot())
         if progress is not None:
@@ -207,6 +198,11 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
     if show_progress and run.has_final_evaluation:
         say("evaluating: each server against random agents in its place")
     run.finish()
+
+
+def _warn(say: Callable[..., None], sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        say(f"warning: {sentence}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _say_nothing(*_: Any, **__: Any) -> None:
@@ -225,7 +221,7 @@ def _ray(experiment: Experiment, folder: RunDirectory, say: Callable[..., None])
     """
     config = experiment.config
     num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(config))) + 1)
-    with ray_session(num_cpus, config.address) as local_folder:
+    with ray_session(num_cpus, config.address, say=say) as local_folder:
         claim_signals()  # which Ray has taken; a place may be long in coming
         if local_folder is not None:  # a Ray of the run's own has room
             yield None

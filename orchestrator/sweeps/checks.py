@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -11,6 +12,9 @@ from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.sweeps.parameters import find_problems as find_parameter_problems
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.import_by_name import CannotImport, import_by_name
+
+CALLBACK_EXAMPLE = "ray.air.integrations.mlflow:MLflowLoggerCallback"
 
 _SCHEDULERS = ("none", "asha", "median")
 _SEARCHERS = ("random", "optuna")
@@ -113,6 +117,15 @@ def _number_problems(config: SweepConfig) -> Iterator[str]:
         )
 
 
+def _callback_problems(config: SweepConfig) -> Iterator[str]:
+    for path, arguments in config.callbacks.items():
+        try:
+            kind = import_by_name(path, CALLBACK_EXAMPLE)
+            inspect.signature(kind).bind(**arguments)
+        except (CannotImport, TypeError) as error:
+            yield f"callbacks: {path}: {error}"
+
+
 def _tune_problems(config: SweepConfig) -> Iterator[str]:
     scheduler, budget = config.scheduler, config.experiment.stop.env_steps
     if scheduler.kind == "pbt":
@@ -131,6 +144,7 @@ def _tune_problems(config: SweepConfig) -> Iterator[str]:
                 f"scheduler.grace_env_steps: is {scheduler.grace_env_steps}, but trials stop at "
                 f"{budget} env steps; none would ever be ended"
             )
+    yield from _callback_problems(config)
     if config.searcher not in _SEARCHERS:
         hint = similar_or_known(config.searcher, _SEARCHERS)
         yield f"searcher: there is no {config.searcher!r}{hint}"

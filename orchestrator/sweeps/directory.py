@@ -7,7 +7,8 @@
     ├── trials.jsonl    one line for each trial: what it is, its status, its result
     ├── runs/           one run directory for each trial, and one more for each time it began anew
     ├── tune-.../       what Ray Tune writes: results as CSV and JSON, its own state
-    └── lock            held by the process that runs the sweep
+    ├── process.json    the process that runs the sweep, or was the last to
+    └── lock            held by that process while it does
 
 ``trials.jsonl`` is replaced as a whole whenever a trial begins or ends, so that it can be read at
 any time and never loses what it said before.
@@ -18,24 +19,28 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
-from muxrl.orchestrator.records.json_files import finite, write_text
-from muxrl.orchestrator.records.run_directory import make_next_folder, next_path
-from muxrl.orchestrator.runs.ray_session import RAY_FOLDER_PREFIX
+from muxrl.orchestrator.records.json_files import finite, write_json, write_text
+from muxrl.orchestrator.records.process import Process
+from muxrl.orchestrator.records.run_directory import (
+    TRIALS_FILE,
+    RunDirectory,
+    make_next_folder,
+    next_path,
+)
+from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 
-TRIALS_FILE = "trials.jsonl"
-"""A folder with this file is a sweep's."""
 _CONFIG_FILE = "sweep.yaml"
+_PROCESS_FILE = "process.json"
 FINAL_RECORD_FILE = "trial.json"
 """In a trial's run directory: its record, written by the trial itself once it is over."""
 
@@ -153,6 +158,11 @@ class SweepDirectory:
         """The trials' run directories."""
         return self.path / "runs"
 
+    @property
+    def lock(self) -> Path:
+        """The file that the process which runs the sweep holds."""
+        return self.path / "lock"
+
     def trials(self) -> list[TrialRecord]:
         """Returns all trials, in their order.
 
@@ -183,6 +193,42 @@ class SweepDirectory:
         """Returns a trial's run directory, None if it has none yet."""
         return None if record.run_dir is None else self.path / record.run_dir
 
+    def status_now(self, record: TrialRecord) -> Status:
+        """Returns how a trial stands; "interrupted" if its process was killed and said nothing.
+
+        Raises:
+            NotARunDirectory: its ``status.json`` is broken.
+        """
+        run_dir = self.run_of(record)
+        if record.status == "running" and run_dir is not None:
+            status = read_status(RunDirectory(run_dir))
+            if status is not None and status.state_now == "interrupted":
+                return "interrupted"
+        return record.status
+
+    def write_process(self, process: Process) -> None:
+        """Says who runs the sweep from now on.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        write_json(self.path / _PROCESS_FILE, asdict(process))
+
+    def read_process(self) -> Process | None:
+        """Returns who runs the sweep or was the last to; None if nobody has said so.
+
+        Raises:
+            NotASweepDirectory: something else wrote the file.
+        """
+        try:
+            return Process(**json.loads((self.path / _PROCESS_FILE).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise NotASweepDirectory(
+                self.path, f"its {_PROCESS_FILE} is broken: {error!r}"
+            ) from error
+
     def final_record_of(self, record: TrialRecord) -> TrialRecord | None:
         """Returns what a trial itself wrote when it was over, None if it did not get so far."""
         run_dir = self.run_of(record)
@@ -195,42 +241,17 @@ class SweepDirectory:
             return None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[Lock]:
+    def locked(self) -> Iterator[None]:
         """Keeps other processes from running this sweep; released however this one ends.
 
         Raises:
             SweepIsRunning: another process runs it.
         """
-        with (self.path / "lock").open("a+") as file:
+        with self.lock.open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SweepIsRunning(
                     f"{self.path} is being run by another process; wait for it, or stop it first"
                 ) from None
-            yield Lock(file)
-
-
-class Lock:
-    """The lock of a sweep that this process runs.
-
-    Its file names the temporary folder of the Ray that runs the sweep: a process that is killed
-    cannot remove that folder, so the next one does.
-
-    Args:
-        file: open, and locked.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        file.seek(0)
-        left = Path(file.read().strip())
-        if left.is_absolute() and left.name.startswith(RAY_FOLDER_PREFIX):
-            shutil.rmtree(left, ignore_errors=True)
-
-    def note(self, ray_folder: str | None) -> None:
-        """Writes down Ray's temporary folder, None once it is gone."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(ray_folder or "")
-        self._file.flush()
+            yield

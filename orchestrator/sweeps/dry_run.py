@@ -1,9 +1,9 @@
 """What `muxrl sweep --dry-run` prints: the trials of a sweep, and how long they would take.
 
-For this each assignment is played for some seconds: a real run with its servers, learning included,
-alone on the machine. It cannot know how trials slow each other down, what happens later than those
-seconds (a replay buffer that has to fill before learning begins), and whether a stop by return
-comes first.
+For this each assignment is played for some seconds, longer if nothing came of them: a real run
+with its servers, learning included, alone on the machine. It cannot know how trials slow each other
+down, what happens later than those seconds (a replay buffer that has to fill before learning
+begins), and whether a stop by return comes first.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ from muxrl.orchestrator.runs.placement import cpus_wanted
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.signals import claim_signals, interruptible, uninterrupted
 from muxrl.orchestrator.runs.stop_conditions import StopConditions
+from muxrl.orchestrator.runs.tally import Tally
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import print_trials
 from muxrl.orchestrator.sweeps.runner import local_num_cpus, sweep_ray
+
+_PATIENCE_S = 60.0
+"""An assignment in which nothing has happened after `calibration_s` is played for longer, up to
+this: on a busy machine the first step alone can take so long."""
 
 
 def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
@@ -66,21 +71,29 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
 def _timing_text(timing: Timing) -> str:
     each = f"{timing.env_steps_per_s:,.0f} env steps/s, {timing.start_s:.0f} s to start"
     if timing.trial_s is None:
-        return f"{each}; it cannot be told when it would stop"
+        return f"{timing.unknown}; {timing.start_s:.0f} s to start"
     return f"{each}, {duration(timing.trial_s)} a trial, {timing.num_trials} of them"
 
 
 def estimate_text(timings: Sequence[Timing], num_concurrent: int) -> str:
     """Returns how long all trials take, as far as it is known."""
-    known = [timing.trial_s * timing.num_trials for timing in timings if timing.trial_s is not None]
-    if len(known) < len(timings):
-        return "in all: cannot be told, since trials have no stop condition that comes nearer"
-    total = sum(known)
+    total = sum(t.trial_s * t.num_trials for t in timings if t.trial_s is not None)
+    num_trials = sum(t.num_trials for t in timings)
+    num_unknown = sum(t.num_trials for t in timings if t.trial_s is None)
+    if num_unknown == num_trials:
+        return "in all: not known"
     if num_concurrent == 1:
-        return f"in all: about {duration(total)}, one trial after another"
+        text = f"about {duration(total)}, one trial after another"
+    else:
+        text = (
+            f"about {duration(total)} if trials, {num_concurrent} at a time, have to share what "
+            f"one had, {duration(total / num_concurrent)} if the machine has room for all of them"
+        )
+    if not num_unknown:
+        return f"in all: {text}"
     return (
-        f"in all: about {duration(total)} if trials, {num_concurrent} at a time, have to share "
-        f"what one had, {duration(total / num_concurrent)} if the machine has room for all of them"
+        f"{num_trials - num_unknown} of {num_trials} trials: {text}; how long the other "
+        f"{num_unknown} take is not known"
     )
 
 
@@ -115,6 +128,8 @@ class Timing:
     """From the first env step to the stop condition at that rate; None: unknown."""
     evaluation_s: float
     """Of evaluations that training waits for, if episodes stay as long and go no faster."""
+    unknown: str = ""
+    """Why `train_s` is unknown, in a sentence."""
 
     @property
     def trial_s(self) -> float | None:
@@ -143,11 +158,11 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
         stop=StopConfig(time_s=time_s),
         evaluation=EvaluationConfig(final_num_episodes=0),
         checkpoint=CheckpointConfig(at_end=False),
-        tensorboard=False,
+        trackers=[],
     )
     with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
         folder = make_folder(replace(experiment, config=config), Path(temporary) / "run")
-        with MetricsWriter(folder, tensorboard=False) as metrics, contextlib.ExitStack() as cleanup:
+        with MetricsWriter(folder) as metrics, contextlib.ExitStack() as cleanup:
             run = Run(replace(experiment, config=config), folder, metrics)
             cleanup.callback(_stop, run)
             began_at = time.monotonic()
@@ -158,6 +173,13 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
                 pass
             remaining = StopConditions(experiment.config.stop, experiment.fixed_servers)
             left_s = remaining.time_left_s(run.tally, run.statuses)
+            while (
+                left_s is None
+                and _gets_nearer(experiment.config.stop)
+                and run.tally.time_s < time_s + _PATIENCE_S
+            ):
+                run.watch()
+                left_s = remaining.time_left_s(run.tally, run.statuses)
             train_s = None if left_s is None else run.tally.time_s + left_s
             return Timing(
                 assignment,
@@ -166,7 +188,29 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
                 run.tally.env_steps_per_s,
                 train_s,
                 _evaluation_s(experiment, run),
+                "" if train_s is not None else why_unknown(experiment.config.stop, run.tally),
             )
+
+
+def _gets_nearer(stop: StopConfig) -> bool:
+    """Whether there is a condition that training comes nearer to, once it is under way."""
+    return stop.env_steps is not None or stop.iterations is not None
+
+
+def why_unknown(stop: StopConfig, tally: Tally) -> str:
+    """Returns why a run that was played for a while cannot tell when it would stop."""
+    played = f"{tally.env_steps:,} env steps in {duration(tally.time_s)}"
+    if not _gets_nearer(stop):
+        return f"{played}; when it would stop cannot be told, since only a return ends it"
+    if not tally.env_steps:
+        return (
+            f"no env step in {duration(tally.time_s)}, so nothing can be reckoned; if the "
+            "simulation is that slow, raise calibration_s"
+        )
+    return (
+        f"{played}, and nothing that stop names came nearer, so nothing can be reckoned; raise "
+        "calibration_s"
+    )
 
 
 def _stop(run: Run) -> None:

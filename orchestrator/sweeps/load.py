@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
 from muxrl.orchestrator.config.load import load_structured
 from muxrl.orchestrator.config.merge import read_yaml
+from muxrl.orchestrator.config.overrides import Overrides, override_keys, override_value
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -16,12 +16,12 @@ _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
 """Keys that change how trials are run, not which."""
 
 
-def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepConfig:
+def load_sweep(path: str | Path, overrides: Overrides = ()) -> SweepConfig:
     """Reads a sweep.
 
     Args:
         path: a YAML file, or the bare name of a packaged sweep.
-        overrides: ``key.path=value`` items, later ones win; `experiment.` leads to the experiment.
+        overrides: on top of the file, see `Overrides`; `experiment.` leads to the experiment.
 
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations, of
@@ -29,9 +29,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepConfig:
     """
     file = find_config(path, "sweeps")
     base = read_yaml(file)[0].get("base")
-    for override in overrides:
-        key, _, value = override.partition("=")
-        base = value if key == "base" else base
+    base = override_value(overrides, "base", base)
     defaults = SweepConfig(name=file.stem, experiment=ExperimentConfig(name=file.stem))
     if isinstance(base, str) and base:  # a base of another type is an error below
         beside = file.parent / base
@@ -39,7 +37,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepConfig:
     return load_structured(file, defaults, overrides, str(path))
 
 
-def load_resumed(file: Path, overrides: Sequence[str] = ()) -> SweepConfig:
+def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
     """Reads what `to_yaml` wrote, to resume the sweep.
 
     Args:
@@ -50,10 +48,10 @@ def load_resumed(file: Path, overrides: Sequence[str] = ()) -> SweepConfig:
         ConfigError: it cannot be read, or an override would change the trials.
     """
     refused = [
-        f"override {override!r}: a sweep goes on with the trials it has; only "
+        f"override of {key!r}: a sweep goes on with the trials it has; only "
         f"{', '.join(_RESUMABLE)} and tokens can be given anew"
-        for override in overrides
-        if (key := override.partition("=")[0]) not in _RESUMABLE and not key.endswith(".token")
+        for key in override_keys(overrides)
+        if key not in _RESUMABLE and not key.endswith(".token")
     ]
     if refused:
         raise ConfigError(refused, str(file))

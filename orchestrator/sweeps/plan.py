@@ -19,18 +19,19 @@ from muxrl.orchestrator.config import (
     probe,
     resolve,
 )
-from muxrl.orchestrator.config.checks import EXTERNAL, is_label
+from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric
 from muxrl.orchestrator.config.load import set_values
-from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.resolve import reseeded
+from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
-from muxrl.orchestrator.sweeps.schema import TOTAL, AlgorithmTemplate, SweepConfig
+from muxrl.orchestrator.sweeps.schema import RETURN, AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
+from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
@@ -226,6 +227,8 @@ def _metric_problems(config: SweepConfig, experiment: Experiment) -> Iterator[st
             f"metric.of: there is no role or server {config.metric.of!r}"
             f"{hint or f'; known are {listed(experiment.servers)}, {TOTAL}'}"
         )
+    if config.metric.name != RETURN:
+        yield from unknown_metric("metric.name", config.metric.name, experiment.config)
 
 
 def agents_of_roles(

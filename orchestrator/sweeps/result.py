@@ -81,27 +81,36 @@ class SweepResult:
         key), `seed`, `status`, `metric`, `metric_source`, `env_steps`, `time_s`, `cpu_s`,
         `run_dir` (absolute) and `cause`. pandas is imported when this is called.
         """
-        from pandas import DataFrame
+        from muxrl.orchestrator.records.frames import frame_of
 
-        numbers = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
-        return DataFrame(
-            {
-                "trial": trial.id,
-                "assignment": trial.assignment,
-                **{role: trial.roles.get(role) for role in _roles(self.trials)},
-                **{key: trial.parameters.get(key) for key in _keys(self.trials)},
-                **{name: getattr(trial, name) for name in numbers},
-                "run_dir": None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
-                "cause": trial.cause,
-            }
-            for trial in self.trials
+        roles, keys = _roles(self.trials), _keys(self.trials)
+        known = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
+        return frame_of(
+            ["trial", "assignment", *roles, *keys, *known, "run_dir", "cause"],
+            (
+                [
+                    *(trial.id, trial.assignment),
+                    *(trial.roles.get(role) for role in roles),
+                    *(trial.parameters.get(key) for key in keys),
+                    *(getattr(trial, name) for name in known),
+                    None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
+                    trial.cause,
+                ]
+                for trial in self.trials
+            ),
         )
 
     def evaluations(self) -> DataFrame:
         """Returns every evaluated return of the trials that are done; see `evaluation_frame`."""
-        from muxrl.orchestrator.records.recorded_run import evaluation_frame
+        from muxrl.orchestrator.records.frames import evaluation_frame
 
         return evaluation_frame(self.run_dirs())
+
+    def training(self) -> DataFrame:
+        """Returns the training metrics of the trials that are done; see `training_frame`."""
+        from muxrl.orchestrator.records.frames import training_frame
+
+        return training_frame(self.run_dirs())
 
     def counts(self) -> str:
         """Returns how many trials stand how, for people."""
@@ -123,7 +132,7 @@ def print_result(result: SweepResult, console: Console) -> None:
     table = _table(f"{result.sweep_dir.name}: {result.counts()}", result.trials)
     table.add_column("status", no_wrap=True)
     table.add_column("env steps", justify="right", no_wrap=True)
-    table.add_column(f"return ({metric.of})", justify="right", no_wrap=True)
+    table.add_column(metric.title, justify="right", no_wrap=True)
     table.add_column("of", no_wrap=True)
     for trial in result.trials:
         status = trial.status.replace("_", " ")

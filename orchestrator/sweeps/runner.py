@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,22 +14,30 @@ from typing import Any
 import ray
 from rich.console import Console
 
+from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.records.process import Process
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.placement import cpus_wanted, strategy
 from muxrl.orchestrator.runs.ray_session import ray_session, worker_environment
 from muxrl.orchestrator.runs.resuming import find_checkpoint
 from muxrl.orchestrator.runs.shared_folder import check_shared
-from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
+from muxrl.orchestrator.runs.signals import (
+    are_signals_claimed,
+    claim_signals,
+    ignore_signals,
+    interruptible,
+)
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
-from muxrl.orchestrator.sweeps.directory import Lock, SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed, to_yaml
 from muxrl.orchestrator.sweeps.parameters import active, settings
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
+from muxrl.orchestrator.watch.beside import page_beside
 
 
 def start_sweep(
@@ -56,19 +64,19 @@ def start_sweep(
     else:
         folder = SweepDirectory.create_at(sweep_dir)
     write_text(folder.config_file, to_yaml(config))
-    with folder.locked() as lock:
+    with folder.locked():
         folder.write_trials(plan.trials)
-        return _run(plan, folder, lock, console)
+        return _run(plan, folder, console)
 
 
 def resume_sweep(
-    sweep_dir: Path, overrides: Sequence[str] = (), *, console: Console | None = None
+    sweep_dir: Path, overrides: Overrides = (), *, console: Console | None = None
 ) -> SweepResult:
     """Goes on with a sweep: finished trials are kept, all others go on or begin again.
 
     Args:
         sweep_dir: its directory.
-        overrides: ``key=value`` items that leave the trials what they are.
+        overrides: those that leave the trials what they are.
         console: where to write what is going on; None: nowhere.
 
     Raises:
@@ -79,10 +87,10 @@ def resume_sweep(
     """
     folder = SweepDirectory.open(sweep_dir)
     # Locked before anything is read: a process that runs the sweep may be finishing trials.
-    with folder.locked() as lock:
+    with folder.locked():
         plan = make_plan(load_resumed(folder.config_file, overrides))
         plan.trials = [_resumed(trial, folder) for trial in folder.trials()]
-        return _run(plan, folder, lock, console)
+        return _run(plan, folder, console)
 
 
 def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
@@ -104,9 +112,7 @@ def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
     return begun
 
 
-def _run(
-    plan: SweepPlan, folder: SweepDirectory, lock: Lock, console: Console | None
-) -> SweepResult:
+def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> SweepResult:
     say = console.print if console is not None else _say_nothing
     num_kept = sum(trial.is_finished for trial in plan.trials)
     total = num_trials(plan)
@@ -120,10 +126,16 @@ def _run(
         trial_log.close()
         return SweepResult(folder.path, tuple(trial_log.records), plan.config)
     is_interrupted = False
-    with interruptible(), contextlib.ExitStack() as cleanup:
+    is_watched = plan.config.experiment.watch
+    with (
+        interruptible(),
+        page_beside(folder.path, is_watched, say),
+        contextlib.ExitStack() as cleanup,
+    ):
         try:
             try:
-                lock.note(cleanup.enter_context(sweep_ray(plan)))
+                folder.write_process(Process.here(ends_on_sigterm=are_signals_claimed()))
+                cleanup.enter_context(sweep_ray(plan))
                 claim_signals()
                 check_shared(folder.path)
                 for note in placement_notes(plan):
@@ -136,7 +148,6 @@ def _run(
         finally:
             trial_log.close()
             cleanup.close()
-            lock.note(None)
     # Tune also ends by itself, on SIGUSR1.
     is_interrupted |= any(not record.is_over for record in trial_log.records)
     return SweepResult(folder.path, tuple(trial_log.records), plan.config, is_interrupted)
@@ -147,13 +158,13 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 
 
 @contextlib.contextmanager
-def sweep_ray(plan: SweepPlan) -> Iterator[str | None]:
+def sweep_ray(plan: SweepPlan) -> Iterator[None]:
     """`ray_session` with room for the trials of a sweep, or the cluster that it names."""
     # Trials find their run directories as this process does.
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     environment = {**worker_environment(), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
-    with ray_session(local_num_cpus(plan), plan.config.address, environment) as folder:
-        yield folder
+    with ray_session(local_num_cpus(plan), plan.config.address, environment):
+        yield
 
 
 def local_num_cpus(plan: SweepPlan) -> int:

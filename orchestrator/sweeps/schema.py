@@ -9,8 +9,8 @@ from typing import Any, Literal
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.servers.config import ServerConfig
 
-TOTAL = "total"
-"""`metric.of` all agents together."""
+RETURN = "return"
+"""`metric.name` of what every simulation has."""
 
 
 @dataclass
@@ -71,6 +71,15 @@ class MetricConfig:
     been evaluated, training returns take their place."""
     mode: Literal["max", "min"] = "max"
     """What is better."""
+    name: str = RETURN
+    """"return"; or in its place a key of `simulation.metrics`, or "episode_length": with `of` a
+    server or role the mean over those of its agents that have it, else that of the episode; with
+    "total" that of the episode, else the mean over all agents."""
+
+    @property
+    def title(self) -> str:
+        """For a table's heading."""
+        return f"{self.name} ({self.of})"
 
 
 @dataclass
@@ -125,6 +134,9 @@ class SweepConfig:
     a local Ray declares as many CPUs as that takes."""
     report_interval_s: float = 5.0
     """Seconds between two reports of a trial to Tune."""
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Ray Tune's callbacks, as "package.module:name" with the arguments that each is made with:
+    `{"ray.air.integrations.mlflow:MLflowLoggerCallback": {experiment_name: tag}}`."""
     calibration_s: float = 10.0
     """Seconds that `--dry-run` plays with each assignment, to estimate the sweep's time; 0: not."""
     sweeps_dir: str = "sweeps"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any
 from ray import tune
 
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.json_files import write_text
@@ -35,8 +35,10 @@ from muxrl.orchestrator.runs.resuming import (
 )
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
+from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.plan import SweepPlan
-from muxrl.orchestrator.sweeps.schema import TOTAL, MetricConfig
+from muxrl.orchestrator.sweeps.schema import MetricConfig
+from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.orchestrator.user_modules import find_user_modules
 
 METRIC = "return"
@@ -141,7 +143,9 @@ class Trial(tune.Trainable):
             self._folder = make_folder(named, self._path)
             set_up(self._folder.log(TRIAL_LOG))
             self._lock()
-        self._metrics = MetricsWriter(self._folder, experiment.config.tensorboard)
+        resumed_at = before.env_steps if before else None
+        self._trackers = Tracking(self._folder, experiment.config.trackers, resumed_at)
+        self._metrics = MetricsWriter(self._folder, self._trackers.take)
         self._run = Run(experiment, self._folder, self._metrics, before)
         self._run.start()
         self._run.begin()
@@ -230,6 +234,7 @@ class Trial(tune.Trainable):
                 unsaved.append(f"the report is not whole: {error}")
         if unsaved and status != "failed":
             status, cause = "failed" if status == "done" else status, "; ".join(unsaved)
+        self._trackers.end()
         record.status, record.cause = status, cause
         take_in(record, self._result(run))
         # Last: where this file is, all others are.
@@ -244,26 +249,13 @@ def measure(run: Run, config: MetricConfig) -> dict[str, Any]:
     Returns are raw: sums of an agent's rewards as the simulation gave them.
     """
     record = run.evaluated
+    agents = None if config.of == TOTAL else list(run.experiment.servers[config.of].agents)
     if config.source == "evaluation" and record is not None:
-        # Episodes without an agent hold no return of it.
-        known = {a: [r for r in v if r is not None] for a, v in record["returns"].items()}
-        means = {a: sum(values) / len(values) for a, values in known.items() if values}
+        value = evaluated_value(config, record, agents)
         source, env_steps = "evaluation", int(record["env_steps"])
     else:
-        means = run.tally.record()["episode_return_mean"]
+        value = trained_value(config, run.tally.record(), agents)
         source, env_steps = "training", run.tally.env_steps
-    agents = list(means)
-    if config.of != TOTAL:
-        agents = [a for a in run.experiment.servers[config.of].agents if a in means]
-    value = combine(means, agents, is_sum=config.of == TOTAL)
     if value is None:
         return {}
     return {METRIC: value, METRIC_ENV_STEPS: env_steps, "metric_source": source}
-
-
-def combine(means: Mapping[str, float], agents: Sequence[str], *, is_sum: bool) -> float | None:
-    """Returns the agents' returns as one, None without agents or where one is no number."""
-    total = sum(means[agent] for agent in agents)
-    if not agents or not math.isfinite(total):
-        return None
-    return total if is_sum else total / len(agents)

@@ -25,6 +25,7 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import cause_of_death
 from muxrl.orchestrator.runs.placement import bundles, strategy
+from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -38,6 +39,7 @@ from muxrl.orchestrator.sweeps.trial import (
     take_in,
     trial_of,
 )
+from muxrl.servers.import_by_name import import_by_name
 
 _WRITE_INTERVAL_S = 5.0
 """Between two writes of what trials report on their way; ends are written at once."""
@@ -101,7 +103,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
         run_config=tune.RunConfig(
             name=f"tune-{datetime.now():%Y%m%d-%H%M%S}",
             storage_path=str(trial_log.folder.path),
-            callbacks=[trial_log],
+            callbacks=[trial_log, *_callbacks(config)],
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_at_end=False
             ),  # servers write theirs
@@ -110,6 +112,13 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
         ),
     )
     tuner.fit()
+
+
+def _callbacks(config: SweepConfig) -> list[tune.Callback]:
+    return [
+        import_by_name(path, CALLBACK_EXAMPLE)(**arguments)
+        for path, arguments in config.callbacks.items()
+    ]
 
 
 def placement(config: ExperimentConfig) -> tune.PlacementGroupFactory:
@@ -161,7 +170,7 @@ def _reporter(plan: SweepPlan) -> tune.CLIReporter:
         metric_columns={
             "env_steps": "env steps",
             "env_steps_per_s": "steps/s",
-            METRIC: f"return ({plan.config.metric.of})",
+            METRIC: plan.config.metric.title,
             "metric_source": "of",
         },
         parameter_columns=parameters or {"seed": "seed"},

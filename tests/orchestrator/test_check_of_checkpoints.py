@@ -38,7 +38,11 @@ def mark(tmp_path: Path) -> Path:
 
 
 def crafted(
-    tmp_path: Path, mark: Path, algorithm: str = "PPO", sees: Space = SEES["cartpole"]
+    tmp_path: Path,
+    mark: Path,
+    algorithm: str = "PPO",
+    sees: Space = SEES["cartpole"],
+    **server: Any,
 ) -> Path:
     """Writes a checkpoint with the right note and pickles that do harm."""
     folder = tmp_path / "crafted"
@@ -53,7 +57,7 @@ def crafted(
     config = ExperimentConfig(
         "saved",
         simulation=SimulationConfig("gymnasium:CartPole-v1"),
-        servers={"ppo": ServerConfig(algorithm, ["agent"])},
+        servers={"ppo": ServerConfig(algorithm, ["agent"], **server)},
     )
     plan = resolve(config, facts, needs_stop=False).servers["ppo"]
     note = {"format": 1, **_about(plan), "env_steps": 400}
@@ -139,3 +143,34 @@ def test_a_server_that_plays_it_does_load_it(tmp_path: Path, mark: Path) -> None
     with pytest.raises(ServerProblem, match=r"server 'it': checkpoint .* cannot be loaded"):
         PolicyServer(experiment.servers["it"])
     assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("sees", "server", "reason"),
+    [
+        (
+            Box((4,), "float32", -1.0, 1.0),
+            {"scale_observations": "bounded"},
+            "has learned to read Box(shape=(4,), dtype='float32', low=-1.0, high=1.0), scaled or",
+        ),
+        (
+            Box((4,), "float64"),
+            {"normalize_observations": True},
+            "has learned to read Box(4,) float64, scaled or normalised, but 'agent' observes",
+        ),
+        (Box((4,)), {"normalize_observations": True}, ""),
+        (Box((4,), "float64"), {}, ""),
+    ],
+    ids=["other bounds", "another dtype", "the same", "neither"],
+)
+def test_what_was_scaled_or_normalised_must_be_what_is_observed(
+    sees: Space,
+    server: dict[str, Any],
+    reason: str,
+    tmp_path: Path,
+    mark: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert check(crafted(tmp_path, mark, sees=sees, **server)) == (2 if reason else 0)
+    assert " ".join(reason.split()) in " ".join(capsys.readouterr().err.split())
+    assert not mark.exists()

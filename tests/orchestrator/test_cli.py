@@ -73,9 +73,7 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith("name: cartpole_ppo\nseed: 3\n")
-    assert " agent  ppo     PPO        default  -      Box(4,) float32  Discrete(2) " in (
-        done.stdout
-    )
+    assert " agent   ppo (PPO)  default  -      Box(4,) float32  Discrete(2) " in done.stdout
     assert done.stdout.endswith("assignment: ppo:agent\n")
 
 
@@ -87,6 +85,21 @@ def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
         "muxrl: tag: server 'qmix': group 'predators' names 'advesary_0', which matches none of "
         "the server's agents; did you mean 'adversary_0'? (adversary_0, adversary_1, adversary_2)\n"
     )
+
+
+def test_check_says_what_is_scaled_and_normalised(capsys):
+    switches = {"normalize_observations": "true", "normalize_rewards": "true"}
+    assert cli.main(["check", "cartpole_ppo"]) == 0
+    assert "server 'ppo' " not in capsys.readouterr().out
+    given = [f"servers.ppo.{name}={value}" for name, value in switches.items()]
+    assert cli.main(["check", "cartpole_ppo", *given]) == 0
+    out = capsys.readouterr().out
+    assert "server 'ppo' normalises observations by their running mean and deviation" in out
+    assert "server 'ppo' divides rewards by the running deviation of the return" in out
+    bounded = "servers.ppo.scale_observations=bounded"
+    assert cli.main(["check", "cartpole_ppo", bounded]) == 0
+    out = capsys.readouterr().out
+    assert "server 'ppo' scales Box(4,) float32 to 0..1 by the bounds of the space" in out
 
 
 def test_check_hides_tokens(capsys):
@@ -151,7 +164,6 @@ def test_a_config_that_cannot_run_is_not_launched(launched, capsys):
     assert "muxrl: nowhere: no such file" in capsys.readouterr().err
 
 
-@pytest.mark.ray
 def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):
     (tmp_path / "endless.yaml").write_text(
         "simulation: {env: 'gymnasium:CartPole-v1'}\nservers: {mine: {agents: [agent]}}\n"
@@ -191,6 +203,36 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, capsys):
     assert ["4", "trials"] in lines
     assert ["2", "ppo", "random", "4"] in lines
     assert list(tmp_path.iterdir()) == [tmp_path / "mine.yaml"]
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "chase_lr"])
+def test_check_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    assert cli.main(["check", name]) == 2
+    assert capsys.readouterr().err == (
+        f"muxrl: {name}: this is a sweep, a table of runs; see what it would run with 'muxrl sweep "
+        f"{name} --dry-run', and run it with 'muxrl sweep {name}'\n"
+    )
+
+
+def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):
+    assert cli.main(["sweep", "chase", "seeds=0,1", "--dry-run"]) == 2
+    assert "seeds: must be a list of int, got the text '0,1'; write [0,1]" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_command_can_be_run_as_its_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "muxrl.orchestrator.cli", "configs"],
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_mistakes_in_a_sweep_are_lines_and_exit_code_2(tmp_path, capsys):
@@ -245,4 +287,4 @@ def test_in_80_columns_check_breaks_no_name(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert cli.main(["check", "tag"]) == 0
     out = capsys.readouterr().out
-    assert " adversary_0  qmix    QMIX       default  predators  Box(20,)       Discrete(5)" in out
+    assert " adversary_{0..2}  qmix (QMIX)  default  predators  Box(20,)        Discrete(5)" in out

@@ -23,7 +23,8 @@ from muxrl.orchestrator.errors import (
     NotASweepDirectory,
 )
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
-from muxrl.orchestrator.sweeps.directory import TRIALS_FILE, SweepDirectory, TrialRecord
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.servers.config import ServerConfig
 

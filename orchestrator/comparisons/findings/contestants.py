@@ -9,20 +9,26 @@ agents together: the subjects.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.config.patterns import match
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.evaluations.evaluated import unnumbered
-from muxrl.orchestrator.records.recorded_run import AgentReturns, Floats, returns_by_episode
+from muxrl.orchestrator.records.recorded_run import (
+    AgentReturns,
+    EvaluationPoint,
+    Floats,
+    returns_by_episode,
+)
+from muxrl.protocol.patterns import match
 from muxrl.servers.config import ServerConfig
 
-Kind = Literal["role", "team", "agent", "total"]
+Kind = Literal["role", "team", "agent", "total", "metric"]
 Roles = Mapping[str, tuple[str, ...]]
 """Role to its agents, in the simulation's order."""
 
@@ -36,31 +42,44 @@ _Settings = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Subject:
-    """Some agents whose return is measured.
+    """Some agents whose return is measured, or one of the simulation's metrics.
 
     Attributes:
         kind: the return of a role, team or agent is the mean over its agents, that of "total" the
-            sum over all agents.
-        name: of the role, team or agent.
-        agents: whose return it is.
+            sum over all agents; a metric is of the episode, or the mean over a role's agents.
+        name: of the role, team, agent or metric; of a role's metric ``hits:prey``.
+        agents: whose return or metric it is; `COMMON` alone: the episode's.
+        metric: its name, "" for returns.
     """
 
     kind: Kind
     name: str
     agents: tuple[str, ...]
+    metric: str = ""
 
     @property
     def key(self) -> str:
-        """Its name among all subjects: ``role:prey``, ``total``."""
+        """Its name among all subjects: ``role:prey``, ``total``, ``metric:win``."""
         return self.kind if self.kind == "total" else f"{self.kind}:{self.name}"
 
     @property
     def title(self) -> str:
         """Its name with the number of agents, for headings."""
-        many = {"role": "mean over", "team": "mean over", "total": "sum over"}
+        many = {"total": "sum over"}
         if len(self.agents) == 1:
             return self.name
-        return f"{self.name} ({many[self.kind]} {len(self.agents)} agents)"
+        return f"{self.name} ({many.get(self.kind, 'mean over')} {len(self.agents)} agents)"
+
+    def measured(self, point: EvaluationPoint, replaced: str | None = None) -> Floats:
+        """Returns its number for each episode of an evaluation, NaN where there is none.
+
+        Args:
+            point: the evaluation.
+            replaced: the server whose agents acted at random, None for none.
+        """
+        if self.metric:
+            return self.returns(point.metrics.get(replaced, {}).get(self.metric, {}))
+        return self.returns(point.returns.get(replaced, {}))
 
     def returns(self, by_agent: AgentReturns) -> Floats:
         """Returns one number for each episode, NaN where no agent took part: ``[num_episodes]``."""
@@ -112,11 +131,30 @@ def find_roles(
     return roles
 
 
-def find_subjects(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Subject, ...]:
-    """Returns the roles, the total, teams that are not roles, and agents that are not roles."""
+def is_cooperative(runs: Sequence[ComparedRun], roles: Roles) -> bool:
+    """Whether the sum over all agents says something: they have one role, or one return.
+
+    In a game of several sides one side's gain is another's loss, and the sum is nobody's aim.
+    """
+    return len(roles) == 1 or all(
+        len({str(returns) for returns in run.points[-1].returns[None].values()}) == 1
+        for run in runs
+    )
+
+
+def find_subjects(
+    runs: Sequence[ComparedRun], roles: Roles, *, has_total: bool = True
+) -> tuple[Subject, ...]:
+    """Returns the roles, teams and agents that are not roles, and metrics.
+
+    Args:
+        runs: of one simulation.
+        roles: role to its agents.
+        has_total: whether the sum over all agents is measured, too; it follows the roles.
+    """
     agents = simulation_order(runs)
     found = [Subject("role", role, members) for role, members in roles.items()]
-    if len(agents) > 1:
+    if len(agents) > 1 and has_total:
         found.append(Subject("total", "all agents", tuple(agents)))
     seen = {frozenset(members) for members in roles.values()}
     for run in runs:
@@ -128,7 +166,22 @@ def find_subjects(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Subject, .
                     found.append(Subject("team", team, members))
     alone = {members[0] for members in roles.values() if len(members) == 1}
     found += [Subject("agent", agent, (agent,)) for agent in agents if agent not in alone]
-    return tuple(found)
+    return (*found, *_metrics(runs, roles))
+
+
+def _metrics(runs: Sequence[ComparedRun], roles: Roles) -> Iterator[Subject]:
+    """Yields the metrics that any run's evaluations have, of the episode and of each role."""
+    who_has: dict[str, set[str]] = {}
+    for run in runs:
+        for point in run.points:
+            for name, by_agent in point.metrics.get(None, {}).items():
+                who_has.setdefault(name, set()).update(by_agent)
+    for name in sorted(who_has):
+        if COMMON in who_has[name]:
+            yield Subject("metric", name, (COMMON,), name)
+        for role, members in roles.items():
+            if who_has[name].intersection(members):
+                yield Subject("metric", f"{name}:{role}", members, name)
 
 
 def simulation_order(runs: Sequence[ComparedRun]) -> list[str]:
@@ -256,8 +309,8 @@ def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
         told: list[tuple[str, _Settings]] = [(label, ()) for label in plain]
         for label in dict.fromkeys(plain):
             ours = [i for i, other in enumerate(plain) if other == label]
-            differences = _differences([servers[i][1] for i in ours])
-            for index, difference in zip(ours, differences, strict=True):
+            settings = differences([servers[i][1] for i in ours])
+            for index, difference in zip(ours, settings, strict=True):
                 told[index] = (label, difference)
         names = _names(told)
         for index, one in enumerate(told):
@@ -286,8 +339,8 @@ def _shortened(value: str) -> str:
     return value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN].rstrip() + "…"
 
 
-def _differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
-    """For each server, the settings in which it differs from any of the others."""
+def differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
+    """Returns, for each server, the settings in which it differs from any of the others."""
     flat = [dict(_flattened(_behaviour(server))) for server in servers]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     differing = [k for k in keys if len({str(one.get(k, "default")) for one in flat}) > 1]

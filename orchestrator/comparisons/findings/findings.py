@@ -10,8 +10,9 @@ from typing import Any
 from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, Budget, ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
+from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
-from muxrl.orchestrator.comparisons.findings.scores import Standing
+from muxrl.orchestrator.comparisons.findings.scores import Measure, RunScore, Standing
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.reports.statistics import Estimate
 
@@ -54,9 +55,12 @@ class Findings:
             played.
         thresholds: by subject's key, the return whose first reaching counts.
         given_thresholds: keys of those that the user chose.
+        measures: by subject's key, of what its thresholds and areas are.
         standings: of every contestant, for every subject.
         roles_compared: role by role, label against label among the same others.
         head_to_head: None if it was not asked for.
+        learners: each role of each contestant against random agents in its place.
+        headline: what it comes to, in sentences.
         notes: what a reader must know before trusting the numbers.
     """
 
@@ -71,15 +75,23 @@ class Findings:
     baselines: tuple[Baseline, ...]
     thresholds: Mapping[str, float]
     given_thresholds: frozenset[str]
+    measures: Mapping[str, Measure]
     standings: tuple[Standing, ...]
     roles_compared: tuple[RoleResult, ...]
     head_to_head: HeadToHead | None
+    learners: tuple[Learner, ...]
+    headline: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def main_subjects(self) -> tuple[Subject, ...]:
-        """The roles, and all agents together: what the first tables show."""
+        """The roles, and all agents together if they cooperate: what the first tables show."""
         return tuple(s for s in self.subjects if s.kind in ("role", "total"))
+
+    @property
+    def metrics(self) -> tuple[Subject, ...]:
+        """The simulation's own metrics."""
+        return tuple(s for s in self.subjects if s.metric)
 
     def standing(self, contestant: str, subject: str) -> Standing:
         """Returns what a contestant reached.
@@ -125,6 +137,22 @@ def result_notes(
     ]
 
 
+def reached_notes(scores: Sequence[RunScore]) -> list[str]:
+    """Says where untrained policies met a threshold already, which nothing was learned for."""
+    names = sorted({score.subject for score in scores if score.met_untrained})
+    return [
+        f"the threshold of {name} was met before training, in "
+        f"{sum(s.met_untrained for s in scores if s.subject == name)} runs: it tells nothing of "
+        "how fast they learned, and counts as not reached"
+        for name in names
+    ]
+
+
+def has_few_seeds(contestants: Sequence[Contestant]) -> bool:
+    """Whether intervals over the runs of a contestant that learns are clearly too narrow."""
+    return min((len(c.seeds) for c in contestants if c.learns), default=_FEW_SEEDS) < _FEW_SEEDS
+
+
 def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
     notes = []
     seeds = {contestant.seeds for contestant in learning}
@@ -137,12 +165,12 @@ def _seed_notes(learning: Sequence[Contestant]) -> list[str]:
             "a contestant has one seed: nothing is known of how its runs differ, and no interval "
             "over seeds exists"
         )
-    elif learning and fewest < _FEW_SEEDS:
+    elif has_few_seeds(learning):
         notes.append(
-            f"with {fewest} seeds an interquartile mean is close to the mean, and its 95 % "
-            "percentile interval covers about "
-            f"{_COVERAGE[fewest]} % (measured on normal scores); the paired differences are "
-            "widened and keep their 95 %"
+            f"with {fewest} seeds the 95 % interval of an interquartile mean covers about "
+            f"{_COVERAGE[fewest]} % (measured on normal scores), and that of a probability of "
+            "improvement is as narrow: 1.00 [1.00, 1.00] says no more than that these few runs "
+            "agree; paired differences and advantages over random are widened, and keep their 95 %"
         )
     return notes
 

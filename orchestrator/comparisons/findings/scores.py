@@ -26,6 +26,9 @@ from muxrl.orchestrator.reports.rliable import interquartile_mean, interquartile
 from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate, mean_interval
 
 Axis = Literal["env_steps", "time_s"]
+Measure = Literal["return", "advantage"]
+"""What tells how fast a subject learned. The advantage is its return less that of random agents in
+its place among the same others, who learn, too: untrained opponents are nobody's merit."""
 _NUM_PLACES = 60  # of a drawn curve; few enough for a small file, more than there are evaluations
 _NUM_RESAMPLES = 1_000  # a band's edge drawn a pixel off is no loss
 
@@ -125,11 +128,14 @@ class RunScore:
         num_episodes: of that evaluation.
         env_steps: of training before it.
         time_s: seconds of training before it, NaN if unknown.
-        area: mean height of the learning curve up to the budget, NaN if there is no such curve.
+        area: mean height of the learning curve up to the budget, by the subject's `Measure`; NaN
+            if there is no such curve, or nobody learned to play these agents.
         env_steps_to_threshold: of the first evaluation that reached the threshold, None: none did.
         time_s_to_threshold: likewise in seconds.
         random_in_place: score of the same agents acting at random among the same others, None:
             not measured.
+        met_untrained: whether its policies met the threshold before training, by which nothing
+            is reached.
         curve: of its evaluations up to the budget.
     """
 
@@ -146,6 +152,7 @@ class RunScore:
     env_steps_to_threshold: int | None
     time_s_to_threshold: float | None
     random_in_place: float | None
+    met_untrained: bool
     curve: Curve
 
 
@@ -181,6 +188,7 @@ def score_runs(
     subjects: Sequence[Subject],
     budget: Budget,
     thresholds: Mapping[str, float],
+    measures: Mapping[str, Measure],
 ) -> list[RunScore]:
     """Returns the score of every run for every subject.
 
@@ -189,11 +197,20 @@ def score_runs(
         subjects: agents measured.
         budget: at which they are scored.
         thresholds: by subject's key; subjects without one are never said to reach it.
+        measures: by subject's key, of what areas and thresholds are.
     """
     learning = [c for c in contestants if c.learns]
     start = max((run.points[0].env_steps for c in learning for run in c.runs), default=0)
     return [
-        _score(contestant, run, subject, budget, start, thresholds.get(subject.key))
+        _score(
+            contestant,
+            run,
+            subject,
+            budget,
+            start,
+            thresholds.get(subject.key),
+            measures[subject.key],
+        )
         for contestant in contestants
         for run in contestant.runs
         for subject in subjects
@@ -208,13 +225,49 @@ def standings_of(scores: Sequence[RunScore]) -> list[Standing]:
     return [_standing(runs) for runs in groups.values()]
 
 
+def measures_of(
+    contestants: Sequence[Contestant],
+    subjects: Sequence[Subject],
+    budget: Budget,
+    thresholds: Mapping[str, float],
+) -> dict[str, Measure]:
+    """Returns by what each subject's learning is measured, by its key.
+
+    It is the advantage over random in its place wherever all evaluations have that, of all runs
+    that learn for it.
+
+    Args:
+        contestants: whose runs are measured.
+        subjects: agents measured.
+        budget: up to which.
+        thresholds: by subject's key, those that the user gave: they are returns.
+    """
+    measures: dict[str, Measure] = {}
+    for subject in subjects:
+        runs = [run for c in contestants for run in c.runs if _learns(run, subject)]
+        curves = [
+            (
+                _curve(run, subject, point_at(run, budget).env_steps),
+                _curve(run, subject, point_at(run, budget).env_steps, "advantage"),
+            )
+            for run in runs
+        ]
+        is_known = bool(curves) and all(
+            len(returns.returns) == len(advantage.returns) > 0 for returns, advantage in curves
+        )
+        has_advantage = is_known and subject.key not in thresholds
+        measures[subject.key] = "advantage" if has_advantage else "return"
+    return measures
+
+
 def default_thresholds(
     contestants: Sequence[Contestant],
     subjects: Sequence[Subject],
     budget: Budget,
     random: Mapping[str, float],
+    measures: Mapping[str, Measure],
 ) -> dict[str, float]:
-    """Returns, by subject's key, the return halfway from random to the best contestant's.
+    """Returns, by subject's key, the value halfway from random to the best contestant's.
 
     A subject in which no contestant is above random has none.
 
@@ -223,16 +276,18 @@ def default_thresholds(
         subjects: agents measured.
         budget: at which runs are scored.
         random: by subject's key, the mean return of random agents.
+        measures: by subject's key, of what the threshold is; random agents have no advantage.
     """
     thresholds = {}
     for subject in subjects:
+        measure = measures[subject.key]
         best = -math.inf
         for contestant in contestants:
-            scores = [_mean(_final_returns(run, subject, budget)) for run in contestant.runs]
+            scores = [_final(run, subject, budget, measure) for run in contestant.runs]
             known = [score for score in scores if math.isfinite(score)]
             if known:
                 best = max(best, interquartile_mean(known))
-        low = random.get(subject.key, math.inf)
+        low = 0.0 if measure == "advantage" else random.get(subject.key, math.inf)
         if best > low:
             thresholds[subject.key] = low + HALFWAY * (best - low)
     return thresholds
@@ -245,16 +300,22 @@ def _score(
     budget: Budget,
     start: int,
     threshold: float | None,
+    measure: Measure,
 ) -> RunScore:
     point = point_at(run, budget)
     learned = _final_returns(run, subject, budget)
     in_place = None
-    server_id = run.server_of[subject.agents[0]]
-    if set(run.recorded.servers[server_id].agents) == set(subject.agents):
+    server_id = _own_server(run, subject)
+    if server_id is not None:
         random = _returns(point, subject, server_id, budget.num_episodes)
         in_place = _mean(random) if len(random) else None
     curve = _curve(run, subject, point.env_steps)
-    first = None if threshold is None or not contestant.learns else curve.first_at(threshold)
+    progress = curve if measure == "return" else _curve(run, subject, point.env_steps, measure)
+    learns = _learns(run, subject)
+    first = None if threshold is None or not learns else progress.first_at(threshold)
+    met_untrained = first is not None and progress.env_steps[first] == 0
+    if met_untrained:
+        first = None
     return RunScore(
         contestant=contestant.name,
         assignment=run.recorded.assignment,
@@ -265,12 +326,41 @@ def _score(
         num_episodes=len(learned),
         env_steps=point.env_steps if contestant.learns else 0,
         time_s=point.time_s if contestant.learns else math.nan,
-        area=curve.area(start, budget.env_steps) if contestant.learns else math.nan,
-        env_steps_to_threshold=None if first is None else int(curve.env_steps[first]),
-        time_s_to_threshold=None if first is None else float(curve.time_s[first]),
+        area=progress.area(start, budget.env_steps) if learns else math.nan,
+        env_steps_to_threshold=None if first is None else int(progress.env_steps[first]),
+        time_s_to_threshold=None if first is None else float(progress.time_s[first]),
         random_in_place=in_place,
+        met_untrained=met_untrained,
         curve=curve,
     )
+
+
+def _own_server(run: ComparedRun, subject: Subject) -> str | None:
+    """The server that plays the subject's agents and no others, None if there is none."""
+    server_id = run.server_of.get(subject.agents[0])  # None: a metric of the episode
+    if server_id is None:
+        return None
+    is_own = set(run.recorded.servers[server_id].agents) == set(subject.agents)
+    return server_id if is_own else None
+
+
+def _learns(run: ComparedRun, subject: Subject) -> bool:
+    """Whether a server that plays any of the agents learns; of a metric of the episode, any."""
+    servers = run.recorded.servers
+    playing = {run.server_of[a] for a in subject.agents if a in run.server_of} or servers.keys()
+    return any(servers[server_id].learns for server_id in playing)
+
+
+def _final(run: ComparedRun, subject: Subject, budget: Budget, measure: Measure) -> float:
+    """What the run has at the budget; NaN if that is unknown, or an advantage nobody learned."""
+    learned = _mean(_final_returns(run, subject, budget))
+    if measure == "return":
+        return learned
+    server_id = _own_server(run, subject)
+    if server_id is None or not _learns(run, subject):
+        return math.nan
+    random = _returns(point_at(run, budget), subject, server_id, budget.num_episodes)
+    return learned - _mean(random)
 
 
 def _final_returns(run: ComparedRun, subject: Subject, budget: Budget) -> Floats:
@@ -282,7 +372,7 @@ def _returns(
     point: EvaluationPoint, subject: Subject, replaced: str | None, num_episodes: int
 ) -> Floats:
     """One return for each of the first episodes; those without any of the agents are left out."""
-    returns = subject.returns(point.returns.get(replaced, {}))[:num_episodes]
+    returns = subject.measured(point, replaced)[:num_episodes]
     return returns[np.isfinite(returns)]
 
 
@@ -290,9 +380,19 @@ def _mean(returns: Floats) -> float:
     return float(returns.mean()) if len(returns) else math.nan
 
 
-def _curve(run: ComparedRun, subject: Subject, until: int) -> Curve:
+def _curve(run: ComparedRun, subject: Subject, until: int, measure: Measure = "return") -> Curve:
+    """A run's evaluations up to `until` env steps, without those that do not have the measure."""
     points = [p for p in run.points if p.env_steps <= until]
     returns = [_mean(_returns(p, subject, None, num_episodes_of(p))) for p in points]
+    if measure == "advantage":
+        server_id = _own_server(run, subject)
+        random = [
+            math.nan
+            if server_id is None
+            else _mean(_returns(p, subject, server_id, num_episodes_of(p)))
+            for p in points
+        ]
+        returns = [learned - other for learned, other in zip(returns, random, strict=True)]
     kept = [i for i, value in enumerate(returns) if math.isfinite(value)]
     return Curve(
         env_steps=np.array([points[i].env_steps for i in kept], dtype=np.float64),

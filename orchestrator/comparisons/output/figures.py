@@ -107,13 +107,17 @@ def final_returns(found: Findings, subject: Subject, styles: Mapping[str, Style]
             axes.plot([estimate.low, estimate.high], [place, place], color=colour, lw=5, alpha=0.3)
         axes.plot([estimate.mean], [place], "|", ms=13, mew=2, color=colour, zorder=3)
     names = [textwrap.shorten(s.contestant, 60, placeholder=" …") for s in reversed(rows)]
-    axes.set_yticks(
-        range(len(rows)), [textwrap.fill(name.replace(" | ", "\n"), _LABEL_WIDTH) for name in names]
-    )
+    axes.set_yticks(range(len(rows)), [_by_role(name) for name in names])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     _draw_random(axes, found, subject, is_vertical=True)
     alt = f"Returns of {subject.name} by contestant, with intervals"
     return _picture(figure, alt, f"{subject.title}, after training")
+
+
+def _by_role(name: str) -> str:
+    """A contestant's name with a line for each role, and its bars where the lines break."""
+    parts = name.replace(" | ", " |\n").split("\n")
+    return "\n".join(textwrap.fill(part, _LABEL_WIDTH) for part in parts)
 
 
 def performance_profiles(result: RoleResult, styles: Mapping[str, Style]) -> Picture:

@@ -5,7 +5,8 @@ Runs are named by their path from the report's folder, so that both can be moved
 marl-eval (Gorsane et al. 2022, "Towards a Standardised Performance Evaluation Protocol for
 Cooperative MARL") reads environment -> task -> algorithm -> run -> step -> metrics, each metric a
 list with one number for each evaluation episode. Here a contestant is an algorithm, a run is named
-by its seed, each subject's return is a metric, and the simulation is environment and task.
+by its seed, each subject's return is a metric, so is each of the simulation's own, and the
+simulation is environment and task.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,6 +29,7 @@ from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, file_table
 from muxrl.orchestrator.records.json_files import write_json, write_text
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint
+from muxrl.orchestrator.reports.pages import from_folder
 
 _FORMAT = 1
 
@@ -55,11 +56,6 @@ def write_files(found: Findings, folder: Path) -> None:
     write_json(folder / "marl_eval.json", marl_eval(found))
 
 
-def from_folder(path: Path, folder: Path) -> str:
-    """Returns a run's path from the report's folder."""
-    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
-
-
 def _as_json(found: Findings, folder: Path) -> dict[str, Any]:
     return {
         "format": _FORMAT,
@@ -77,7 +73,9 @@ def _as_json(found: Findings, folder: Path) -> dict[str, Any]:
         "budget": asdict(found.budget),
         "evaluated_actions": "sampled" if found.should_explore else "greedy",
         "first_episode_seed": found.first_seed,
+        "headline": found.headline,
         "thresholds": found.thresholds,
+        "measures": found.measures,
         "notes": found.notes,
         "tables": {
             name: file_table(found, name, partial(from_folder, folder=folder))[1]
@@ -118,7 +116,9 @@ def _steps(found: Findings, run: ComparedRun) -> dict[str, Any]:
 def _metrics(subjects: tuple[Subject, ...], point: EvaluationPoint) -> Mapping[str, list[float]]:
     metrics = {}
     for subject in subjects:
-        values = subject.returns(point.returns[None])
+        values = subject.measured(point)
         name = "return" if subject.kind == "total" else f"return_{subject.kind}_{subject.name}"
+        if subject.metric:
+            name = subject.name
         metrics[re.sub(r"\W+", "_", name).lower()] = values[np.isfinite(values)].tolist()
     return metrics

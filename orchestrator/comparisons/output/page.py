@@ -6,7 +6,7 @@ each section shows are put together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from muxrl.orchestrator.comparisons.findings.contestants import Subject
-from muxrl.orchestrator.comparisons.findings.findings import Findings
+from muxrl.orchestrator.comparisons.findings.findings import Findings, has_few_seeds
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
+from muxrl.orchestrator.comparisons.findings.settings import versions_of
 from muxrl.orchestrator.comparisons.output import tables
 from muxrl.orchestrator.comparisons.output.figures import (
     final_returns,
@@ -25,13 +26,12 @@ from muxrl.orchestrator.comparisons.output.figures import (
     performance_profiles,
     styles_of,
 )
-from muxrl.orchestrator.comparisons.output.files import from_folder
-from muxrl.orchestrator.comparisons.output.table import Cell, Grid, GridRow
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.reports.plain_table import number, plain_table
+from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
+from muxrl.orchestrator.reports.plain_table import plain_table
+from muxrl.orchestrator.reports.table import Cell, Grid, GridRow
 
-REPORT_FILE = "report.html"
 _Section = dict[str, Any]
 """A section's id, title and template, and what the template shows."""
 
@@ -45,23 +45,8 @@ def write_page(found: Findings, folder: Path) -> Path:
     Raises:
         OSError: the folder cannot be written to.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader(__package__),
-        autoescape=True,  # names of agents, runs and settings are text, not HTML
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-    def href(link: str | Path) -> str:
-        return from_folder(link, folder) if isinstance(link, Path) else link
-
-    def listed_as_text(values: Iterable[object], most: int = 8) -> str:
-        return listed(map(str, values), most)
-
-    environment.filters.update(href=href, listed=listed_as_text, number=number)
+    environment = page_environment(folder, __package__)
+    environment.globals.update(below=tables.BELOW_MARK.strip())
     template = environment.get_template("page.html")
     path = folder / REPORT_FILE
     write_text(path, template.render(found=found, sections=list(_sections(found))))
@@ -82,6 +67,9 @@ def returns_grids(found: Findings, headings: Mapping[str, str]) -> list[Grid]:
 
 
 def _sections(found: Findings) -> Iterator[_Section]:
+    yield _settings(found)
+    if found.learners:
+        yield _learners(found)
     yield _returns(found)
     learning = _learning(found)
     if learning["figures"]:
@@ -93,9 +81,31 @@ def _sections(found: Findings) -> Iterator[_Section]:
     yield _runs(found)
 
 
+def _settings(found: Findings) -> _Section:
+    return {
+        "id": "settings",
+        "title": "Settings and versions",
+        "template": "settings.html",
+        "grid": tables.settings(found).grid(["role", "label", "algorithm", "differing"]),
+        "versions": versions_of(found.contestants),
+        "configs": {c.name: to_yaml(c.runs[0].config) for c in found.contestants},
+    }
+
+
+def _learners(found: Findings) -> _Section:
+    return {
+        "id": "learned",
+        "title": "Who has learned",
+        "template": "learned.html",
+        "grid": tables.learners(found).grid(
+            ["role", "label", "others", "advantage", "num_below", "num_runs", "verdict"]
+        ),
+    }
+
+
 def _returns(found: Findings) -> _Section:
     styles = styles_of([c.name for c in found.contestants])
-    others = [s for s in found.subjects if s not in found.main_subjects]
+    others = [s for s in found.subjects if s not in (*found.main_subjects, *found.metrics)]
     return {
         "id": "side-by-side",
         "title": "Returns side by side",
@@ -103,7 +113,13 @@ def _returns(found: Findings) -> _Section:
         "figures": [final_returns(found, subject, styles) for subject in found.main_subjects],
         "grids": returns_grids(found, _titles(found.main_subjects)),
         "other_grids": returns_grids(found, _titles(others)) if others else [],
+        "metric_grids": _metric_grids(found, _titles(found.metrics)),
     }
+
+
+def _metric_grids(found: Findings, headings: Mapping[str, str]) -> list[Grid]:
+    """Returns the contestants' metrics; there are no baselines of them."""
+    return returns_grids(found, headings)[:1] if headings else []
 
 
 def _learning(found: Findings) -> _Section:
@@ -150,6 +166,7 @@ def _role(found: Findings, result: RoleResult) -> _Section:
         "title": f"Who plays {role}",
         "template": "role.html",
         "result": result,
+        "few": has_few_seeds(found.contestants),
         "styles": styles,
         "figures": [performance_profiles(result, styles)],
         "standings": tables.roles(found)
@@ -195,11 +212,11 @@ def _runs(found: Findings) -> _Section:
         "title": "All runs",
         "template": "runs.html",
         "grid": table.of(run for run in table.rows if run.subject in main).spread(
-            ["contestant", "seed", "run"],
+            ["contestant", "seed"],
             "subject",
             main,
             "return",
-            ["num_episodes", "env_steps", "time_s", "assignment"],
+            ["num_episodes", "env_steps", "time_s", "run"],
         ),
     }
 
@@ -209,8 +226,10 @@ def _titles(subjects: Sequence[Subject]) -> dict[str, str]:
 
 
 def print_comparison(found: Findings, console: Console | None = None) -> None:
-    """Prints the contestants' returns, the merits of the head to head, and the notes."""
+    """Prints the headline, the contestants' returns, the merits of the head to head, and notes."""
     console = console or Console()
+    for sentence in found.headline:
+        console.print(Text(sentence), style="bold")
     headings = {subject.key: _heading(subject) for subject in found.main_subjects}
     contestants, baselines = returns_grids(found, headings)
     name, *subjects, seeds = contestants.headings
@@ -223,6 +242,13 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     table.add_section()
     _add_rows(table, baselines.rows, style="dim")
     console.print(table)
+    for grid in _metric_grids(found, {subject.key: _heading(subject) for subject in found.metrics}):
+        table = plain_table("Metrics: interquartile mean over runs [95 %]")
+        table.add_column(grid.headings[0].text, overflow="fold", min_width=16)
+        for heading in grid.headings[1:]:
+            table.add_column(Text(heading.text), justify="right", overflow="fold")
+        _add_rows(table, grid.rows)
+        console.print(table)
     for cross in found.head_to_head.by_label if found.head_to_head else ():
         grid = tables.cross_play(cross)
         player, merit, *others = grid.headings

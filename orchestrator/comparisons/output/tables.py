@@ -10,14 +10,19 @@ from typing import Any, Literal, get_args
 
 from muxrl.orchestrator.comparisons.findings.findings import Baseline, Findings
 from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, CrossPlayScore, Match
+from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
-from muxrl.orchestrator.comparisons.output.table import Column, Grid, Table
+from muxrl.orchestrator.comparisons.findings.settings import LabelSettings, label_settings
 from muxrl.orchestrator.reports.plain_table import MISSING, number, signed_interval
 from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.orchestrator.reports.table import Column, Grid, Table
 
-TableName = Literal["runs", "curves", "standings", "roles", "pairings", "matches"]
+TableName = Literal["runs", "curves", "standings", "roles", "pairings", "learners", "matches"]
 _MAX_TOLD = 6  # runs in a tooltip
+_BELOW = "rgba(213, 94, 0, 0.22)"  # the orange of `_shade`
+BELOW_MARK = "\u2009\u25bc"
+"""Behind a return that is below random agents in its place."""
 
 
 def file_table(
@@ -39,8 +44,8 @@ def runs(found: Findings) -> Table[RunScore]:
     number_of = {c.name: i for i, c in enumerate(found.contestants)}
     return Table(
         (
-            Column("contestant", tooltip=lambda r: r.assignment, css="text"),
-            Column("assignment", css="wrap"),
+            Column("contestant", tooltip=lambda r: r.assignment, css="wrap"),
+            Column("assignment"),
             Column("seed"),
             Column("subject"),
             Column("return", value=lambda r: r.score),
@@ -51,7 +56,7 @@ def runs(found: Findings) -> Table[RunScore]:
             Column("env_steps_to_threshold"),
             Column("time_s_to_threshold"),
             Column("random_in_place"),
-            Column("run", link=lambda r: r.run, css="text"),
+            Column("run", link=lambda r: r.run, css="wrap"),
         ),
         tuple(run for standing in found.standings for run in standing.runs),
         row_id=lambda r: f"c{number_of[r.contestant]}-{r.seed}",
@@ -91,6 +96,7 @@ def curves(found: Findings) -> Table[_CurvePoint]:
 def standings(found: Findings) -> Table[Standing]:
     """One row for each contestant and subject; numbers lead to the contestant's runs."""
     assignments = {c.name: c.assignment for c in found.contestants}
+    below = {(x.contestant, f"role:{x.role}") for x in found.learners if x.is_below}
     run_id = runs(found).row_id
     assert run_id is not None
 
@@ -107,14 +113,21 @@ def standings(found: Findings) -> Table[Standing]:
             ),
             Column("subject"),
             Column("num_runs", "seeds", value=lambda s: len(s.runs)),
-            Column("iqm", value=lambda s: s.score, tooltip=_told, link=link, is_estimate=True),
+            Column(
+                "iqm",
+                value=lambda s: s.score,
+                tooltip=_told,
+                link=link,
+                mark=lambda s: BELOW_MARK if (s.contestant, s.subject) in below else "",
+                is_estimate=True,
+            ),
             Column("mean", is_estimate=True),
             Column("area", "area under the curve", tooltip=_told, link=link, is_estimate=True),
             Column("threshold", value=lambda s: found.thresholds.get(s.subject)),
             Column(
                 "num_reached",
                 "reached it",
-                text=lambda s: f"{s.num_reached} of {len(s.runs)}",
+                text=lambda s: f"{s.num_reached} of {len(s.runs)}" if _has_curve(s) else MISSING,
                 tooltip=_told,
                 link=link,
             ),
@@ -181,6 +194,11 @@ def roles(found: Findings) -> Table[RoleStanding]:
                 value=lambda s: s.score,
                 tooltip=lambda s: f"{s.num_runs} runs",
                 link=_to_runs,
+                mark=lambda s: (
+                    BELOW_MARK
+                    if s.random_in_place is not None and s.score.mean < s.random_in_place
+                    else ""
+                ),
                 is_estimate=True,
             ),
             Column("random_in_place", "random in its place"),
@@ -214,6 +232,55 @@ def pairings(found: Findings) -> Table[Pairing]:
             Column("num_pairs", "pairs"),
         ),
         tuple(pairing for result in found.roles_compared for pairing in result.pairings),
+    )
+
+
+def learners(found: Findings) -> Table[Learner]:
+    """One row for each role of each contestant that was learned."""
+
+    def verdict(learner: Learner) -> str:
+        if not learner.num_runs:
+            return "not measured"
+        if learner.is_shown:
+            return "learned"
+        return "below random" if learner.is_below else "not shown"
+
+    return Table(
+        (
+            Column("role", css="text"),
+            Column("label", css="text"),
+            Column("others", "among", text=lambda x: x.others or MISSING, css="wrap"),
+            Column("contestant"),
+            Column("num_runs", "runs"),
+            Column("num_below", "of them below random"),
+            Column(
+                "advantage",
+                "advantage over random",
+                text=lambda x: _signed(x.advantage) if x.num_runs else MISSING,
+                background=lambda x: _BELOW if x.is_below else "",
+                is_estimate=True,
+            ),
+            Column("verdict", value=verdict, css="text"),
+        ),
+        found.learners,
+    )
+
+
+def settings(found: Findings) -> Table[LabelSettings]:
+    """One row for each label of each role; not in files."""
+    return Table(
+        (
+            Column("role", css="text"),
+            Column("label", css="text"),
+            Column("algorithm", css="text"),
+            Column(
+                "differing",
+                "where it differs",
+                text=lambda s: ", ".join(f"{k}={v}" for k, v in s.differing) or MISSING,
+                css="wrap",
+            ),
+        ),
+        tuple(label_settings(found.contestants, found.roles)),
     )
 
 
@@ -295,10 +362,16 @@ _FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {
     "standings": lambda found: (standings(found), baselines(found)),
     "roles": lambda found: (roles(found),),
     "pairings": lambda found: (pairings(found),),
+    "learners": lambda found: (learners(found),),
     "matches": lambda found: (matches(found),),
 }
 TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
 """What files and frames there are, in their order."""
+
+
+def _has_curve(standing: Standing) -> bool:
+    """Whether someone learned to play these agents, so that a threshold can be reached."""
+    return standing.area is not None or standing.num_reached > 0
 
 
 def _told(standing: Standing) -> str:

@@ -32,10 +32,14 @@ def made_up_run(
     evaluation_seed: int = 10_000,
     settings: Mapping[str, Any] | None = None,
     env: str = ENV,
+    prey_gain: float | None = None,
+    has_metrics: bool = False,
 ) -> Path:
     """Hunters rise from 0 to `level`, the prey falls from 0 to -`level`; episodes lie around it.
 
-    With random actions in the hunters' place their return is 0.
+    With random actions in the hunters' place their return is 0. With random actions in the prey's
+    it would end `prey_gain` lower; None: that is not measured. Metrics: every second episode is
+    won, and agent_1 hits as often as it earns, ten times.
     """
     servers = {
         "hunters": ServerConfig(algorithm=hunters, agents=HUNTERS, settings=dict(settings or {})),
@@ -68,13 +72,19 @@ def made_up_run(
         }
     )
     around = [(-1.0) ** i for i in range(num_episodes)]
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         for part in points:
-            for replaced in (None, "hunters"):
-                mean = part * level if replaced is None else 0.0
+            for replaced in (None, "hunters", *(() if prey_gain is None else ("prey",))):
+                mean = 0.0 if replaced == "hunters" else part * level
                 hunting = [mean + 0.1 * each for each in around]
+                lost = part * (prey_gain or 0.0) if replaced == "prey" else 0.0
+                told = {
+                    "win": {"__common__": [float(each > 0) for each in around]},
+                    "hits": {"agent_1": [10 * value for value in hunting]},
+                }
                 metrics.evaluation(
                     {
+                        **({"metrics": told} if has_metrics else {}),
                         "time_s": part * budget / 100,
                         "env_steps": int(part * budget),
                         "replaced": replaced,
@@ -83,7 +93,7 @@ def made_up_run(
                         "returns": {
                             "agent_0": hunting,
                             "agent_1": hunting,
-                            "agent_2": [-value for value in hunting],
+                            "agent_2": [-value - lost for value in hunting],
                         },
                     }
                 )

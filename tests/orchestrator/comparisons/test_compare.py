@@ -19,7 +19,6 @@ def test_a_score_is_a_run_s_mean_return(comparison: Comparison) -> None:
     assert (standing.score.mean, standing.score.low) == pytest.approx((5.2, 5.1))
     assert standing.area is not None
     assert standing.area.mean == pytest.approx(2.6)  # a line from 0 to 5.2
-    assert comparison.standing(QMIX_PPO, "total").score.mean == pytest.approx(5.2)
     assert all(run.random_in_place == pytest.approx(0.0) for run in standing.runs)
 
 
@@ -51,21 +50,54 @@ def test_a_label_is_not_compared_where_the_others_differ(tmp_path: Path) -> None
 
 
 def test_thresholds_lie_halfway_from_random_to_the_best(comparison: Comparison) -> None:
-    random = comparison.baselines[0].returns["role:hunters"].mean
-    assert comparison.thresholds["role:hunters"] == pytest.approx((random + 6.2) / 2)
+    """By the advantage over random agents in the same place where that is known, else by return."""
+    assert comparison.measures["role:hunters"] == "advantage"
+    assert comparison.thresholds["role:hunters"] == pytest.approx(6.2 / 2)
+    assert comparison.measures["role:prey"] == "return"
     assert "role:prey" not in comparison.thresholds  # nobody flees better than random
 
 
 def test_thresholds_may_be_given(tmp_path: Path) -> None:
     paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0 + 0.1 * s) for s in (1, 2, 3)]
     thresholds = {"role:hunters": 5.25, "total": 2.0}
-    given = compare_runs(paths, num_episodes=2, thresholds=thresholds)
+    given = compare_runs(paths, num_episodes=2, thresholds=thresholds, cooperative=True)
     late, early = (given.standing(QMIX_PPO, key) for key in thresholds)
     assert late.num_reached == 1
     assert late.env_steps_to_threshold is None  # the median run never got there
     assert (early.env_steps_to_threshold, early.time_s_to_threshold) == (500, 5.0)
     with pytest.raises(CannotCompare, match=r"'role:prize'.*did you mean 'role:prey'"):
         compare_runs(paths, thresholds={"role:prize": 1.0})
+
+
+def test_prey_are_not_credited_with_hunters_that_have_not_learned(tmp_path: Path) -> None:
+    """The prey's return is highest before training, when nobody hunts."""
+    paths = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, prey_gain=2.0) for s in (1, 2, 3)]
+    found = compare_runs(paths, num_episodes=2)
+    prey = found.standing(QMIX_PPO, "role:prey")
+    assert found.measures["role:prey"] == "advantage"
+    assert found.thresholds["role:prey"] == pytest.approx(1.0)
+    assert (prey.num_reached, prey.env_steps_to_threshold) == (3, 500)
+    assert prey.area is not None
+    assert prey.area.mean == pytest.approx(1.0)  # from 0 to 2; the returns fall from 0 to -5
+    by_return = compare_runs(paths, num_episodes=2, thresholds={"role:prey": -1.0})
+    prey = by_return.standing(QMIX_PPO, "role:prey")
+    assert (prey.num_reached, prey.env_steps_to_threshold) == (0, None)
+    assert any("of role:prey was met before training, in 3 runs" in n for n in by_return.notes)
+
+
+def test_a_role_that_nobody_learned_reaches_nothing(tmp_path: Path) -> None:
+    paths = [made_up_run(tmp_path, "QMIX", "RANDOM", s, 5.0) for s in (1, 2)]
+    found = compare_runs(paths, num_episodes=2, thresholds={"role:prey": -9.0})
+    prey = found.standing("qmix hunters | random prey", "role:prey")
+    assert (prey.num_reached, prey.area) == (0, None)
+    assert {learner.role for learner in found.learners} == {"hunters"}
+
+
+def test_the_sum_of_all_agents_is_measured_where_they_cooperate(tmp_path: Path) -> None:
+    opposed = [made_up_run(tmp_path, "QMIX", "PPO", s, 5.0) for s in (1, 2)]
+    assert "total" not in [s.key for s in compare_runs(opposed, num_episodes=2).subjects]
+    asked = compare_runs(opposed, num_episodes=2, cooperative=True)
+    assert asked.standing(QMIX_PPO, "total").score.mean == pytest.approx(5.0)
 
 
 def test_few_seeds_are_said_aloud(tmp_path: Path) -> None:
@@ -109,3 +141,31 @@ def test_a_report_goes_into_its_sweep_or_beside_the_first_run(tmp_path: Path) ->
     assert default_folder([tmp_path / "a", tmp_path / "b"]) == tmp_path / "comparison"
     (tmp_path / "trials.jsonl").touch()
     assert default_folder([tmp_path]) == tmp_path / "comparison"
+
+
+def test_the_simulation_s_metrics_stand_beside_the_returns(tmp_path: Path) -> None:
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", seed, 5.0 + 0.1 * seed, has_metrics=seed > 1)
+        for seed in (1, 2, 3)
+    ]
+    found = compare_runs(paths, num_episodes=2, thresholds={"metric:win": 0.5})
+    assert [subject.key for subject in found.metrics] == ["metric:hits:hunters", "metric:win"]
+    win = found.standing(QMIX_PPO, "metric:win")
+    assert win.score.mean == 0.5
+    assert math.isnan(win.runs[0].score), "the first run had no metrics yet"
+    assert [run.met_untrained for run in win.runs] == [False, True, True]
+    hits = found.standing(QMIX_PPO, "metric:hits:hunters")
+    assert [run.score for run in hits.runs[1:]] == pytest.approx([52.0, 53.0])
+    assert all(run.random_in_place == pytest.approx(0.0) for run in hits.runs[1:])
+    report = found.write(tmp_path / "report")
+    page = report.read_text()
+    assert "The simulation&#39;s metrics" in page or "The simulation's metrics" in page
+    assert "hits:hunters (mean over 2 agents)" in page
+    marl_eval = (tmp_path / "report" / "marl_eval.json").read_text()
+    assert '"win"' in marl_eval
+    assert '"hits_hunters"' in marl_eval
+    curves = found.frame("curves")
+    wins = curves[curves.subject == "metric:win"]
+    assert wins[["seed", "env_steps", "return"]].to_numpy().tolist() == [
+        [seed, env_steps, 0.5] for seed in (2, 3) for env_steps in (0, 500, 1000)
+    ]

@@ -44,7 +44,7 @@ NUM_EPISODES = 6
 
 
 @pytest.fixture(scope="module")
-def runs(running_ray: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Each assignment trained for two seeds, a few updates each, evaluated and saved."""
     root = tmp_path_factory.mktemp("runs")
     return [train(root, *players, seed) for players in ASSIGNMENTS for seed in (1, 2)]
@@ -63,7 +63,7 @@ def train(root: Path, hunters: str, hunted: str, seed: int) -> Path:
     )
     run = RunDirectory.create(root, f"{hunters}-{hunted}-{seed}", datetime(2026, 11, 21))
     run.write_config(to_yaml(config))
-    with serve(config) as served, MetricsWriter(run, tensorboard=False) as metrics:
+    with serve(config) as served, MetricsWriter(run) as metrics:
         plans = served.experiment.servers
         learning = [s for s in plans if s not in served.experiment.fixed_servers]
         run.write_plan(

@@ -1,6 +1,8 @@
 """What is refused in a config by itself."""
 
+import importlib.machinery
 import math
+import os
 
 import pytest
 
@@ -11,6 +13,8 @@ from muxrl.orchestrator.config import (
     StopConfig,
 )
 from muxrl.orchestrator.config.checks import find_problems
+from muxrl.orchestrator.config.schema import BestConfig
+from muxrl.orchestrator.trackers import registry
 from muxrl.servers.config import ServerConfig
 
 TOKEN = "0123456789abcdef-and-more"
@@ -181,9 +185,23 @@ def test_a_run_without_an_end():
     config.stop = StopConfig()
     assert find_problems(config) == [
         "stop: nothing ends this run; give at least one of env_steps, time_s, iterations, "
-        "episode_return"
+        "episode_return, metric_at_least, metric_at_most"
     ]
     assert find_problems(config, needs_stop=False) == []
+
+
+def test_stop_at_a_metric_that_no_episode_will_have():
+    config = experiment()
+    config.simulation.metrics = {"win": "last"}
+    config.stop = StopConfig(metric_at_least={"win": 0.9}, metric_at_most={"episode_length": 50})
+    assert find_problems(config) == []
+    config.stop = StopConfig(metric_at_least={"wins": 0.9}, metric_at_most={"zzz": math.nan})
+    assert find_problems(config) == [
+        "stop.metric_at_least: there is no metric 'wins'; did you mean 'win'?",
+        "stop.metric_at_most: there is no metric 'zzz'; simulation.metrics and muxrl's own are "
+        "win, episode_length",
+        "stop.metric_at_most.zzz: is not a number",
+    ]
 
 
 def test_stop_at_the_return_of_an_unknown_server():
@@ -237,7 +255,20 @@ def test_external_simulation_without_agents_or_spaces():
     ]
 
 
-def test_external_simulation_needs_no_stop_and_cannot_be_evaluated_meanwhile():
+def test_an_external_simulation_plays_no_random_actions_itself():
+    config = experiment()
+    space = {"type": "discrete", "n": 2}
+    config.simulation = SimulationConfig(
+        env="external", agents={"a": ExternalAgentConfig(space, space)}
+    )
+    config.servers["one"].on_server_loss = "random"
+    problems = find_problems(config)
+    assert [p for p in problems if "on_server_loss" in p and "StandIn" in p]
+    config.servers["one"].on_server_loss = "wait"
+    assert not [p for p in find_problems(config) if "on_server_loss" in p]
+
+
+def test_an_external_simulation_needs_no_stop_and_may_be_evaluated_meanwhile():
     config = experiment()
     space = {"type": "discrete", "n": 2}
     config.simulation = SimulationConfig(
@@ -246,11 +277,46 @@ def test_external_simulation_needs_no_stop_and_cannot_be_evaluated_meanwhile():
     config.stop = StopConfig()
     assert find_problems(config) == []
     config.evaluation.interval_env_steps = 10
+    assert find_problems(config) == []
     config.simulation.kwargs = {"a": 1}
-    problems = find_problems(config)
-    assert len(problems) == 2
-    assert problems[0].startswith("simulation.kwargs: is given, but an external simulation")
-    assert problems[1].startswith("evaluation.interval_env_steps: is given, but muxrl cannot")
+    (problem,) = find_problems(config)
+    assert problem.startswith("simulation.kwargs: is given, but an external simulation")
+    config.simulation.kwargs, config.simulation.metrics = {}, {"win": "last"}
+    (problem,) = find_problems(config)
+    assert problem.startswith("simulation.metrics: is given, but muxrl does not see the infos")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ({"win": "lst"}, "simulation.metrics.win: 'lst' is no way to reduce numbers; did you mean"),
+        ({"win": "x"}, "'x' is no way to reduce numbers; there are last, sum, mean, max, min"),
+        ({"return": "sum"}, "simulation.metrics: 'return' is muxrl's own"),
+        ({"episode_length": "sum"}, "simulation.metrics: 'episode_length' is muxrl's own"),
+        ({"a/b": "sum"}, "simulation.metrics: 'a/b' cannot name a metric; use letters"),
+    ],
+)
+def test_metrics_that_cannot_be(metrics: dict[str, str], told: str):
+    config = experiment()
+    config.simulation.metrics = metrics
+    (problem,) = find_problems(config)
+    assert told in problem
+
+
+def test_a_gateway_that_others_can_reach_needs_a_token():
+    config = experiment()
+    space = {"type": "discrete", "n": 2}
+    config.simulation = SimulationConfig(
+        env="external", agents={"a": ExternalAgentConfig(space, space)}
+    )
+    config.simulation.gateway.host = "0.0.0.0"
+    (problem,) = find_problems(config)
+    assert problem.startswith("the gateway: listens on '0.0.0.0', which other machines can reach")
+    config.simulation.gateway.token = "short"
+    (problem,) = find_problems(config)
+    assert "its token has 5 characters" in problem
+    config.simulation.gateway.token = "long-enough-to-be-a-token"
+    assert find_problems(config) == []
 
 
 def test_spaces_of_a_simulation_that_is_asked():
@@ -260,3 +326,47 @@ def test_spaces_of_a_simulation_that_is_asked():
         "simulation.state_size: is only for env: external; the simulation 'module:env' is asked "
         "itself"
     ]
+
+
+@pytest.mark.parametrize(
+    ("tracker", "problem"),
+    [
+        ("wandb", "'wandb' needs wandb, not installed here; it comes with: "
+         "pip install 'muxrl[wandb]'"),
+        ("mlflow", "'mlflow' needs mlflow, not installed here; it comes with: "
+         "pip install 'muxrl[mlflow]'"),
+        ("wanb", "there is no tracker 'wanb'; did you mean 'wandb'?, and one's own as "
+         "'package.module:Tracker'"),
+        ("tensorboard", "'tensorboard' is named 2 times; it gets each row once"),
+        ("nowhere:Tracker", "'nowhere:Tracker' cannot be imported: ModuleNotFoundError: No module "
+         "named 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_trackers_that_are_not_there(tracker, problem, monkeypatch, tmp_path):
+    (tmp_path / "wandb").mkdir()  # as W&B's offline runs make one; it is no package
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "find_spec", in_the_current_folder)
+    config = experiment()
+    config.trackers = ["tensorboard", tracker]
+    found = find_problems(config)
+    assert f"trackers: {problem}" in found
+
+
+def in_the_current_folder(name):
+    return importlib.machinery.PathFinder.find_spec(name, [os.getcwd()])
+
+
+def test_the_best_is_chosen_by_evaluations_of_a_server_that_there_is():
+    config = experiment()
+    config.checkpoint.best = BestConfig(of="ones", keep=0)
+    config.evaluation.interval_env_steps = None
+    problems = [p for p in find_problems(config) if p.startswith("checkpoint.best")]
+    assert problems == [
+        "checkpoint.best: needs evaluations to choose by; set evaluation.interval_env_steps, or "
+        "leave it out",
+        "checkpoint.best.keep: must be above 0, got 0",
+        "checkpoint.best.of: there is no server 'ones'; did you mean 'one'?",
+    ]
+    config.checkpoint.best = BestConfig(of="one", keep=2)
+    config.evaluation.interval_env_steps = 1_000
+    assert find_problems(config) == []

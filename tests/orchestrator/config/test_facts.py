@@ -44,6 +44,29 @@ def test_external_space_that_is_none(space, problem):
     assert found.startswith(f"simulation.agents.a.observation_space: {problem}")
 
 
+SPACES = ({"type": "box", "shape": [4]}, {"type": "discrete", "n": 2})
+
+
+def test_alike_agents_of_an_external_simulation_are_declared_at_once():
+    facts = probe(external(**{"driver_{0..2}": SPACES, "toll": SPACES}))
+    assert list(facts.agents) == ["driver_0", "driver_1", "driver_2", "toll"]
+    assert set(facts.agents.values()) == {(Box((4,)), Discrete(2))}
+
+
+@pytest.mark.parametrize(
+    ("agents", "problem"),
+    [
+        (["a_{0..4}", "a_3"], "'a_3' is declared twice, by 'a_{0..4}' and 'a_3'"),
+        (["a_3", "a_{0..4}"], "'a_3' is declared twice, by 'a_3' and 'a_{0..4}'"),
+        (["a_{4..0}"], "'a_{4..0}' counts downwards; write {0..4}"),
+    ],
+)
+def test_agents_that_are_declared_twice_or_wrongly(agents, problem):
+    with pytest.raises(ConfigError) as caught:
+        probe(external(**dict.fromkeys(agents, SPACES)))
+    assert caught.value.problems == [f"simulation.agents: {problem}"]
+
+
 def test_probe_asks_the_environment():
     facts = probe(SimulationConfig(env="gymnasium:CartPole-v1"))
     assert list(facts.agents) == ["agent"]

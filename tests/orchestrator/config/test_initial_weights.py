@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.servers.scripted_store import make_plan
 
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.servers.checkpoint import ABOUT_FILE
-from muxrl.servers.config import AgentPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 
 SEES, DOES = Box((4,), "float32", -1.0, 1.0), Discrete(2)
 AGENTS = {"a": AgentPlan("default", SEES, DOES)}
+
+
+def plan_of(server_id: str, **fields: Any) -> ServerPlan:
+    return dataclasses.replace(make_plan(), server_id=server_id, agents=AGENTS, **fields)
 
 
 def checkpoint(folder: Path, **about: Any) -> Path:
@@ -36,9 +42,9 @@ def test_a_run_leads_to_its_last_checkpoint_of_the_server(tmp_path: Path) -> Non
     (saved.parent / "manifest.json").touch()
     (run / "checkpoints" / "last").symlink_to("120")
     found = str(run / "checkpoints" / "last" / "ppo")
-    assert find_initial_weights(str(run), "ppo", AGENTS) == (found, [])
-    assert find_initial_weights(str(saved), "other", AGENTS) == (str(saved), [])
-    _, (problem,) = find_initial_weights(str(run), "other", AGENTS)
+    assert find_initial_weights(str(run), plan_of("ppo")) == (found, [])
+    assert find_initial_weights(str(saved), plan_of("other")) == (str(saved), [])
+    _, (problem,) = find_initial_weights(str(run), plan_of("other"))
     assert "no checkpoint 'last' of a server 'other'; give the folder of another one" in problem
     assert found in problem
 
@@ -53,10 +59,25 @@ def test_a_run_leads_to_its_last_checkpoint_of_the_server(tmp_path: Path) -> Non
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, about: dict[str, Any], story: str) -> None:
     saved = checkpoint(tmp_path / "saved", **about)
-    _, (problem,) = find_initial_weights(str(saved), "ppo", AGENTS)
+    _, (problem,) = find_initial_weights(str(saved), plan_of("ppo"))
     assert story in problem
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    _, (problem,) = find_initial_weights(str(tmp_path / "nowhere"), "ppo", AGENTS)
+    _, (problem,) = find_initial_weights(str(tmp_path / "nowhere"), plan_of("ppo"))
     assert "no such folder" in problem
+
+
+@pytest.mark.parametrize(
+    "fields", [{"scale_observations": "bounded"}, {"normalize_observations": True}]
+)
+def test_policies_that_read_in_another_way_are_refused(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    """An older checkpoint, which says nothing of it, scaled and normalised nothing."""
+    _, (problem,) = find_initial_weights(
+        str(checkpoint(tmp_path / "saved")), plan_of("ppo", **fields)
+    )
+    ((name, _),) = fields.items()
+    assert f"was trained with {name}: " in problem
+    assert "give the server the same" in problem

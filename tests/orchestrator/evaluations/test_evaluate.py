@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.runs.in_process import serve
 from muxrl.servers.config import ServerConfig
 
@@ -143,11 +145,40 @@ def test_the_command_refuses_with_exit_code_2(
     assert told in capfd.readouterr().err
 
 
+def test_a_user_s_module_is_found_where_the_run_was_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.setattr(sys, "argv", ["muxrl"])
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    (project / "env_of_a_user.py").write_text(
+        "from muxrl.experiments.simulations.torus_chase import TorusChase as Mine\n"
+    )
+    config = experiment(random=ServerConfig("RANDOM", ["*"]))
+    mine = SimulationConfig("env_of_a_user:Mine", {"num_steps": 8})
+    run = new_run(tmp_path, dataclasses.replace(config, simulation=mine))
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ConfigError, match=r"env_of_a_user.*\n.*was not written down; go to"):
+        evaluate_run(run.path)
+    monkeypatch.chdir(project)
+    StatusFile(run).enter("done", 0)
+    monkeypatch.chdir(elsewhere)
+    assert evaluate_run(run.path, num_episodes=1).num_steps == (8,)
+
+    monkeypatch.delitem(sys.modules, "env_of_a_user")
+    project.rename(tmp_path / "moved")
+    with pytest.raises(ConfigError) as refused:
+        evaluate_run(run.path)
+    assert f"launched in {project} (not there any more); go to the folder" in str(refused.value)
+
+
 # --- a run ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def trained(running_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose learners have learned a little."""
     run = new_run(tmp_path_factory.mktemp("runs"), learners())
     with serve(learners()) as served:
@@ -183,7 +214,7 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
         assert of["predator_0"] == -(of["prey_0"] + of["prey_1"])
     assert result.groups["qmix/pack"] == result.servers["qmix"].returns
     assert set(result.roles) == {"predator", "prey"}
-    assert result.everybody.total.mean == pytest.approx(2 * result.agents["predator_0"].mean.mean)
+    assert result.everybody.total.mean == pytest.approx(2 * result.agents["predator_0"].mean)
     assert evaluate_run(trained, num_episodes=12, should_write=False) == dataclasses.replace(
         result, path=None
     )
@@ -191,13 +222,11 @@ def test_a_run_is_evaluated_the_same_way_every_time_and_nothing_changes(
 
     assert result.path is not None
     written = json.loads(result.path.read_text())
-    assert written["format"] == 1
+    assert written["format"] == 2
     assert written["versions"]["ray"]
     assert written["seeds"] == list(result.seeds)
     assert written["episode_returns"]["prey_0"] == list(result.episode_returns["prey_0"])
-    assert written["servers"]["qmix"]["returns"]["mean"]["mean"] == (
-        result.servers["qmix"].returns.mean.mean
-    )
+    assert written["servers"]["qmix"]["returns"]["mean"] == (result.servers["qmix"].returns.mean)
 
     arguments = [
         str(trained),

@@ -13,8 +13,8 @@ def test_mean_is_over_agents_then_episodes_and_the_total_is_their_sum():
     returns = {"a": [1.0, 2.0, 3.0, 10.0], "b": [3.0, 4.0, 5.0, 12.0], "c": [9.0] * 4}
     found = returns_of(returns, ["a", "b"])
     assert found.agents == ("a", "b")
-    assert found.mean == mean_interval([[2.0, 3.0, 4.0, 11.0]])
-    assert found.mean.mean == 5.0
+    assert found.estimate == mean_interval([[2.0, 3.0, 4.0, 11.0]])
+    assert (found.mean, found.low, found.high) == (5.0, found.estimate.low, found.estimate.high)
     assert found.total.mean == 10.0
     assert found.deviation == pytest.approx(np.std([2, 3, 4, 11], ddof=1))
     assert found.interquartile_mean == 3.5
@@ -22,7 +22,7 @@ def test_mean_is_over_agents_then_episodes_and_the_total_is_their_sum():
 
 def test_an_agent_that_was_not_there_does_not_count():
     found = returns_of({"a": [1.0, None, None], "b": [3.0, 5.0, None]}, ["a", "b"])
-    assert found.mean.mean == 3.5  # of 2 and 5
+    assert found.mean == 3.5  # of 2 and 5
     assert found.total.mean == 4.5  # of 4 and 5
     with pytest.raises(ValueError, match="no episode had any of the agents c, d"):
         returns_of({"c": [None], "d": [None]}, ["c", "d"])
@@ -30,9 +30,9 @@ def test_an_agent_that_was_not_there_does_not_count():
 
 def test_one_episode_has_no_interval():
     found = returns_of({"a": [2.0]}, ["a"])
-    assert found.mean.mean == 2.0
-    assert math.isnan(found.mean.low)
-    assert math.isnan(found.deviation)
+    assert found.mean == 2.0
+    assert (found.low, found.high, found.deviation) == (None, None, None)
+    assert math.isnan(found.estimate.low)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def write_whole_run(run: RunDirectory, shift: float = 0.0) -> None:
     def shifted(values: Sequence[float]) -> list[float]:
         return [value + shift for value in values]
 
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         for env_steps in (0, 1_000):
             gain = 5.0 if env_steps else 0.0
             learned, flat = shifted([gain, gain + 1]), shifted([0.0, 1.0])

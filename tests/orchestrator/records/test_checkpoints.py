@@ -13,6 +13,7 @@ from muxrl.orchestrator.records.checkpoints import (
     CheckpointFolder,
     Manifest,
     SavedServer,
+    best_name,
     find_damage,
     find_newest_of_server,
     hash_files,
@@ -35,7 +36,7 @@ def write(folder: CheckpointFolder, env_steps: int, content: str = "weights") ->
     }
     manifest = Manifest(
         env_steps, 1.5, "2026-11-22T00:00:00+00:00", "0.1.0", saved, {"simulation-0": 4},
-        {"ppo.jsonl": 10}, {"env_steps": env_steps}, 2_000, None,
+        {"ppo.jsonl": 10}, {"env_steps": env_steps}, 2_000,
     )  # fmt: skip
     return folder.commit(draft, manifest)
 
@@ -122,11 +123,12 @@ def test_the_newest_and_the_best_are_kept(folder: CheckpointFolder) -> None:
         write(folder, env_steps)
         if env_steps == 5:
             folder.link(BEST, env_steps)
-    folder.prune(2, keep=[40])
+    folder.link(best_name(1), 40)
+    folder.prune(1, keep=[300])
     assert folder.env_steps == [2_000, 300, 40, 5]
-    folder.prune(2)
-    assert folder.env_steps == [2_000, 300, 5]
-    assert folder.names("ppo") == ["2000", "300", "5", "last", "best"]
+    folder.prune(1)
+    assert folder.env_steps == [2_000, 40, 5]
+    assert folder.names("ppo") == ["2000", "40", "5", "last", "best", "best-2"]
     assert folder.of_server("ppo", "best") == folder.path / "best" / "ppo"
 
 

@@ -2,7 +2,6 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def test_what_was_written_is_read_back_and_nan_as_none(run: RunDirectory) -> None:
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.server("prey", {"env_steps": 10, "loss": math.nan, "learner": {"p": {"vf": 0.5}}})
         metrics.server("prey", {"env_steps": 20, "loss": math.inf, "learner": {}})
         metrics.joint({"env_steps": 20, "episode_return_mean": {"agent_0": -1.5}})
@@ -52,14 +51,14 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path, torn: bytes) -> None:
 
 def test_a_resumed_writer_does_not_append_to_a_torn_line(run: RunDirectory) -> None:
     (run.metrics / "prey.jsonl").write_bytes(b'{"env_steps": 1}\n{"env_st')
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.server("prey", {"env_steps": 2})
     assert read_metrics(run.metrics / "prey.jsonl") == [{"env_steps": 1}, {"env_steps": 2}]
 
 
 def test_a_line_for_which_there_is_no_room_is_cut_off_and_named(run: RunDirectory) -> None:
     program = """
-with MetricsWriter(run, tensorboard=False) as metrics:
+with MetricsWriter(run) as metrics:
     for n in (1_000, 2_000):
         metrics.joint({"env_steps": n})
     give_room((run.metrics / "joint.jsonl").stat().st_size + 5)
@@ -81,7 +80,7 @@ with MetricsWriter(run, tensorboard=False) as metrics:
 
 def test_a_file_that_cannot_be_made_is_named(run: RunDirectory) -> None:
     run.metrics.rmdir()
-    metrics = MetricsWriter(run, tensorboard=False)
+    metrics = MetricsWriter(run)
     with pytest.raises(CannotRecord, match=r"prey.jsonl: No such file.* env step 0$"):
         metrics.server("prey", {"env_steps": 1})
 
@@ -97,13 +96,29 @@ def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path, broken: str) 
 
 @pytest.mark.parametrize("server_id", ["joint", "evaluation", "../prey", "a/b", ""])
 def test_a_server_cannot_take_the_name_of_another_file(run: RunDirectory, server_id: str) -> None:
-    metrics = MetricsWriter(run, tensorboard=False)
+    metrics = MetricsWriter(run)
     with pytest.raises(ValueError, match="metrics file"):
         metrics.server(server_id, {"env_steps": 1})
 
 
+def test_whoever_else_takes_rows_gets_those_that_were_written(run: RunDirectory) -> None:
+    taken: list[tuple[str, dict[str, Any]]] = []
+    with MetricsWriter(run, lambda name, record: taken.append((name, dict(record)))) as metrics:
+        metrics.server("prey", {"env_steps": 10})
+        metrics.joint({"env_steps": 20})
+        metrics.evaluation({"env_steps": 20, "returns": {}})
+        (run.metrics / "late.jsonl").mkdir()
+        with pytest.raises(CannotRecord):
+            metrics.server("late", {"env_steps": 30})
+    assert taken == [
+        ("prey", {"env_steps": 10}),
+        ("joint", {"env_steps": 20}),
+        ("evaluation", {"env_steps": 20, "returns": {}}),
+    ]
+
+
 def test_nothing_is_written_after_close(run: RunDirectory) -> None:
-    metrics = MetricsWriter(run, tensorboard=False)
+    metrics = MetricsWriter(run)
     metrics.close()
     metrics.close()
     with pytest.raises(ValueError, match="closed"):
@@ -116,7 +131,7 @@ def test_a_killed_writer_loses_nothing_it_has_written(run: RunDirectory) -> None
         "from pathlib import Path\n"
         "from muxrl.orchestrator.records.metrics import MetricsWriter\n"
         "from muxrl.orchestrator.records.run_directory import RunDirectory\n"
-        f"metrics = MetricsWriter(RunDirectory(Path({str(run.path)!r})), False)\n"
+        f"metrics = MetricsWriter(RunDirectory(Path({str(run.path)!r})))\n"
         "for n in range(100): metrics.joint({'env_steps': n})\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -126,19 +141,8 @@ def test_a_killed_writer_loses_nothing_it_has_written(run: RunDirectory) -> None
     assert [record["env_steps"] for record in records] == list(range(100))
 
 
-def events_of(path: Path) -> Iterator[Any]:
-    from tensorboardX.proto.event_pb2 import Event
-
-    content, position = path.read_bytes(), 0
-    while position < len(content):  # TFRecord: length, its checksum, event, its checksum
-        size = int.from_bytes(content[position : position + 8], "little")
-        yield Event.FromString(content[position + 12 : position + 12 + size])
-        position += size + 16
-
-
 def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDirectory) -> None:
-    pytest.importorskip("tensorboardX")
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.server("prey", {"env_steps": 10})
         metrics.joint({"env_steps": 15})
         lengths = metrics.sync()
@@ -147,7 +151,7 @@ def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDire
         metrics.joint({"env_steps": 25})
     with (run.metrics / "joint.jsonl").open("a") as file:
         file.write('{"env_st')  # it was killed
-    with MetricsWriter(run, tensorboard=True) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.cut_back(lengths, 15)
         metrics.server("prey", {"env_steps": 21})
         metrics.joint({"env_steps": 30, "loss": 1.0})
@@ -156,15 +160,10 @@ def test_what_came_after_a_checkpoint_is_dropped_when_a_run_goes_on(run: RunDire
         for path in run.metrics.iterdir()
     }
     assert steps == {"prey": [10, 21], "late": [], "joint": [15, 30]}
-    (path,) = run.tensorboard.iterdir()
-    version, start, scalar = events_of(path)
-    assert version.file_version == "brain.Event:2"
-    assert (start.step, start.session_log.status) == (16, start.session_log.START)
-    assert scalar.step == 30
 
 
 def test_one_server_goes_back_and_the_others_do_not(run: RunDirectory) -> None:
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         for name in ("prey", "wolves"):
             metrics.server(name, {"env_steps": 10})
         lengths = metrics.sync()
@@ -176,24 +175,3 @@ def test_one_server_goes_back_and_the_others_do_not(run: RunDirectory) -> None:
     prey, wolves = (read_metrics(run.metrics / f"{name}.jsonl") for name in ("prey", "wolves"))
     assert [record["env_steps"] for record in prey] == [10, 15]
     assert [record["env_steps"] for record in wolves] == [10, 20]
-
-
-def test_tensorboard_gets_the_same_numbers(run: RunDirectory) -> None:
-    pytest.importorskip("tensorboardX")
-    with MetricsWriter(run, tensorboard=True) as metrics:
-        metrics.server("prey", {"env_steps": 10, "loss": 0.5, "learner": {"p": {"vf": 2.0}}})
-        metrics.server("prey", {"env_steps": 20, "loss": math.nan, "episode_return_mean": None})
-        metrics.joint({"env_steps": 20, "episode_return_mean": {"agent_0": -1.5}})
-        metrics.evaluation({"env_steps": 20, "replaced": "prey", "returns": {"a": [1.0, 3.0]}})
-    (events,) = run.tensorboard.iterdir()
-    scalars = {
-        (value.tag, event.step): value.simple_value
-        for event in events_of(events)
-        for value in event.summary.value
-    }
-    assert scalars == {
-        ("prey/loss", 10): 0.5,
-        ("prey/learner/p/vf", 10): 2.0,
-        ("joint/episode_return_mean/agent_0", 20): -1.5,
-        ("evaluation/prey_random/a", 20): 2.0,
-    }

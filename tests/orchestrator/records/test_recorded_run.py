@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 
 
 def record(run: RunDirectory, *evaluations: dict[str, object]) -> RecordedRun:
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         for one in evaluations:
             metrics.evaluation(one)
     return RecordedRun.read(run.path)
@@ -91,12 +92,34 @@ def test_evaluations_by_another_rule_than_the_last_are_left_out(tmp_path: Path) 
 
 def test_training_that_was_resumed_replaces_what_it_repeats(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         for env_steps, level in ((10, 1.0), (20, 2.0), (30, 3.0), (20, 5.0), (40, 6.0)):
             metrics.joint({"env_steps": env_steps, "episode_return_mean": {"sheep": level}})
     curve = RecordedRun.read(run.path).training["sheep"]
     assert curve.env_steps.tolist() == [10, 20, 40]
     assert curve.returns.tolist() == [1.0, 5.0, 6.0]
+
+
+def test_a_run_of_days_is_read_in_little_memory_and_its_curve_keeps_its_shape_and_its_end(
+    tmp_path: Path,
+) -> None:
+    run = new_run(tmp_path)
+    num = 60_001
+    with (run.metrics / "joint.jsonl").open("w") as file:
+        for i in range(1, num + 1):
+            row = {"env_steps": i * 10, "episode_return_mean": {"sheep": i / num, "wolf_0": 1.0}}
+            file.write(json.dumps(row) + "\n")
+    tracemalloc.start()
+    try:
+        curve = RecordedRun.read(run.path).training["sheep"]
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100 * num  # all of its records take ten times that
+    assert 2_500 <= len(curve.env_steps) <= 5_000
+    assert len(set(np.diff(curve.env_steps))) == 1
+    assert curve.env_steps[-1] == num * 10
+    assert curve.returns == pytest.approx(curve.env_steps / (num * 10))
 
 
 def test_an_empty_run_has_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests.orchestrator.records.full_disk import with_little_room
 
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records.json_files import write_json
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.reports.report import write_report
@@ -121,3 +125,29 @@ def test_a_run_directory_that_is_there_is_refused(
     assert cli.main(["launch", "chase_scripted", "--run-dir", str(tmp_path)]) == 2
     assert f"muxrl: {tmp_path} is there already" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("state", "host", "expected"),
+    [
+        ("running", None, "interrupted"),
+        ("evaluating", None, "interrupted"),
+        ("running", "elsewhere", "running"),
+        ("done", None, "done"),
+        ("failed", None, "failed"),
+    ],
+)
+def test_a_run_whose_process_is_gone_was_interrupted(
+    run: RunDirectory, state: str, host: str | None, expected: str
+) -> None:
+    StatusFile(run)
+    status = read_status(run)
+    assert status is not None
+    assert status.state_now == "starting", "this process lives"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    changed = {"state": state, "pid": gone.pid, **({"host": host} if host else {})}
+    write_json(run.path / "status.json", asdict(status) | changed)
+    status = read_status(run)
+    assert status is not None
+    assert status.state_now == expected

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_hex
 from tests.orchestrator.records.recorded import new_run, write_whole_run
+from tests.orchestrator.reports.test_metric_results import write_run
 
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
@@ -31,7 +32,7 @@ def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
 def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 995, "resumed_from": 990})
     report = results_of([RecordedRun.read(run.path)])
     for axes in _figure(report).axes:
@@ -43,7 +44,7 @@ def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:
 def test_a_thin_line_and_a_note_where_processes_were_started_again(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.joint({"env_steps": 991, "restarted": ["sheep", "simulation-0"]})
         metrics.joint({"env_steps": 995, "restarted": ["sheep"], "num_lost_episodes": 4})
     report = results_of([RecordedRun.read(run.path)])
@@ -78,3 +79,20 @@ def test_long_assignments_break_between_servers() -> None:
     lines = _wrapped_assignment("|".join(servers))
     assert len(lines) == 3
     assert all(len(line) <= 90 for line in lines)
+
+
+def test_metrics_that_change_have_a_panel_in_their_servers_colours(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_run(run, gain=2.0)
+    with MetricsWriter(run) as metrics:
+        for env_steps in (300, 400):
+            length = {"episode_length": {"__common__": 25.0}}
+            metrics.joint({"env_steps": env_steps, "episode_return_mean": {}, "metrics": length})
+    figure = _figure(results_of([RecordedRun.read(run.path)]))
+    _, _, _, hits, win = figure.axes
+    assert [hits.get_title("left"), win.get_title("left")] == ["hits", "win"], "no fixed length"
+    training, evaluated, _ = win.get_lines()
+    assert training.get_xydata().tolist() == [[100, 0.25], [200, 0.75]]
+    assert evaluated.get_xydata().tolist() == [[0, 0], [500, 1]]
+    named = {line.get_label(): to_hex(line.get_color()).upper() for line in hits.get_lines()}
+    assert (named["wolves"], named["sheep"]) == COLOURS[:2]

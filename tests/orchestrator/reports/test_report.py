@@ -38,7 +38,7 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     plan = run.read_plan()
     plan["servers"]["sheep"] = {**plan["servers"]["sheep"], "algorithm": "RANDOM", "learns": False}
     run.write_plan(plan)
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         for replaced in (None, "wolves"):
             metrics.evaluation(evaluation(1_000, replaced, [5.0, 6.0], [5.0, 6.0], [-1.0, -2.0]))
     report = write_report(run)
@@ -51,6 +51,26 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     assert summary["servers"]["sheep"]["learns"] is False  # type: ignore[index]
     assert "| sheep | RANDOM | sheep | – | – | −1.50 | – | – | does not learn |" in markdown
     assert "does not learn" in " ".join(printed(report, width=120).split())
+
+
+@pytest.mark.parametrize("num_updates", [0, 1])
+def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    with MetricsWriter(run) as metrics:
+        of_server = {"wolves": {"weights_seq_no": 7}, "sheep": {"weights_seq_no": num_updates}}
+        metrics.joint({"env_steps": 1_000, "servers": of_server})
+    report = write_report(run)
+    wolves, sheep = report.servers
+    assert wolves.has_updates
+    assert sheep.has_updates == bool(num_updates)
+    told = [note for note in report.notes if "made no update" in note]
+    assert len(told) == (0 if num_updates else 1)
+    assert all(note.startswith(f"in run {run.path.name}, sheep made no update") for note in told)
+    shown = [*files(run)[1].splitlines(), (run.path / "report.html").read_text()]
+    row = next(line for line in shown if line.startswith("| sheep"))
+    assert row.endswith("| worse |" if num_updates else "| made no update |")
+    assert ("sheep (PPO) made no update" in shown[-1]) == (not num_updates)
 
 
 def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
@@ -69,9 +89,11 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert [comparison.env_steps for comparison in wolves.curve] == [0, 1_000]
     assert sheep.final is not None
     assert sheep.final.verdict == "worse"  # -1 against 0, always
-    assert report.notes == ()
+    (note,) = report.notes
+    assert note.startswith("sheep returns less than at its own beginning: evaluated at −1.00 [")
 
     summary, markdown, size = files(run)
+    assert f"**Note:** {note}." in markdown
     assert summary["assignment"] == ASSIGNMENT
     assert summary["evaluated_actions"] == "greedy"
     final = summary["servers"]["sheep"]["final"]  # type: ignore[index]
@@ -89,7 +111,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
 def test_a_run_cut_short_reports_its_last_complete_evaluation(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(2_000, None, [9.0, 9.0], [9.0, 9.0], [9.0, 9.0]))
     with (run.metrics / "evaluation.jsonl").open("a") as file:
         file.write('{"time_s": 21, "env_steps": 2000, "repl')  # killed while writing
@@ -121,7 +143,7 @@ def test_an_empty_run_gives_an_empty_report(tmp_path: Path) -> None:
 
 def test_an_evaluation_without_random_in_place_says_so(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(50, None, [1.0], [3.0], [0.0]))
     report = write_report(run)
     final = report.servers[0].final
@@ -136,7 +158,7 @@ def test_episodes_are_paired_by_place_though_agents_were_not_in_all_of_them(
 ) -> None:
     run = new_run(tmp_path)
     learned, random = [1.5, 100.5, None, 50.5], [None, 100.0, 30.0, 50.0]
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         metrics.evaluation(evaluation(50, None, learned, learned, [0.0] * 4))
         metrics.evaluation(evaluation(50, "wolves", random, random, [0.0] * 4))
     final = write_report(run).servers[0].final
@@ -154,6 +176,7 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
     report = combine_runs([run.path for run in runs], out)
     assert sorted(path.name for path in out.iterdir()) == [
         "learning.png",
+        "report.html",
         "summary.json",
         "summary.md",
     ]
@@ -175,7 +198,7 @@ def test_seeds_are_combined(tmp_path: Path) -> None:
 def test_seeds_of_unlike_length_share_only_the_points_they_all_have(tmp_path: Path) -> None:
     runs = [new_run(tmp_path, seed) for seed in (1, 2)]
     for run, all_env_steps in zip(runs, ([0, 1_000, 2_000], [3, 1_020]), strict=True):
-        with MetricsWriter(run, tensorboard=False) as metrics:
+        with MetricsWriter(run) as metrics:
             for env_steps in all_env_steps:
                 for replaced in (None, "wolves", "sheep"):
                     metrics.evaluation(evaluation(env_steps, replaced, [1.0], [1.0], [1.0]))
@@ -220,7 +243,7 @@ def test_the_table_breaks_no_word_of_long_names_and_verdicts(tmp_path: Path, wid
             "seed": 1,
         }
     )
-    with MetricsWriter(run, tensorboard=False) as metrics:
+    with MetricsWriter(run) as metrics:
         for replaced in (None, *LONG):
             returns = {a: [-1234.5, 1.0, -777.25] for theirs in agents for a in theirs}
             record = evaluation(20_000_000, replaced, [], [], [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from muxrl.orchestrator.config import CheckpointConfig
+from muxrl.orchestrator.config.schema import BestConfig
 from muxrl.orchestrator.errors import NotSaved
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest, SavedServer
+from muxrl.orchestrator.records.checkpoints import (
+    CheckpointFolder,
+    Manifest,
+    SavedServer,
+    best_name,
+)
 from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.checkpoints import Checkpoints
@@ -23,7 +29,7 @@ from muxrl.orchestrator.runs.tally import Tally
 class World:
     """Servers and simulations that note what they are asked, in order."""
 
-    def __init__(self, path: Path, **config: Any) -> None:
+    def __init__(self, path: Path, *, judged: Collection[str] | None = None, **config: Any) -> None:
         self.asked: list[str] = []
         self.problem: Exception | None = None
         self.late: list[str] = []
@@ -31,11 +37,11 @@ class World:
         self.num_episodes_begun = {"simulation-0": 7}
         self.env_steps = 100
         self.run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
-        self.metrics = MetricsWriter(self.run, tensorboard=False)
+        self.metrics = MetricsWriter(self.run)
         self.tally = Tally()
         self.folder = CheckpointFolder(self.run.checkpoints)
         self.checkpoints = Checkpoints(
-            CheckpointConfig(**config), self.folder, self.metrics, self.tally
+            CheckpointConfig(**config), self.folder, self.metrics, self.tally, judged=judged
         )
 
     def write(self, *, is_last: bool = False) -> bool:
@@ -149,19 +155,34 @@ def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypat
     assert world.checkpoints.is_due
 
 
-def test_so_many_are_kept_and_the_best(make: Callable[..., World]) -> None:
-    world = make(keep_last=1)
-    for env_steps, returns in (
-        (100, [[1.0], [2.0]]),
-        (200, [[5.0], [None]]),
-        (300, [[0.0], [1.0]]),
-    ):
+RETURNS = {
+    100: {"a": [1.0], "b": [9.0]},
+    200: {"a": [5.0], "b": [None]},
+    300: {"a": [0.0], "b": [1.0]},
+    400: {"a": [5.0], "b": [0.0]},
+}
+
+
+@pytest.mark.parametrize(
+    ("judged", "keep", "best"),
+    [(None, 1, [100]), (["a"], 1, [200]), (["a"], 3, [200, 400, 100]), (["b"], 2, [100, 300])],
+)
+def test_so_many_are_kept_and_the_best_by_their_evaluations(
+    make: Callable[..., World], judged: list[str] | None, keep: int, best: list[int]
+) -> None:
+    world = make(keep_last=1, best=BestConfig(keep=keep), judged=judged)
+    for env_steps, returns in RETURNS.items():
         world.env_steps = env_steps
         assert world.write()
         world.checkpoints.note_evaluation(env_steps)
         world.checkpoints.judge(returns)
-    assert world.folder.env_steps == [300, 200]
-    assert (world.folder.path / "best").readlink() == Path("200")
+    world.env_steps = 500
+    assert world.write()
+    assert world.folder.env_steps == sorted({500, *best}, reverse=True)
+    links = [world.folder.path / best_name(rank) for rank in range(keep)]
+    assert [int(str(link.readlink())) for link in links] == best
+    manifest = Manifest.read(world.folder.path / "500")
+    assert [env_steps for env_steps, _ in manifest.best] == best
 
 
 def test_a_tally_goes_on_where_it_was() -> None:

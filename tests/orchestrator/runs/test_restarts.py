@@ -51,6 +51,22 @@ def test_simulations_wait_until_a_lost_server_is_noticed_and_listens_again() -> 
     assert (waiting.patience_s, waiting.update_timeout_s) == (57.0, 300.0)
 
 
+def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out() -> None:
+    tally = Tally()
+    tally.add("simulation-0", SimulationReport(10, [{"a": 1.0}]))
+    assert "num_random_episodes" not in tally.record()
+    tally.add("simulation-0", SimulationReport(20, [], random_episodes=[["ppo"], ["ppo", "a2c"]]))
+    tally.restart("simulation-0")
+    tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], random_episodes=[["ppo"]]))
+    record = tally.record()
+    assert record["num_random_episodes"] == {"ppo": 3, "a2c": 1}
+    assert record["episodes"] == 5
+    assert record["episode_return_mean"] == {"a": 2.0}
+    again = Tally()
+    again.restore(tally.state())
+    assert again.record()["num_random_episodes"] == {"ppo": 3, "a2c": 1}
+
+
 def test_what_a_lost_process_has_done_still_counts() -> None:
     tally = Tally()
     tally.add("simulation-0", SimulationReport(100, [{"a": 1.0}], 1, 2.0, num_lost_episodes=1))

@@ -61,7 +61,7 @@ def chase(**changes: Any) -> ExperimentConfig:
         stop=StopConfig(env_steps=1_500),
         evaluation=EvaluationConfig(final_num_episodes=0),
         metrics_interval_s=0.1,
-        tensorboard=False,
+        trackers=[],
     )  # fmt: skip
     return replace(config, **changes)
 
@@ -78,8 +78,10 @@ def folder(tmp_path: Path) -> RunDirectory:
 
 def test_it_goes_on_with_what_may_change(folder: RunDirectory) -> None:
     config = load_resumed_config(
-        folder, ["stop.env_steps=9000", "servers.ppo.settings.lr=0.1", "simulation.num_processes=2"]
-    )
+        folder,
+        ["stop.env_steps=9000", "servers.ppo.settings.lr=0.1", "simulation.num_processes=2",
+         "simulation.gateway.port=9900", "simulation.command=[sim, '{gateway}']"],
+    )  # fmt: skip
     assert config.stop.env_steps == 9_000
     assert config.servers["ppo"].settings["lr"] == 0.1
     assert config.servers["ppo"].settings["num_epochs"] == 2
@@ -187,6 +189,7 @@ def records(run: Path, server_id: str) -> list[dict[str, Any]]:
     return [json.loads(row) for row in text.splitlines()]
 
 
+@pytest.mark.faults
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(300)
@@ -206,3 +209,16 @@ def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(tmp_path: Path
         assert [r["iteration"] for r in after] == list(range(1, len(after) + 1))
         for key in ("iteration", "loss", "learner", "weights_seq_no", "episode_return_mean"):
             assert [r[key] for r in after[:num]] == [r[key] for r in before[:num]], key
+
+
+def test_a_run_from_before_there_was_scaling_goes_on_unscaled(folder: RunDirectory) -> None:
+    path = folder.path / "config.yaml"
+    assert {s.scale_observations for s in load_resumed_config(folder).servers.values()} == {
+        "images"
+    }
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "scale_observations" not in line))
+    config = load_resumed_config(folder)
+    assert {s.scale_observations for s in config.servers.values()} == {"none"}
+    with pytest.raises(CannotResume, match=r"cannot change servers\.ppo\.normalize_obs"):
+        load_resumed_config(folder, ["servers.ppo.normalize_observations=true"])

@@ -53,6 +53,29 @@ def test_reached(
     assert StopConditions(config).reached(tally(steps, time_s), statuses) is is_over
 
 
+@pytest.mark.parametrize(
+    ("config", "num_episodes", "is_over"),
+    [
+        (StopConfig(metric_at_least={"win": 0.75}), 20, True),
+        (StopConfig(metric_at_least={"win": 0.75}), 19, False),
+        (StopConfig(metric_at_least={"win": 0.8}), 20, False),
+        (StopConfig(metric_at_least={"win": 0.75, "way": 11.0}), 20, False),
+        (StopConfig(metric_at_least={"win": 0.75, "way": 10.0}), 20, True),
+        (StopConfig(metric_at_least={"other": -1.0}), 20, False),
+        (StopConfig(metric_at_most={"way": 10.0}), 20, True),
+        (StopConfig(metric_at_most={"way": 9.0}), 20, False),
+        (StopConfig(metric_at_least={"win": 1.0}, metric_at_most={"way": 10.0}), 20, True),
+        (StopConfig(episode_return={"a": 1.0}, metric_at_most={"way": 10.0}), 20, True),
+    ],
+)
+def test_metrics_that_are_reached(config: StopConfig, num_episodes: int, is_over: bool) -> None:
+    made = Tally()
+    episode = {"win": {"__common__": 0.75}, "way": {"a": 5.0, "b": 15.0}}
+    metrics = [episode] * num_episodes + [{}] * 5
+    made.add("simulation-0", SimulationReport(1, [{}] * len(metrics), metrics=metrics))
+    assert StopConditions(config).reached(made, {}) is is_over
+
+
 def test_text_and_time_left() -> None:
     conditions = StopConditions(StopConfig(env_steps=1_000, time_s=60.0))
     assert conditions.text == "1,000 env steps or 60 s"
@@ -62,6 +85,8 @@ def test_text_and_time_left() -> None:
     running.env_steps_per_s = 0.0
     assert conditions.time_left_s(running, {}) == pytest.approx(50.0)
     assert StopConditions(StopConfig()).text == "Ctrl-C"
+    metrics = StopConfig(metric_at_least={"win": 0.9, "b": 2}, metric_at_most={"way": 10})
+    assert StopConditions(metrics).text == "win ≥ 0.9 and b ≥ 2 or way ≤ 10"
 
 
 def test_the_tally_sums_over_simulations_and_averages_recent_episodes() -> None:

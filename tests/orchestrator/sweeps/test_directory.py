@@ -77,19 +77,6 @@ def test_one_process_runs_it_at_a_time(folder):
         pass
 
 
-def test_the_ray_of_a_killed_process_is_cleared_away(folder, tmp_path):
-    left, other = tmp_path / "muxrl-abc", tmp_path / "precious"
-    left.mkdir()
-    other.mkdir()
-    for path in (left, other):
-        with folder.locked() as lock:
-            lock.note(str(path))
-    with folder.locked():
-        pass
-    assert not left.exists()
-    assert other.exists()
-
-
 @pytest.mark.parametrize("status", ["done", "stopped_early"])
 def test_finished_trials_stay_when_a_sweep_is_resumed(folder, status):
     finished = record(status=status, metric=2.0, run_dir="runs/0-x")

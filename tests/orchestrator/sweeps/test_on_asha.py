@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from ray import tune
 
 import muxrl
 
@@ -18,7 +21,7 @@ SWEEP = {
         "stop": {"env_steps": 4_000},
         "evaluation": {"final_num_episodes": 4},
         "metrics_interval_s": 0.1,
-        "tensorboard": False,
+        "trackers": ["tests.orchestrator.trackers.faulty:Notes"],
     },
     "roles": {"all": ["*"]},
     "algorithms": {
@@ -35,12 +38,25 @@ SWEEP = {
     "max_concurrent": 1,
     "report_interval_s": 0.2,
 }
+NOTING = "tests.orchestrator.sweeps.test_on_asha:Noting"
+
+
+class Noting(tune.Callback):
+    """A callback as a user names it in a sweep: writes down which trials are over."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{trial.config['trial']}\n")
 
 
 def test_the_worse_of_two_trials_is_ended_early(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(SWEEP))
-    result = muxrl.sweep(path, ["seeds=[3]"], sweep_dir=tmp_path / "sweep")
+    noting = {"callbacks": {NOTING: {"path": str(tmp_path / "tune.txt")}}}
+    result = muxrl.sweep(path, {"seeds": [3], **noting}, sweep_dir=tmp_path / "sweep")
     assert result.exit_code == 0
     better, worse = result.trials
     assert (better.status, worse.status) == ("done", "stopped_early")
@@ -57,6 +73,15 @@ def test_the_worse_of_two_trials_is_ended_early(tmp_path: Path) -> None:
     for run_dir in frame["run_dir"]:
         assert (run_dir / "summary.json").exists()
         assert (run_dir / "checkpoints" / "last" / "all").exists()
+
+    # Tune has called the callback, and a tracker had each trial as a run of its own.
+    assert (tmp_path / "tune.txt").read_text().split() == [better.id, worse.id]
+    lines = (tmp_path / "sweep" / "runs" / "notes.jsonl").read_text().splitlines()
+    calls = [json.loads(line) for line in lines]
+    begun = [what for call, what in calls if call == "start"]
+    assert [Path(run["folder"]).name for run in begun] == [better.id, worse.id]
+    assert {(run["project"], run["group"]) for run in begun} == {("small", "sweep")}
+    assert [what for call, what in calls if call == "end"] == ["done", "interrupted"]
 
     evaluations = result.evaluations()
     learned = evaluations[evaluations["replaced"].isna()]

@@ -7,12 +7,17 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, StopConfig, prepare
+from muxrl.orchestrator.runs.tally import Tally
+from muxrl.orchestrator.sweeps import dry_run as dry_run_module
 from muxrl.orchestrator.sweeps.directory import TrialRecord
-from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text
+from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text, why_unknown
+from muxrl.orchestrator.sweeps.measure import combine, evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.result import SweepResult, print_result, print_trials
 from muxrl.orchestrator.sweeps.schema import MetricConfig, SweepConfig
-from muxrl.orchestrator.sweeps.trial import combine, measure, trial_of, tune_config
+from muxrl.orchestrator.sweeps.trial import measure, trial_of, tune_config
 from muxrl.orchestrator.sweeps.tuner import placement
+from muxrl.servers.config import ServerConfig
 
 
 def trial(number, status="done", metric=None, seed=0, **values):
@@ -114,8 +119,26 @@ def test_training_returns_where_nothing_was_evaluated_or_they_are_asked_for():
 
 
 def test_what_is_no_number_is_no_metric():
-    assert combine({"a": float("nan"), "b": 1.0}, ["a", "b"], is_sum=True) is None
-    assert combine({}, [], is_sum=False) is None
+    assert combine(MetricConfig(), {"a": float("nan"), "b": 1.0}, None) is None
+    assert combine(MetricConfig(), {"a": float("nan"), "b": 1.0}, ["b"]) == 1.0
+    assert combine(MetricConfig(), {}, []) is None
+    assert combine(MetricConfig(), {}, None) is None
+    assert combine(MetricConfig(), {"a": 1.0}, ["b"]) is None
+
+
+def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
+    hits = {"h": [9.0], "p": [1.0], "q": [3.0]}
+    metrics = {"win": {"__common__": [1.0, None, 0.0]}, "hits": hits}
+    evaluated = {"returns": {"p": [7.0]}, "metrics": metrics, "env_steps": 300}
+    training = {"metrics": {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}}
+    assert evaluated_value(MetricConfig(name="win"), evaluated, None) == 0.5
+    assert evaluated_value(MetricConfig("prey", name="win"), evaluated, ["p", "q"]) == 0.5
+    assert evaluated_value(MetricConfig("prey", name="hits"), evaluated, ["p", "q"]) == 2.0
+    assert evaluated_value(MetricConfig(name="hits"), evaluated, None) == pytest.approx(13 / 3)
+    assert evaluated_value(MetricConfig(name="way"), evaluated, None) is None
+    assert trained_value(MetricConfig(name="win"), training, None) == 0.25
+    assert trained_value(MetricConfig("prey", name="hits"), training, ["p", "q"]) == 1.0
+    assert trained_value(MetricConfig(name="win"), {"episode_return_mean": {}}, None) is None
 
 
 def test_tune_carries_a_row_about_and_gives_it_back():
@@ -150,7 +173,68 @@ def test_the_estimate_adds_trials_up_and_says_what_it_cannot_know():
     assert estimate_text(timings, 1) == "in all: about 10 min, one trial after another"
     assert "about 10 min if trials, 2 at a time" in estimate_text(timings, 2)
     assert "5 min if the machine has room" in estimate_text(timings, 2)
-    assert "cannot be told" in estimate_text([*timings, timing(None, 1)], 1)
+    assert estimate_text([*timings, timing(None, 3)], 1) == (
+        "6 of 9 trials: about 10 min, one trial after another; how long the other 3 take is not "
+        "known"
+    )
+    assert estimate_text([timing(None, 1)], 1) == "in all: not known"
+
+
+@pytest.mark.parametrize(
+    ("stop", "env_steps", "reason"),
+    [
+        ({"env_steps": 900}, 0, "no env step in 70 s, so nothing can be reckoned; if the simul"),
+        ({"iterations": 9}, 500, "500 env steps in 70 s, and nothing that stop names came nearer"),
+        ({"episode_return": {"a": 1.0}}, 500, "cannot be told, since only a return ends it"),
+    ],
+)
+def test_it_says_why_it_cannot_know(stop, env_steps, reason):
+    tally = Tally()
+    tally.env_steps, tally.time_s = env_steps, 70.0
+    assert reason in why_unknown(StopConfig(**stop), tally)
+
+
+def test_a_calibration_that_saw_no_step_is_played_for_longer(monkeypatch):
+    """The first env step comes after 13 s, the window is of 10."""
+    played = []
+
+    class SlowRun:
+        def __init__(self, *_):
+            self.tally, self.statuses = Tally(), {}
+
+        def start(self):
+            pass
+
+        def begin(self):
+            pass
+
+        def stop(self):
+            played.append(self.tally.time_s)
+            return []
+
+        def watch(self):
+            self.tally.time_s += 1.0
+            self.tally.env_steps = max(0, round(self.tally.time_s) - 12) * 10
+            self.tally.env_steps_per_s = 10.0 if self.tally.env_steps else 0.0
+            return self.tally.time_s >= 10.0
+
+    monkeypatch.setattr(dry_run_module, "Run", SlowRun)
+    zero = SimulationConfig(env="muxrl.experiments.simulations.zero_cost:ZeroCost")
+    config = ExperimentConfig(
+        name="slow",
+        simulation=zero,
+        servers={"all": ServerConfig(algorithm="RANDOM", agents=["*"])},
+        stop=StopConfig(env_steps=1_010),
+    )
+    plan = SimpleNamespace(
+        trials=[trial(0)],
+        experiments={trial(0).id: prepare(config)},
+        config=SweepConfig(calibration_s=10.0),
+    )
+    (found,) = dry_run_module.calibrate(plan)
+    assert played == [13.0]
+    assert found.train_s == pytest.approx(13.0 + 100.0)
+    assert found.unknown == ""
 
 
 @pytest.mark.parametrize(

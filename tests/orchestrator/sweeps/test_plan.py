@@ -138,7 +138,7 @@ def test_what_is_written_down_makes_the_same_table(write, tmp_path):
     with pytest.raises(ConfigError, match=r"stays\.token: is left open"):
         load_resumed(tmp_path / "sweep.yaml")
     assert load_written(tmp_path / "sweep.yaml").experiment.servers["stays"].token == ""
-    with pytest.raises(ConfigError, match=r"seeds=\[1\].*goes on with the trials it has"):
+    with pytest.raises(ConfigError, match=r"'seeds'.*goes on with the trials it has"):
         load_resumed(tmp_path / "sweep.yaml", ["seeds=[1]"])
 
 
@@ -173,6 +173,7 @@ def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):
         ("algorithms.RANDOM={}", "differ in case alone"),
         ("algorithms.team.algorithm=QMX", "unknown algorithm 'QMX'"),
         ("metric.of=rigt", "there is no role or server 'rigt'; did you mean 'right'?"),
+        ("metric.name=wins", "metric.name: there is no metric 'wins'; simulation.metrics and"),
         ("scheduler.kind=pbt", "servers cannot take over weights in mid-run"),
         ("scheduler.kind=ash", "there is no 'ash'; did you mean 'asha'?"),
         ("scheduler={kind: asha, grace_env_steps: 900}", "none would ever be ended"),
@@ -211,6 +212,20 @@ def test_what_is_wrong_with_some_trials_says_with_which(problems_of):
 def test_asha_needs_a_budget(problems_of):
     problems = problems_of("scheduler.kind=asha", "experiment.stop={env_steps: null, time_s: 3}")
     assert any("set experiment.stop.env_steps" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("callback", "problem"),
+    [
+        ("ray.tune:Calback", "has no 'Calback'; did you mean 'Callback'?"),
+        ("Callback", "must look like 'ray.air.integrations.mlflow:MLflowLoggerCallback'"),
+        ("ray.tune.logger:CSVLoggerCallback", "unexpected keyword argument 'path'"),
+    ],
+)
+def test_a_callback_that_cannot_be_made(problems_of, callback, problem):
+    (found,) = problems_of(text=SWEEP + f"callbacks: {{'{callback}': {{path: x}}}}\n")
+    assert found.startswith(f"callbacks: {callback}: ")
+    assert problem in found
 
 
 def test_optuna_chooses_where_grids_try(problems_of, monkeypatch):

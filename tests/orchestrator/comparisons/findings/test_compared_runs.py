@@ -21,6 +21,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     find_contestants,
     find_roles,
     find_subjects,
+    is_cooperative,
 )
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
@@ -229,3 +230,20 @@ def test_different_versions_are_noted(tmp_path: Path) -> None:
     shutil.rmtree(paths[0] / "metrics")
     with pytest.raises(CannotCompare, match=paths[0].name):
         read_compared_runs(paths)
+
+
+def test_agents_cooperate_in_one_role_or_where_all_have_one_return(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0)
+    roles = {"hunters": ("agent_0", "agent_1"), "prey": ("agent_2",)}
+
+    def cooperate() -> bool:
+        return is_cooperative(read_compared_runs([path]).runs, roles)
+
+    assert not cooperate()
+    assert is_cooperative(read_compared_runs([path]).runs, {"all": ("agent_0",)})
+    file = path / "metrics" / "evaluation.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    for record in records:
+        record["returns"]["agent_2"] = record["returns"]["agent_0"]
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert cooperate()

@@ -1,5 +1,6 @@
 """The page, the CSV files, the JSON files and the frames of one comparison."""
 
+import base64
 import csv
 import json
 import math
@@ -57,6 +58,19 @@ def test_the_report_stands_alone_and_its_links_lead_somewhere(written: Path) -> 
     assert all((written / link / "plan.json").is_file() for link in runs)
 
 
+def test_figures_name_contestants_with_their_bars(written: Path) -> None:
+    page = Page((written / "report.html").read_text())
+    figures = [base64.b64decode(image.partition(",")[2]).decode() for image in page.images]
+    assert any("qmix hunters |" in figure and "ppo prey" in figure for figure in figures)
+
+
+def test_how_runs_were_measured_is_said_once_and_all_settings_are_there(written: Path) -> None:
+    text = (written / "report.html").read_text()
+    assert text.count("evaluated after 1,000 env steps") == 1
+    assert text.count("num_steps: 5") == 4  # once for each contestant, folded
+    assert text.index("qmix over ppo by 2.00") < text.index('id="settings"')
+
+
 def test_names_are_text_and_not_html(tmp_path: Path) -> None:
     paths = [
         made_up_run(tmp_path, "QMIX", "PPO", s, 5.0, settings={"note": f"<script>{s}</script>"})
@@ -78,7 +92,7 @@ def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) 
     with (written / "runs.csv").open() as file:
         rows = list(csv.DictReader(file))
     frame = comparison.frame()
-    assert len(rows) == len(frame) == 12 * 5
+    assert len(rows) == len(frame) == 12 * 4
     assert list(frame.columns) == list(rows[0])
     assert float(rows[0]["return"]) == pytest.approx(frame["return"][0])
     assert set(frame["seed"]) == {1, 2, 3}
@@ -86,7 +100,7 @@ def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) 
     assert not any(Path(row["run"]).is_absolute() for row in rows)
     assert [(written / row["run"]).resolve() for row in rows] == [Path(p) for p in frame["run"]]
     curves = comparison.frame("curves")
-    assert len(curves) == 12 * 5 * 3
+    assert len(curves) == 12 * 4 * 3
     standings = comparison.frame("standings")
     assert "baseline: random" in set(standings["contestant"])
     with pytest.raises(ValueError, match="there is no table 'run'"):
@@ -102,7 +116,6 @@ def test_json_has_marl_eval_s_shape(comparison: Comparison, written: Path) -> No
     assert list(run) == ["step_0", "step_1", "step_2", "absolute_metrics"]
     assert (run["step_1"]["step_count"], run["step_1"]["elapsed_time"]) == (500, 5.0)
     assert set(run["absolute_metrics"]) == {
-        "return",
         "return_role_hunters",
         "return_role_prey",
         "return_agent_agent_0",

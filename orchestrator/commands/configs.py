@@ -1,0 +1,59 @@
+"""``muxrl configs``: the experiments and sweeps that come with muxrl."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from muxrl.orchestrator.errors import ExitCode
+
+_KINDS = (
+    ("conf", "experiments", "muxrl check NAME, muxrl launch NAME"),
+    ("sweeps", "sweeps", "muxrl sweep NAME --dry-run, muxrl sweep NAME"),
+)
+_SENTENCE = re.compile(r"(.*?[.?!])(?= [A-Z]|$)")
+"""The first one; "Rashid et al. 2018" is in its middle."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "configs",
+        help="list the experiments and sweeps that come with muxrl",
+        description="Lists the experiments and sweeps that muxrl knows by name.",
+    )
+    parser.set_defaults(execute=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the lists, and returns the exit code."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from muxrl.orchestrator.config.load import packaged_configs
+    from muxrl.orchestrator.reports.plain_table import plain_table
+
+    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for kind, title, use in _KINDS:
+        table = plain_table(f"{title}: {use}")
+        table.add_column("name", no_wrap=True)
+        table.add_column("what it is")
+        for name, path in packaged_configs(kind).items():
+            table.add_row(name, escape(describe(path)))
+        console.print(table)
+    return ExitCode.DONE
+
+
+def describe(path: Path) -> str:
+    """Returns the first sentence of the comment with which a file begins, "" if it has none."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    text = " ".join(lines)
+    first = _SENTENCE.match(text)
+    return first[1] if first else text

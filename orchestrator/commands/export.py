@@ -1,0 +1,133 @@
+"""``muxrl export``: the policies of a run as ONNX files, which act without muxrl."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.errors import CannotExport, ExitCode, NotExported
+
+if TYPE_CHECKING:
+    from muxrl.orchestrator.records.run_directory import RunDirectory
+    from muxrl.servers.export.checkpoint import ExportedPolicy
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "export",
+        help="write the policies of a run as ONNX files",
+        description="Writes an ONNX file for each policy that a run has trained. Each is compared "
+        "with the frozen server first; one that acts in another way is not kept.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory")
+    parser.add_argument(
+        "--server", metavar="NAME", help="whose policies; default: of all servers that learned"
+    )
+    parser.add_argument(
+        "--checkpoint", default="last", metavar="NAME", help="by env steps, or best; default: last"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the files go; default: RUN/onnx"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=_positive,
+        default=1e-5,
+        metavar="X",
+        help="by how much a file's logits or values may differ from the server's; default: 1e-5",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the files, prints what is in each, and returns the exit code."""
+    from muxrl.orchestrator.records.run_directory import RunDirectory
+    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+
+    os.environ.update(ONE_THREAD)  # before numpy is imported
+    directory = RunDirectory.open(args.run)
+    checkpoints = _find_checkpoints(directory, args.server, args.checkpoint)
+    out = args.out or directory.path / "onnx"
+    for server_id, path in checkpoints.items():
+        with quiet():
+            exported = list(_export(server_id, path, out / server_id, args.tolerance))
+        for policy in exported:
+            sys.stdout.write(
+                f"{policy.path}\n"
+                f"  in:  {', '.join(policy.inputs)}\n"
+                f"  out: {', '.join(policy.outputs)}\n"
+                f"  acts as the server does on {policy.num_verified:,} observations drawn from "
+                "their space\n"
+            )
+    return ExitCode.DONE
+
+
+def _find_checkpoints(
+    directory: RunDirectory, server_id: str | None, checkpoint: str
+) -> dict[str, Path]:
+    """Returns the checkpoints of the servers that are asked for.
+
+    Raises:
+        CannotExport: there is no such server or checkpoint, or the server does not learn.
+    """
+    from muxrl.orchestrator.config import from_yaml
+    from muxrl.orchestrator.config.problems import listed, similar_or_known
+    from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+    from muxrl.servers.fixed_policies import find_fixed
+
+    try:
+        text = (directory.path / "config.yaml").read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CannotExport(f"run {directory.name!r} has no config.yaml: it never began") from error
+    servers = from_yaml(text, str(directory.path)).servers
+    learned = [name for name, server in servers.items() if find_fixed(server.algorithm) is None]
+    if server_id is not None and server_id not in servers:
+        hint = similar_or_known(server_id, servers, "its servers are")
+        raise CannotExport(f"run {directory.name!r} has no server {server_id!r}{hint}")
+    if server_id is not None and server_id not in learned:
+        algorithm = servers[server_id].algorithm
+        raise CannotExport(f"server {server_id!r} is {algorithm}, which learns no policy")
+    if not learned:
+        raise CannotExport(f"no server of run {directory.name!r} learns a policy")
+    folder = CheckpointFolder(directory.checkpoints)
+    found = {}
+    for name in learned if server_id is None else [server_id]:
+        path = folder.of_server(name, checkpoint)
+        if path is None:
+            saved = folder.names(name)
+            raise CannotExport(
+                f"run {directory.name!r} has no checkpoint {checkpoint!r} of server {name!r}; "
+                + (f"it has {listed(saved)}" if saved else "none was saved")
+            )
+        found[name] = path
+    return found
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
+    return value
+
+
+def _export(
+    server_id: str, checkpoint: Path, folder: Path, tolerance: float
+) -> Iterator[ExportedPolicy]:
+    from muxrl.servers.algorithms.settings import AlgorithmProblem
+    from muxrl.servers.export import graph
+    from muxrl.servers.export.checkpoint import export_checkpoint
+    from muxrl.servers.export.verify import Differs
+
+    try:
+        yield from export_checkpoint(checkpoint, folder, tolerance=tolerance)
+    except (AlgorithmProblem, graph.CannotExport) as error:
+        raise CannotExport(f"server {server_id!r}: {error}") from error
+    except Differs as error:
+        raise NotExported(f"server {server_id!r}: {error}") from error

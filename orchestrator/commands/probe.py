@@ -1,0 +1,139 @@
+"""``muxrl probe``: what a config has to say of an external simulation, as its environment has it.
+
+It runs where the simulation does, with the light client alone: no ray, torch, OmegaConf or YAML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from muxrl.orchestrator.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from muxrl.client.adapters import Simulation
+
+_PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+"""What YAML reads as a text without quotes, but for its own words."""
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w.-]*(\{\d+\.\.\d+\}[\w.-]*)?", re.ASCII)
+"""The same for a key at the beginning of a line, where braces are letters."""
+_WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null"})
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "probe",
+        help="print what a config says of an environment that runs elsewhere",
+        description="Makes an environment and prints the section 'simulation' of a config with "
+        "'env: external': its agents, their spaces, and the length of its state. For the "
+        "simulation's own machine: it needs nothing but the light client.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        help="package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or "
+        "gymnasium:ENV_ID",
+    )
+    parser.add_argument(
+        "kwargs",
+        nargs="*",
+        metavar="key=value",
+        help="arguments that make the environment; values are JSON, or else text",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the section, and returns the exit code.
+
+    Raises:
+        ConfigError: the environment cannot be made, or an agent's id cannot be declared.
+    """
+    from muxrl.client.adapters import SimulationError, make_simulation
+
+    try:
+        simulation = make_simulation(args.env, dict(map(_argument, args.kwargs)))
+        try:
+            text = external_section(simulation)
+        finally:
+            simulation.close()
+    except SimulationError as error:
+        raise ConfigError([" ".join(str(error).split())]) from error
+    sys.stdout.write(f"# Of {args.env}, by muxrl probe; servers and stop are still to be said.\n")
+    sys.stdout.write(text)
+    return ExitCode.DONE
+
+
+def external_section(simulation: Simulation) -> str:
+    """Returns the section ``simulation:`` of a config in which this one is external, as YAML.
+
+    Alike agents in a row are one line: ``driver_{0..9}``.
+
+    Raises:
+        ConfigError: an agent's id has braces that would be counted out.
+    """
+    import msgspec
+
+    from muxrl.protocol.patterns import abridged
+
+    _check_ids(simulation.possible_agents)
+    lines = ["simulation:", "  env: external"]
+    if simulation.state_size is not None:
+        lines.append(f"  state_size: {simulation.state_size}")
+    lines.append("  agents:")
+
+    def spaces_of(agent: str) -> tuple[Any, Any]:
+        return simulation.observation_spaces[agent], simulation.action_spaces[agent]
+
+    for (observation, action), agents in groupby(simulation.possible_agents, spaces_of):
+        for name in abridged(agents):
+            lines += [
+                f"    {name if _is_plain(name, _PLAIN_KEY) else json.dumps(name)}:",
+                f"      observation_space: {_flow(msgspec.to_builtins(observation))}",
+                f"      action_space: {_flow(msgspec.to_builtins(action))}",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _check_ids(agents: Sequence[str]) -> None:
+    from muxrl.protocol.patterns import expand
+
+    for agent in agents:
+        try:
+            is_itself = expand(agent) == [agent]
+        except ValueError:
+            is_itself = False
+        if not is_itself:
+            raise ConfigError(
+                [f"agent {agent!r} cannot be declared: braces count numbers in a config; rename it"]
+            )
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ConfigError([f"{text!r} is no argument of the environment; write key=value"])
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _is_plain(text: str, plain: re.Pattern[str]) -> bool:
+    return plain.fullmatch(text) is not None and text.lower() not in _WORDS
+
+
+def _flow(value: Any) -> str:
+    """Returns plain data as YAML in one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_flow(key)}: {_flow(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    is_plain = isinstance(value, str) and _is_plain(value, _PLAIN)
+    return str(value) if is_plain else json.dumps(value)

@@ -1,0 +1,120 @@
+"""``muxrl runs``: the runs and sweeps of a folder, and how they stand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.errors import ConfigError, ExitCode
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "runs",
+        help="list runs and sweeps, and how they stand",
+        description="Lists the runs and sweeps in a folder and in its own folders, the newest "
+        "first: state, env steps, who serves whom, each server's last evaluation, and when it "
+        "began.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="default: the current one, with its runs/ and sweeps/",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON list, for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the list, and returns the exit code."""
+    from muxrl.orchestrator.folders.listing import Listing
+
+    if not args.folder.is_dir():
+        raise ConfigError([f"there is no folder {str(args.folder)!r}; name the parent of runs"])
+    listing = Listing(args.folder)
+    entries = listing.read()
+    if args.json:
+        paths = ({"path": str(args.folder / entry["name"]), **entry} for entry in entries)
+        sys.stdout.write(json.dumps(list(paths), indent=2) + "\n")
+    elif entries:
+        _print(entries, listing.num_left_out)
+    else:
+        sys.stdout.write(f"no run or sweep in {str(args.folder.resolve())!r}\n")
+    return ExitCode.DONE
+
+
+def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    from muxrl.orchestrator.reports.plain_table import plain_table
+
+    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = plain_table("")
+    table.title = None
+    now = datetime.now(UTC)
+    rows: list[tuple[str, str, str, str, str]] = []
+    for entry in entries:
+        began_at = entry["began_at"]
+        age = _age((now - datetime.fromisoformat(began_at)).total_seconds()) if began_at else ""
+        env_steps = f"{entry['env_steps']:,}" if "env_steps" in entry else ""
+        rows.append((entry["name"], _state(entry), env_steps, "", age))
+        rows += ((f"  {who}", "", "", evaluated, "") for who, evaluated in _served(entry))
+    # Names are to be copied: only those that are long are broken.
+    table.add_column("run, and its servers", overflow="fold")
+    table.add_column("state", width=len("interrupted,"))
+    for title in ("env\nsteps", "last\nevaluation", "age"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    for entry in entries:
+        if cause := entry.get("cause") if entry.get("state") != "interrupted" else "":
+            line = f"{entry['name']}: {entry.get('state', 'broken')}: {cause}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if num_left_out:
+        console.print(f"{num_left_out:,} older ones are left out; name one of their folders")
+
+
+def _state(entry: Mapping[str, Any]) -> str:
+    if entry["kind"] == "broken":
+        return "broken"
+    return f"{entry['state']}{', resumable' if entry.get('resumable_at') is not None else ''}"
+
+
+def _served(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns for each server whom it serves, and its return; of a sweep what its trials are."""
+    from muxrl.orchestrator.reports.plain_table import number
+    from muxrl.protocol.patterns import abridged
+
+    if entry["kind"] == "broken":
+        return []
+    if entry["kind"] == "sweep":
+        counts = ", ".join(f"{n} {state.replace('_', ' ')}" for state, n in entry["counts"].items())
+        return [(f"sweep of {', '.join(entry['templates'])}: {counts}", "")]
+    return [
+        (
+            f"{server['id']} ({server['algorithm']}): {', '.join(abridged(server['agents']))}",
+            "" if server["evaluated"] is None else number(server["evaluated"]),
+        )
+        for server in entry["servers"]
+    ]
+
+
+def _age(seconds: float) -> str:
+    for unit_s, unit in _UNITS:
+        if seconds >= unit_s or unit == "s":
+            return f"{int(max(0.0, seconds) // unit_s)} {unit}"
+    raise AssertionError("seconds are the last unit")

@@ -1,0 +1,45 @@
+"""``muxrl track``: tells trackers of a run that is over."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from muxrl.orchestrator.errors import ConfigError, ExitCode
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "track",
+        help="tell trackers of a finished run or sweep, from its files",
+        description="Tells trackers all that a finished run has recorded, and hands them its "
+        "report. Each trial of a sweep is a run.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument(
+        "run", type=Path, metavar="RUN|SWEEP", help="directory of a run or a sweep that is over"
+    )
+    parser.add_argument(
+        "trackers",
+        nargs="+",
+        metavar="TRACKER",
+        help="wandb, mlflow, tensorboard, or one's own as package.module:Tracker",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tells one tracker after another, and returns the exit code."""
+    from muxrl.orchestrator.trackers.registry import find_problems
+    from muxrl.orchestrator.trackers.replay import replay, runs_in
+
+    if problems := list(find_problems(args.trackers)):
+        raise ConfigError(problems)
+    for folder in runs_in(args.run):
+        for name in args.trackers:
+            num_rows, known_as = replay(folder, name)
+            as_what = f" as {known_as}" if known_as else ""
+            sys.stdout.write(f"{name}: {num_rows:,} rows of {folder.path}{as_what}\n")
+            sys.stdout.flush()
+    return ExitCode.DONE

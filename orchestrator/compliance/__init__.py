@@ -1,0 +1,1 @@
+"""The rules of docs/protocol.md, played against a server or a client of any language."""

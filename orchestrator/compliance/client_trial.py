@@ -1,0 +1,109 @@
+"""Starts a strict server and a client's program, and tells which rules the client has kept."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from muxrl.orchestrator.compliance.notes import Notes
+from muxrl.orchestrator.compliance.strict_server import StrictServer
+from muxrl.orchestrator.compliance.verdicts import Verdict
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.network import Network
+
+MORNINGS: Mapping[str, tuple[Space, Space]] = {
+    "driver_0": (Box((2,)), Discrete(3)),
+    "driver_1": (Box((2,)), Discrete(3)),
+    "toll": (Box((1,)), Box((1,), low=0.0, high=5.0)),
+}
+"""The agents of docs/protocol.md, for whom the loops of docs/languages.md act."""
+_LOOK_EVERY_S = 0.1
+_OWN_END_S = 10.0
+"""For a program to end by itself once all has been seen."""
+_STOP_S = 10.0
+_STDERR = 2
+
+
+def judge_client(
+    command: Sequence[str],
+    agents: Mapping[str, tuple[Space, Space]] = MORNINGS,
+    state_size: int | None = None,
+    *,
+    port: int = 0,
+    timeout_s: float = 120.0,
+) -> list[Verdict]:
+    """Runs a client against a strict server, and returns what became of each rule.
+
+    Args:
+        command: program and arguments; in them ``{gateway}`` stands for the server's address.
+        agents: whose observations it sends: observation and action space by id.
+        state_size: length of the global state that it sends; None: none.
+        port: to listen on; 0 takes a free one.
+        timeout_s: when the program is ended, if it has not ended before.
+
+    Raises:
+        CannotListen: the port is taken.
+        ConfigError: the program cannot be started.
+    """
+    network = Network("the strict server", "127.0.0.1", port)
+    notes = Notes()
+    server = StrictServer(dict(agents), state_size, network.address, notes, network.cut)
+    network.start(server, asyncio.Event().wait, max_connections=100, keep_alive_s=600.0)
+    try:
+        url = f"http://{network.address}"
+        # What the program prints must not be taken for the table.
+        process = subprocess.Popen(
+            [part.replace("{gateway}", url) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=_STDERR,
+            start_new_session=True,
+        )
+    except OSError as error:
+        network.stop(_STOP_S)
+        raise ConfigError([f"{command[0]!r} cannot be started: {error.strerror}"]) from None
+    try:
+        code = _watch(process, server, timeout_s)
+    finally:
+        _end(process)
+        network.stop(_STOP_S)
+    if code == 0:
+        notes.kept("exit")
+    elif code is not None and not server.has_said_over:
+        notes.broken("exit", "exit code 0", f"exit code {code}")
+    elif not server.has_seen_enough.is_set():
+        notes.broken("exit", f"an end within {timeout_s:g} s", "it was ended")
+    server.finish(was_ended=code is None or (server.has_said_over and code != 0))
+    return notes.verdicts()
+
+
+def _watch(process: subprocess.Popen[bytes], server: StrictServer, timeout_s: float) -> int | None:
+    """Returns the exit code; None if the program went on after all has been seen, or too long."""
+    deadline = time.monotonic() + timeout_s
+    is_enough = False
+    while time.monotonic() < deadline:
+        if server.has_seen_enough.is_set() and not is_enough:
+            is_enough, deadline = True, min(deadline, time.monotonic() + _OWN_END_S)
+        try:
+            return process.wait(_LOOK_EVERY_S)
+        except subprocess.TimeoutExpired:
+            continue
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(_STOP_S)
+        except (ProcessLookupError, PermissionError):
+            process.wait(_STOP_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        else:
+            return

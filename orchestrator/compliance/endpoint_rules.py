@@ -1,0 +1,250 @@
+"""Rules of endpoints, transports, access and limits: what is said around the items."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from urllib.parse import urlsplit
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from muxrl.orchestrator.compliance.rules import Rules
+from muxrl.orchestrator.compliance.subject import ANSWER_S, Subject, heard
+from muxrl.orchestrator.compliance.verdicts import Broken, Skipped, expect
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.message_sizes import needed_items
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    AnyItem,
+    Batch,
+    BatchReply,
+    Ended,
+    Health,
+    Refused,
+    Started,
+    StartEpisode,
+    Status,
+)
+
+RULES = Rules()
+_MAX_BODY_BYTES = 16 << 20
+"""That are sent to see whether a limit holds."""
+_MAX_EPISODES = 4096
+"""That are opened to see whether a limit holds."""
+
+
+@RULES.of("endpoints", "the spec has protocol version 1, and agents", has_items=False)
+def the_spec(server: Subject) -> None:
+    version = server.spec.protocol_version
+    expect(version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", version)
+    expect(server.agents, "agents", "none")
+    members = {member for group in server.spec.groups.values() for member in group}
+    expect(members <= {*server.agents}, "groups of these agents", sorted(members))
+
+
+@RULES.of("endpoints", "GET /v1/health and /v1/status say that it is ready", has_items=False)
+def what_it_says_of_itself(server: Subject) -> None:
+    health = server.read(server.request("GET", "/v1/health"), Health)
+    status = server.read(server.request("GET", "/v1/status"), Status)
+    expect(health.status == status.phase == "ready", "ready", (health, status))
+    ids = {health.server_id, status.server_id, server.spec.server_id}
+    expect(len(ids) == 1, "one server_id", ids)
+
+
+@RULES.of("endpoints", "GET /v1/openapi.json is an OpenAPI document", has_items=False)
+def the_document(server: Subject) -> None:
+    answer = server.request("GET", "/v1/openapi.json")
+    if answer.status_code == 404:
+        raise Skipped("the server has none, and needs none: docs/openapi.json is the same for all")
+    document = server.read(answer, dict)
+    expect("/v1/step" in document.get("paths", ()), "the path /v1/step in it", document)
+
+
+@RULES.of("endpoints", "an unknown path is a 404, a wrong method a 405, both with a refusal",
+          has_items=False)  # fmt: skip
+def unknown_paths_and_methods(server: Subject) -> None:
+    server.refusal(server.request("GET", "/v1/nowhere"), 404)
+    server.refusal(server.request("GET", "/v1/step"), 405)
+    server.refusal(server.request("POST", "/v1/spec", {}), 405)
+
+
+@RULES.of("endpoints", "an item has an endpoint, and its refusal the HTTP status", has_items=False)
+def one_endpoint_each(server: Subject) -> None:
+    made = server.read(server.request("POST", "/v1/episodes"), Started)
+    expect(made.episode_id, "an id that the server made", made)
+    aborted = server.read(server.request("POST", f"/v1/episodes/{made.episode_id}/abort"), Aborted)
+    expect(aborted.episode_id == made.episode_id, made.episode_id, aborted)
+    mine = server.new_id()
+    started = server.read(
+        server.request("POST", "/v1/episodes", {"episode_id": mine, "mode": "eval"}), Started
+    )
+    expect(started.episode_id == mine, mine, started)
+    ended = server.read(server.request("POST", f"/v1/episodes/{mine}/end", {"t": 0}), Ended)
+    expect(ended.num_steps == 0, "0 steps", ended)
+    server.refusal(server.request("POST", f"/v1/episodes/{server.new_id()}/end", {"t": 0}), 410)
+    server.refusal(server.request("POST", f"/v1/episodes/{mine}/end", {}), 400)
+
+
+@RULES.of("endpoints", "an HTTP connection stays open between requests", has_items=False)
+def keep_alive(server: Subject) -> None:
+    parts = urlsplit(server.url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(str(parts.hostname), parts.port, timeout=ANSWER_S)
+    try:
+        for _ in range(2):
+            connection.request("GET", "/v1/health", headers=server.headers)
+            first = connection.sock
+            connection.getresponse().read()
+            expect(connection.sock is first, "the connection open", "it was closed")
+    except (OSError, http.client.HTTPException) as error:
+        raise Broken("an answer", error) from None
+    finally:
+        connection.close()
+
+
+@RULES.of("endpoints", "with a token, nobody is answered without it", has_items=False)
+def the_token(server: Subject) -> None:
+    if not server.token:
+        raise Skipped("the server has no token, or none was given here")
+    for given in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}):
+        for method, path in (("GET", "/v1/spec"), ("GET", "/v1/status"), ("POST", "/v1/step")):
+            server.refusal(server.request(method, path, headers=given), 401)
+    _is_denied(server, {"Authorization": "Bearer wrong"}, 401)
+
+
+@RULES.of("endpoints", "without a token, only this machine's names are answered, and nobody may "
+          "shut the server down", has_items=False)  # fmt: skip
+def no_token(server: Subject) -> None:
+    if server.token:
+        raise Skipped("the server has a token")
+    server.refusal(server.request("GET", "/v1/spec", headers={"Host": "somewhere.example"}), 403)
+    server.refusal(server.request("POST", "/v1/shutdown"), 401)
+
+
+@RULES.of("endpoints", "no web page is answered", has_items=False)
+def no_web_page(server: Subject) -> None:
+    origin = {"Origin": "http://127.0.0.1"}
+    server.refusal(server.request("GET", "/v1/spec", headers=origin), 403)
+    server.refusal(server.request("POST", "/v1/step", {"items": []}, origin), 403)
+    _is_denied(server, {**server.headers, **origin}, 403)
+
+
+def _is_denied(server: Subject, headers: dict[str, str], code: int) -> None:
+    try:
+        with server.websocket(headers):
+            pass
+    except Broken as broken:
+        cause = broken.__cause__
+        came = cause.response.status_code if isinstance(cause, InvalidStatus) else cause
+        expect(came == code, f"{code} to the upgrade", came)
+    else:
+        raise Broken(f"{code} to the upgrade", "a WebSocket")
+
+
+@RULES.of("transports", "what is no batch is a 400 that says why", has_items=False)
+def malformed_bodies(server: Subject) -> None:
+    step = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
+    bodies = [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"items":[{"type":"jump","episode_id":"e"}]}']
+    wrongs: list[dict[str, object]] = [
+        {"t": "0"},
+        {"rewards": {"a": "1"}},
+        {"observations": []},
+        {"t": 0.5},
+    ]
+    for wrong in wrongs:
+        bodies.append(json.dumps({"items": [step | wrong]}).encode())
+    for body in bodies:
+        refused = server.refusal(server.request("POST", "/v1/step", body), 400)
+        expect(refused.message, "a message", refused)
+
+
+@RULES.of("transports", "unknown fields are ignored", has_items=False)
+def unknown_fields(server: Subject) -> None:
+    item = {"type": "abort", "episode_id": server.new_id(), "colour": "green"}
+    answer = server.request("POST", "/v1/step", {"items": [item], "hello": [1]})
+    (reply,) = server.read(answer, BatchReply).replies
+    expect(isinstance(reply, Aborted), "aborted", reply)
+
+
+@RULES.of("transports", "a text frame is JSON and is answered as JSON", has_items=False)
+def text_frames(server: Subject) -> None:
+    with server.websocket() as websocket:
+        items = [{"type": t, "episode_id": server.new_id()} for t in ("start", "abort")]
+        kinds = [type(reply) for reply in heard(websocket, json.dumps({"items": items}))]
+        expect(kinds == [Started, Aborted], "started, aborted", kinds)
+
+
+@RULES.of("transports", "a malformed frame is refused, and the WebSocket stays open",
+          has_items=False)  # fmt: skip
+def malformed_frames(server: Subject) -> None:
+    with server.websocket() as websocket:
+        for frame in ("{", "", b"", b"\xc1", b"\x81\xa5items"):
+            replies = heard(websocket, frame)
+            is_refused = [isinstance(r, Refused) and r.code == 400 for r in replies]
+            expect(is_refused == [True], "one refusal with code 400", replies)
+        text = json.dumps({"items": [{"type": "abort", "episode_id": server.new_id()}]})
+        expect(isinstance(heard(websocket, text)[0], Aborted), "aborted", "something else")
+
+
+@RULES.of("limits", "a body over max_message_bytes is a 413, and such a frame closes the WebSocket "
+          "(1009)", has_items=False)  # fmt: skip
+def large_messages(server: Subject) -> None:
+    limit = server.spec.max_message_bytes
+    if not 0 < limit <= _MAX_BODY_BYTES:
+        raise Skipped(f"max_message_bytes is {limit}")
+    server.refusal(server.request("POST", "/v1/step", b" " * (limit + 1)), 413)
+    with server.websocket() as websocket:
+        try:
+            websocket.send(b"\0" * (limit + 1))
+            raise Broken("the WebSocket closed", websocket.recv(ANSWER_S))
+        except ConnectionClosed as closed:
+            # Who closes while more is on its way may reset the connection, and its code is lost.
+            code = closed.rcvd.code if closed.rcvd else None
+            expect(code in (1009, None), "close code 1009", code)
+
+
+@RULES.of("limits", "3 items for each episode that may be open, and at least 64", has_items=False)
+def many_items(server: Subject) -> None:
+    num = needed_items(server.spec.max_episodes)
+    items: list[AnyItem] = [AbortEpisode(str(n)) for n in range(num + 1)]
+    if not 40 * num < (server.spec.max_message_bytes or 0) <= 10 * _MAX_BODY_BYTES:
+        raise Skipped(f"{num} items are over max_message_bytes")
+    server.refusal(server.request("POST", "/v1/step", Batch(items)), 413)
+    replies = server.read(server.request("POST", "/v1/step", Batch(items[1:])), BatchReply).replies
+    expect(len(replies) == num, f"{num} replies", len(replies))
+
+
+@RULES.of("limits", "line and headers over 64 KiB are a 400", has_items=False)
+def large_heads(server: Subject) -> None:
+    parts = urlsplit(server.url)
+    if parts.scheme == "https":
+        raise Skipped("it is sent by hand, without TLS")
+    head = f"GET /v1/health HTTP/1.1\r\nHost: {parts.netloc}\r\nX-Large: ".encode()
+    try:
+        address = (str(parts.hostname), int(parts.port or 80))
+        with socket.create_connection(address, ANSWER_S) as connection:
+            connection.sendall(head + b"x" * (64 << 10))  # and it is not over yet
+            answer = connection.recv(100)
+    except OSError as error:
+        raise Broken("an answer", error) from None
+    expect(answer.startswith(b"HTTP/1.1 400"), "400", answer)
+
+
+@RULES.of("limits", "an episode over max_episodes is a 429 with Retry-After", has_items=False)
+def many_episodes(server: Subject) -> None:
+    limit = server.spec.max_episodes
+    if not 0 < limit <= _MAX_EPISODES:
+        raise Skipped(f"max_episodes is {limit}")
+    for _ in range(0, limit, 32):
+        items: list[AnyItem] = [StartEpisode(server.new_id(), "eval") for _ in range(32)]
+        server.request("POST", "/v1/step", Batch(items))
+    answer = server.request("POST", "/v1/episodes", {"episode_id": server.new_id()})
+    server.refusal(answer, 429)
+    expect("Retry-After" in answer.headers, "the header Retry-After", dict(answer.headers))
+
+
+@RULES.of("limits", "time for a request, number of connections", has_items=False)
+def what_takes_too_long(server: Subject) -> None:
+    raise Skipped("a request may take 30 s, and how many connections there may be is not said")

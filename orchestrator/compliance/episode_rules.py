@@ -1,0 +1,321 @@
+"""Rules of an episode: starts, steps, repeats, agents that leave, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import numpy as np
+
+from muxrl.orchestrator.compliance.rules import Rules
+from muxrl.orchestrator.compliance.subject import Subject, acted, refused, same
+from muxrl.orchestrator.compliance.verdicts import Skipped, expect
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyReply,
+    Ended,
+    EndEpisode,
+    Started,
+    StartEpisode,
+    Status,
+    Step,
+)
+from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace
+
+RULES = Rules()
+_PATIENCE_S = 5.0
+"""For an episode to expire; one that lasts longer is not waited for."""
+
+
+def ended(reply: AnyReply, num_steps: int, returns: dict[str, float] | None = None) -> None:
+    """Compares an end with its counts; an agent without a reward may be left out of `returns`."""
+    expect(isinstance(reply, Ended) and reply.num_steps == num_steps, f"ended, {num_steps} steps",
+           reply)  # fmt: skip
+    assert isinstance(reply, Ended)
+    for agent_id, value in (returns or {}).items():
+        came = reply.returns.get(agent_id, 0.0)
+        expect(abs(came - value) < 1e-6, f"a return of {value} for {agent_id!r}", reply)
+
+
+@RULES.of("an episode", "an id has 1 to 256 printable characters and no '/'")
+def ids(server: Subject) -> None:
+    for wrong in ("", "a/b", "line\nbreak"):
+        refused(server.ask(StartEpisode(wrong)), 400)
+    right = server.new_id() + " é☃"
+    right += "x" * (256 - len(right))
+    for reply in (server.ask(StartEpisode(right)), server.ask(EndEpisode(right, 0))):
+        expect(reply.episode_id == right and not hasattr(reply, "code"), "an episode of it", reply)
+
+
+@RULES.of("an episode", "a step is answered with an action of its space for each that observes")
+def actions(server: Subject) -> None:
+    episode = server.start()
+    for _ in range(3):
+        reply = episode.step()
+        _are_actions_of(server, reply, server.agents)
+    if len(server.agents) > 1:
+        first, rest = server.agents[:1], server.agents[1:]
+        with contextlib.suppress(Skipped):  # one team, of which any members may be asked
+            first, rest = server.two_apart()
+        for some in (first, rest):
+            _are_actions_of(server, episode.step(some), some)
+
+
+def _are_actions_of(server: Subject, reply: Actions, agents: list[str]) -> None:
+    expect(sorted(reply.actions) == sorted(agents), f"actions of {agents}", reply)
+    for agent_id, action in reply.actions.items():
+        server.check_action(agent_id, action)
+
+
+@RULES.of("an episode", "in a frame, items are answered in order, those of other episodes, too")
+def frames(server: Subject) -> None:
+    mine, other = server.start(), server.start("eval")
+    new = server.new_id()
+    first, second = mine.next(), other.next()
+    replies = server.say(StartEpisode(new), first, second, AbortEpisode(new))
+    kinds = [type(reply).__name__ for reply in replies]
+    expect(kinds == ["Started", "Actions", "Actions", "Aborted"], "started, actions twice, aborted",
+           kinds)  # fmt: skip
+
+
+@RULES.of("rule 1", "an id is used once; a start may be repeated until the second step")
+def starts(server: Subject) -> None:
+    episode = server.start()
+    start = StartEpisode(episode.id)
+    for _ in range(2):
+        expect(isinstance(reply := server.ask(start), Started), "started, again", reply)
+        if episode.t == 0:
+            episode.step()
+    refused(server.ask(StartEpisode(episode.id, "eval")), 409)
+    episode.step()
+    refused(server.ask(start), 409)
+    ended(server.ask(EndEpisode(episode.id, 2)), 2)
+    refused(server.ask(start), 409)
+
+
+@RULES.of("rule 2", "the same t again gets the same answer, and records nothing")
+def repeats(server: Subject) -> None:
+    episode, agent_id = server.start(), server.agents[0]
+    for t in range(3):
+        step = episode.next(rewards={agent_id: 1.0} if t else {})
+        first = episode.take(step)
+        for _ in range(2):
+            again = server.ask(step)
+            expect(same(again, first), f"the same answer again: {first}", again)
+    ended(server.ask(EndEpisode(episode.id, 3, rewards={agent_id: 1.0})), 3, {agent_id: 3.0})
+
+
+@RULES.of("rule 2", "any other t is a 409 that says what was expected and what came")
+def other_steps(server: Subject) -> None:
+    episode = server.start()
+    refused(server.ask(episode.next(t=1)), 409)
+    episode.step()
+    episode.step()
+    for t in (-1, 0, 3, 9):
+        refusal = refused(server.ask(episode.next(t=t)), 409)
+        expect(refusal.expected and refusal.got, "expected and got", refusal)
+    for t in (0, 1, 3):
+        refused(server.ask(EndEpisode(episode.id, t)), 409)
+    episode.step()
+    ended(server.ask(EndEpisode(episode.id, 3)), 3)
+
+
+@RULES.of("rule 3", "a step is checked as a whole: of one that is refused nothing is recorded")
+def whole_steps(server: Subject) -> None:
+    agent_id = server.agents[0]
+    episode, other = server.start(), server.start()
+    episode.step()
+    other.step()
+    wrong = episode.next(rewards={agent_id: 5.0, "nobody at all": 1.0})
+    replies = server.say(wrong, other.next(rewards={agent_id: 1.0}))
+    refused(replies[0], 422)
+    acted(replies[1])  # the others of its frame go on
+    episode.step(rewards={agent_id: 1.0})
+    for each in (episode, other):
+        ended(server.ask(EndEpisode(each.id, 2)), 2, {agent_id: 1.0})
+
+
+@RULES.of("rule 4", "rewards of an agent add up, and none means 0")
+def rewards(server: Subject) -> None:
+    agent_id = server.agents[0]
+    episode = server.start()
+    episode.step(rewards={agent_id: 0.5})  # before its first action; counts in the return
+    episode.step(rewards={agent_id: 1.0})
+    episode.step()
+    end = EndEpisode(episode.id, 3, rewards={agent_id: -0.25})
+    others = dict.fromkeys(server.agents[1:], 0.0)
+    ended(server.ask(end), 3, {agent_id: 1.25, **others})
+
+
+@RULES.of("rule 5", "an agent may appear in mid-episode")
+def late_agents(server: Subject) -> None:
+    first, rest = server.two_apart()
+    episode = server.start()
+    episode.step(first)
+    _are_actions_of(server, episode.step(), first + rest)
+    ended(server.ask(EndEpisode(episode.id, 2)), 2)
+
+
+@RULES.of("rule 5", "an agent that is done does not observe again")
+def agents_that_are_done(server: Subject) -> None:
+    gone, rest = server.agents[0], server.agents[1:]
+    for how in ("terminations", "truncations"):
+        episode = server.start()
+        episode.step()
+        final = {"final_observations": server.observe([gone])} if how == "truncations" else {}
+        if not rest:
+            refused(server.ask(episode.next(**{how: {gone: True}}, **final)), 422)
+            continue
+        episode.step(rest, **{how: {gone: True}}, **final)
+        refusal = refused(server.ask(episode.next()), 422)
+        expect(refusal.agent_id == gone, f"agent_id {gone!r}", refusal)
+
+
+@RULES.of("rule 5", "of a team those act who are asked, after a first observation of all")
+def parts_of_teams(server: Subject) -> None:
+    group = next((g for g in server.spec.groups.values() if len(g) > 1), None)
+    if group is None:
+        raise Skipped("the server has no team")
+    episode = server.start()
+    episode.step(group)
+    for some in (group[:1], group[1:]):
+        _are_actions_of(server, episode.step(some), some)
+
+
+@RULES.of("rule 6", "a truncated agent that acted needs its final observation")
+def truncated_agents(server: Subject) -> None:
+    gone, rest = server.agents[0], server.agents[1:]
+    episode = server.start()
+    episode.step()
+    truncated = {"truncations": {gone: True}}
+    final = {"final_observations": server.observe([gone])}
+    if rest:
+        lacking = refused(server.ask(episode.next(rest, **truncated)), 422)
+        expect(lacking.agent_id == gone, f"agent_id {gone!r}", lacking)
+        if server.is_gateway:  # it has closed the episode, on all servers
+            episode = server.start()
+            episode.step()
+        episode.step(rest, **truncated, **final)
+        ended(server.ask(EndEpisode(episode.id, 2)), 2)
+    episode = server.start()
+    episode.step()
+    refused(server.ask(EndEpisode(episode.id, 1, is_truncated=True, state=server.state)), 422)
+    if server.is_gateway:
+        episode = server.start()
+        episode.step()
+    finals = server.observe()
+    ended(
+        server.ask(EndEpisode(episode.id, 1, True, final_observations=finals, state=server.state)),
+        1,
+    )
+
+
+@RULES.of("rule 6", "a terminated agent may have one; who is said to be both has terminated")
+def terminated_agents(server: Subject) -> None:
+    gone = server.agents[0]
+    may_have: dict[str, Any] = {"final_observations": server.observe([gone])}
+    for fields in ({}, may_have, {"truncations": {gone: True}}):
+        episode = server.start()
+        episode.step()
+        end = EndEpisode(episode.id, 1, **{"terminations": {gone: True}, **fields})
+        ended(server.ask(end), 1)
+
+
+@RULES.of("rule 6", "the action mask of a final observation may be all zeros")
+def final_masks(server: Subject) -> None:
+    agent_id, _ = server.one_with_mask()
+    space = server.spec.agents[agent_id].observation_space
+    assert isinstance(space, DictSpace)
+    episode = server.start()
+    episode.step()
+    finals = server.observe()
+    finals[agent_id][ACTION_MASK_KEY] = np.zeros_like(finals[agent_id][ACTION_MASK_KEY])
+    end = EndEpisode(episode.id, 1, True, final_observations=finals, state=server.state)
+    ended(server.ask(end), 1)
+
+
+@RULES.of("rule 7", "a reward for an agent that is done still counts")
+def late_rewards(server: Subject) -> None:
+    gone, rest = server.agents[0], server.agents[1:]
+    episode = server.start()
+    episode.step()
+    if rest:
+        episode.step(rest, terminations={gone: True}, rewards={gone: 1.0})
+    t = episode.t
+    end = EndEpisode(episode.id, t, rewards={gone: 2.0}, terminations={} if rest else {gone: True})
+    ended(server.ask(end), t, {gone: 3.0 if rest else 2.0})
+
+
+@RULES.of("rule 8", "ends and aborts may be repeated; who is unknown is aborted")
+def both_ends(server: Subject) -> None:
+    agent_id = server.agents[0]
+    episode, other = server.start(), server.start()
+    for each in (episode, other):
+        each.step()
+    end = EndEpisode(episode.id, 1, rewards={agent_id: 1.0})
+    first = server.ask(end)
+    ended(first, 1, {agent_id: 1.0})
+    for item in (end, AbortEpisode(episode.id)):
+        expect(same(reply := server.ask(item), first), f"the same answer again: {first}", reply)
+    for item in (AbortEpisode(other.id), AbortEpisode(other.id), EndEpisode(other.id, 1)):
+        expect(isinstance(reply := server.ask(item), Aborted), "aborted", reply)
+    unknown = server.ask(AbortEpisode(server.new_id()))
+    expect(isinstance(unknown, Aborted), "aborted", unknown)
+
+
+@RULES.of("rule 8", "a step or end of what is unknown, or over, is a 410")
+def unknown_episodes(server: Subject) -> None:
+    nobody = server.new_id()
+    seen = server.observe()
+    refused(server.ask(Step(nobody, 0, seen, state=server.state)), 410)
+    refused(server.ask(EndEpisode(nobody, 0)), 410)
+    for close in (EndEpisode, AbortEpisode):
+        episode = server.start()
+        server.ask(EndEpisode(episode.id, 0) if close is EndEpisode else AbortEpisode(episode.id))
+        refused(server.ask(episode.next()), 410)
+
+
+@RULES.of("rule 9", "episodes without a step are legal")
+def no_steps(server: Subject) -> None:
+    ended(server.ask(EndEpisode(server.start().id, 0)), 0)
+
+
+@RULES.of("rule 10", "a silent episode is closed as truncated after episode_timeout_s",
+          has_items=False)  # fmt: skip
+def silence(server: Subject) -> None:
+    timeout_s = server.spec.episode_timeout_s
+    if not 0 < timeout_s <= _PATIENCE_S:
+        raise Skipped(f"episode_timeout_s is {timeout_s:g}; up to {_PATIENCE_S:g} it is waited for")
+    episode = server.start()
+    episode.step()
+    deadline = time.monotonic() + 3 * timeout_s + 5.0
+    # A status says it without breaking the silence.
+    while server.read(server.request("GET", "/v1/status"), Status).num_open_episodes:
+        expect(time.monotonic() < deadline, f"no open episode {timeout_s:g} s later", "it is open")
+        time.sleep(timeout_s / 10)
+    refused(server.ask(episode.next()), 410)
+
+
+@RULES.of("rule 10", "of a repeated step only episode_id and t count")
+def signs_of_life(server: Subject) -> None:
+    episode = server.start()
+    first = episode.step()
+    again = server.ask(Step(episode.id, 0, {}))
+    expect(same(again, first), f"the same answer again: {first}", again)
+    ended(server.ask(EndEpisode(episode.id, 1)), 1)
+
+
+@RULES.of("rule 11", "eval episodes are not counted as training")
+def evaluation(server: Subject) -> None:
+    def num_env_steps() -> int:
+        return server.read(server.request("GET", "/v1/status"), Status).num_env_steps
+
+    before = num_env_steps()
+    episode = server.start("eval")
+    for _ in range(3):
+        episode.step()
+    ended(server.ask(EndEpisode(episode.id, 3)), 3)
+    expect((now := num_env_steps()) == before, f"num_env_steps still {before}", now)

@@ -1,0 +1,33 @@
+"""What a rule for servers is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from muxrl.orchestrator.compliance.subject import Check
+
+
+class Rule(NamedTuple):
+    """One rule. `where`: its place on the page. `has_items`: tried over both transports."""
+
+    where: str
+    text: str
+    check: Check
+    has_items: bool
+
+
+class Rules(list[Rule]):
+    """Rules in the order in which they are tried."""
+
+    def of(self, where: str, text: str, *, has_items: bool = True) -> Callable[[Check], Check]:
+        """Returns what adds a function as a rule.
+
+        The function gets the server, raises `Broken` or `Skipped`, and need not tidy up.
+        """
+
+        def add(check: Check) -> Check:
+            self.append(Rule(where, text, check, has_items))
+            return check
+
+        return add

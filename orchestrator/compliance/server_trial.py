@@ -1,0 +1,52 @@
+"""All rules for servers, tried one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muxrl.orchestrator.compliance import endpoint_rules, episode_rules, value_rules
+from muxrl.orchestrator.compliance.rules import Rule
+from muxrl.orchestrator.compliance.subject import Subject
+from muxrl.orchestrator.compliance.verdicts import Broken, Skipped, Verdict
+
+RULES = (*endpoint_rules.RULES, *episode_rules.RULES, *value_rules.RULES)
+
+
+def judge(rule: Rule, subject: Subject) -> Verdict:
+    """Tries one rule, over HTTP and, if it has items, over the WebSocket, too."""
+    for over_websocket in (False, True) if rule.has_items else (False,):
+        subject.over_websocket = over_websocket
+        where = f" ({'msgpack over WebSocket' if over_websocket else 'JSON over HTTP'})"
+        try:
+            try:
+                rule.check(subject)
+            finally:
+                subject.tidy()
+        except Broken as broken:
+            return Verdict(
+                rule.where, rule.text, "broken", str(broken) + (where if rule.has_items else "")
+            )
+        except Skipped as reason:
+            return Verdict(rule.where, rule.text, "skipped", str(reason))
+    return Verdict(rule.where, rule.text, "ok")
+
+
+def judge_server(address: str, token: str = "") -> Iterator[Verdict]:
+    """Tries all rules on a server, and yields what became of each.
+
+    Args:
+        address: "host:port" or "http://host:port".
+        token: bearer token, "" for none.
+
+    Raises:
+        ValueError: `address` is none.
+    """
+    spec_rule = ("endpoints", "GET /v1/spec says what the server is")
+    try:
+        subject = Subject(address, token)
+    except Broken as broken:
+        yield Verdict(*spec_rule, "broken", f"{broken}; no other rule can be tried")
+        return
+    yield Verdict(*spec_rule, "ok")
+    for rule in RULES:
+        yield judge(rule, subject)

@@ -1,0 +1,306 @@
+"""A server whose rules are tried: how it is spoken to, and what its agents may observe."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import requests
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from muxrl.client.network_transport import base_url
+from muxrl.orchestrator.compliance.verdicts import Broken, Skipped, expect
+from muxrl.protocol.codec import decode_batch_reply, decode_json, encode, encode_json
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import (
+    AbortEpisode,
+    Actions,
+    AnyItem,
+    AnyReply,
+    Batch,
+    BatchReply,
+    Mode,
+    Refused,
+    ServerSpec,
+    Started,
+    StartEpisode,
+    Step,
+)
+from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Discrete, bounds
+from muxrl.protocol.values import Mismatch, conform, sample
+
+ANSWER_S = 60.0
+"""For an answer: a server may hold one back while it learns."""
+_ROUNDING = 1e-5
+"""By how much an action may be outside of a Box, whose bounds float32 cannot always represent."""
+_ITEMS = 64
+"""That every server takes in one frame."""
+T = TypeVar("T")
+
+
+class Subject:
+    """A server under trial. Nothing is sent again and nothing is mended on the way.
+
+    Args:
+        address: "host:port" or "http://host:port".
+        token: bearer token, "" for none.
+
+    Raises:
+        Broken: ``GET /v1/spec`` is not answered with a spec.
+        ValueError: `address` is none.
+    """
+
+    def __init__(self, address: str, token: str = "") -> None:
+        self.url = base_url(address)
+        self.token = token
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.over_websocket = False
+        """Whether `say` uses msgpack over the WebSocket, and not JSON over HTTP."""
+        self._rng = np.random.default_rng(0)
+        self._ids = (f"compliance-{uuid.uuid4().hex[:8]}-{n}" for n in itertools.count())
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._stack = contextlib.ExitStack()
+        self._websocket: ClientConnection | None = None
+        self._opened: list[str] = []
+        self.spec = self.read(self.request("GET", "/v1/spec"), ServerSpec)
+        self.agents = list(self.spec.agents)
+
+    # --- requests -----------------------------------------------------------------------
+
+    def request(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> requests.Response:
+        """Returns an answer, whatever its code. `body`: bytes as they are, else as JSON.
+
+        Raises:
+            Broken: there is no answer.
+        """
+        data = body if isinstance(body, bytes | None) else encode_json(body)
+        all_headers = {"Content-Type": "application/json", **self.headers, **(headers or {})}
+        try:
+            return self._session.request(
+                method, self.url + path, data=data, headers=all_headers, timeout=ANSWER_S
+            )
+        except requests.RequestException as error:
+            raise Broken(f"an answer to {method} {path}", error) from None
+
+    def read(self, answer: requests.Response, kind: type[T], code: int = 200) -> T:
+        """Returns an answer's body.
+
+        Raises:
+            Broken: it has another code, or is none of this kind.
+        """
+        expect(answer.status_code == code, f"{code}", f"{answer.status_code}: {answer.text}")
+        try:
+            return decode_json(answer.content, kind)
+        except MalformedMessage as error:
+            raise Broken(f"a {kind.__name__}", f"{error}: {answer.text}") from None
+
+    def refusal(self, answer: requests.Response, code: int) -> Refused:
+        """Returns the refusal that an answer has to be."""
+        refused = self.read(answer, Refused, code)
+        expect(refused.code == code, f"code {code} in the body, too", refused)
+        return refused
+
+    @contextlib.contextmanager
+    def websocket(self, headers: dict[str, str] | None = None) -> Iterator[ClientConnection]:
+        """Yields a new WebSocket, and closes it.
+
+        Raises:
+            Broken: there is none.
+        """
+        url = self.url.replace("http", "ws", 1) + "/v1/ws"
+        additional = self.headers if headers is None else headers
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = stack.enter_context(
+                    connect(url, additional_headers=additional, proxy=None, max_size=None)
+                )
+            except (OSError, WebSocketException) as error:
+                raise Broken("a WebSocket at /v1/ws", error) from error
+            yield connection
+
+    # --- items --------------------------------------------------------------------------
+
+    def say(self, *items: AnyItem) -> list[AnyReply]:
+        """Returns the replies to a frame.
+
+        Raises:
+            Broken: they are not one for each item, in order.
+        """
+        replies = self._by_websocket(items) if self.over_websocket else self._by_http(items)
+        asked = [item.episode_id for item in items]
+        answered = [reply.episode_id for reply in replies]
+        expect(answered == asked, f"a reply each, in order, for episodes {asked}", answered)
+        return replies
+
+    def ask(self, item: AnyItem) -> AnyReply:
+        """Returns the reply to one item."""
+        return self.say(item)[0]
+
+    def _by_http(self, items: Collection[AnyItem]) -> list[AnyReply]:
+        answer = self.request("POST", "/v1/step", Batch(list(items)))
+        return self.read(answer, BatchReply).replies
+
+    def _by_websocket(self, items: Collection[AnyItem]) -> list[AnyReply]:
+        if self._websocket is None:
+            self._websocket = self._stack.enter_context(self.websocket())
+        return heard(self._websocket, encode(Batch(list(items))))
+
+    # --- episodes -----------------------------------------------------------------------
+
+    def new_id(self) -> str:
+        """Returns an id that no episode has."""
+        self._opened.append(next(self._ids))
+        return self._opened[-1]
+
+    def start(self, mode: Mode = "train") -> Episode:
+        """Returns an episode that is open."""
+        episode = Episode(self, self.new_id())
+        reply = self.ask(StartEpisode(episode.id, mode))
+        expect(isinstance(reply, Started), "started", reply)
+        return episode
+
+    def observe(self, agents: Collection[str] | None = None) -> dict[str, Any]:
+        """Returns observations of these agents, or of all; every action is available."""
+        return {agent_id: self._observe(agent_id) for agent_id in agents or self.agents}
+
+    def _observe(self, agent_id: str) -> Any:
+        space = self.spec.agents[agent_id].observation_space
+        seen = sample(space, self._rng)
+        if isinstance(space, DictSpace) and ACTION_MASK_KEY in space.spaces:
+            seen[ACTION_MASK_KEY] = np.ones_like(seen[ACTION_MASK_KEY])
+        return seen
+
+    def an_action(self, agent_id: str) -> Any:
+        """Returns an action of an agent's space."""
+        return sample(self.spec.agents[agent_id].action_space, self._rng)
+
+    def check_action(self, agent_id: str, action: Any) -> None:
+        """Raises `Broken` unless an answer is an action of an agent's space."""
+        space = self.spec.agents[agent_id].action_space
+        try:
+            value = conform(space, action)
+        except Mismatch as error:
+            raise Broken(f"an action of {space} for {agent_id!r}", error) from None
+        if isinstance(space, Box):
+            low, high = bounds(space)
+            is_inside = ((value >= low - _ROUNDING) & (value <= high + _ROUNDING)).all()
+            expect(is_inside, f"an action between {low} and {high} for {agent_id!r}", value)
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether other servers are behind it; it closes an episode that one of them refuses."""
+        return self.spec.algorithm == "GATEWAY"
+
+    @property
+    def state(self) -> Any:
+        """A global state, if the server asks for one."""
+        size = self.spec.state_size
+        return None if size is None else np.zeros(size, np.float32)
+
+    def one_with_box(self) -> tuple[str, Box]:
+        """Returns an agent that observes arrays of float32, and its space."""
+        for agent_id, info in self.spec.agents.items():
+            space = info.observation_space
+            if isinstance(space, Box) and space.dtype == "float32" and space.shape:
+                return agent_id, space
+        raise Skipped("no agent observes a Box of float32")
+
+    def one_with_mask(self) -> tuple[str, Discrete]:
+        """Returns an agent whose observations have an action mask, and its actions."""
+        for agent_id, info in self.spec.agents.items():
+            seen, does = info.observation_space, info.action_space
+            has_mask = isinstance(seen, DictSpace) and ACTION_MASK_KEY in seen.spaces
+            if has_mask and isinstance(does, Discrete):
+                return agent_id, does
+        raise Skipped("no agent observes an action mask")
+
+    def two_apart(self) -> tuple[list[str], list[str]]:
+        """Returns an agent with its team, and the rest."""
+        group = self.spec.agents[self.agents[0]].group
+        members = self.spec.groups.get(group, []) if group else []
+        first = [a for a in self.agents if a == self.agents[0] or a in members]
+        if len(first) == len(self.agents):
+            raise Skipped("there is only one agent, or one team")
+        return first, [a for a in self.agents if a not in first]
+
+    def tidy(self) -> None:
+        """Closes what is open: episodes by an abort, and the WebSocket."""
+        ids, self._opened = self._opened, []
+        try:
+            for first in range(0, len(ids), _ITEMS):
+                aborts: list[AnyItem] = [AbortEpisode(i) for i in ids[first : first + _ITEMS]]
+                self.request("POST", "/v1/step", Batch(aborts))
+        finally:
+            self._stack.close()
+            self._websocket = None
+
+
+Check = Callable[[Subject], None]
+
+
+class Episode:
+    """An open episode of a subject, and its next step."""
+
+    def __init__(self, subject: Subject, episode_id: str) -> None:
+        self.id = episode_id
+        self.t = 0
+        self._subject = subject
+
+    def next(self, agents: Collection[str] | None = None, **fields: Any) -> Step:
+        """Returns the next step, for these agents, or for all; `fields` may replace anything."""
+        observations = self._subject.observe(agents)
+        given = {"t": self.t, "observations": observations, "state": self._subject.state, **fields}
+        return Step(self.id, **given)
+
+    def step(self, agents: Collection[str] | None = None, **fields: Any) -> Actions:
+        """Takes the next step, and returns its actions."""
+        return self.take(self.next(agents, **fields))
+
+    def take(self, step: Step) -> Actions:
+        """Takes a step that has to be answered with actions."""
+        actions = acted(self._subject.ask(step))
+        self.t = step.t + 1
+        return actions
+
+
+def acted(reply: AnyReply) -> Actions:
+    """Returns the actions that a reply has to be."""
+    if not isinstance(reply, Actions):
+        raise Broken("actions", reply)
+    return reply
+
+
+def refused(reply: AnyReply, code: int) -> Refused:
+    """Returns the refusal that a reply has to be."""
+    if not isinstance(reply, Refused) or reply.code != code:
+        raise Broken(f"a refusal with code {code}", reply)
+    expect(reply.message, "a refusal that says why", reply)
+    return reply
+
+
+def same(reply: AnyReply, other: AnyReply) -> bool:
+    """Whether two replies say the same, arrays compared by their numbers."""
+    return encode_json(reply) == encode_json(other)
+
+
+def heard(websocket: ClientConnection, frame: bytes | str) -> list[AnyReply]:
+    """Returns the replies to a frame, which have to come in its own encoding."""
+    try:
+        websocket.send(frame)
+        answer = websocket.recv(ANSWER_S)
+    except (OSError, WebSocketException) as error:
+        raise Broken("an answer over the WebSocket", error) from None
+    expect(type(answer) is type(frame), f"an answer of {type(frame).__name__}", answer)
+    try:
+        return decode_batch_reply(answer).replies
+    except (MalformedMessage, msgspec.MsgspecError) as error:
+        raise Broken("a batch of replies", error) from None

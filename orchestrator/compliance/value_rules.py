@@ -1,0 +1,142 @@
+"""Rules of values: observations, rewards and logged actions that are not as declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from muxrl.orchestrator.compliance.episode_rules import ended
+from muxrl.orchestrator.compliance.rules import Rules
+from muxrl.orchestrator.compliance.subject import Subject, refused, same
+from muxrl.orchestrator.compliance.verdicts import Skipped, expect
+from muxrl.protocol.messages import EndEpisode, Refused
+from muxrl.protocol.spaces import ACTION_MASK_KEY, bounds
+from muxrl.protocol.values import conform
+
+RULES = Rules()
+
+
+def _is_refused(server: Subject, agent_id: str, value: Any) -> Refused:
+    """Sends a wrong observation of one agent; returns its refusal, which names the agent."""
+    episode = server.start()
+    observations = server.observe() | {agent_id: value}
+    refusal = refused(server.ask(episode.next(observations=observations)), 422)
+    expect(refusal.agent_id == agent_id, f"agent_id {agent_id!r}", refusal)
+    expect(refusal.expected and refusal.got, "expected and got", refusal)
+    return refusal
+
+
+@RULES.of("refusals", "an observation of another shape is refused at once, by the agent's name")
+def shapes(server: Subject) -> None:
+    agent_id, space = server.one_with_box()
+    _is_refused(server, agent_id, np.zeros((*space.shape, 2), np.float32))
+    _is_refused(server, agent_id, [])
+    _is_refused(server, agent_id, {"a": 1.0})
+
+
+@RULES.of("refusals", "NaN, null, texts and infinities in an observation are refused")
+def no_numbers(server: Subject) -> None:
+    agent_id, space = server.one_with_box()
+    for wrong in (np.nan, np.inf):
+        _is_refused(server, agent_id, np.full(space.shape, wrong, np.float32))
+    for no_number in (None, "1"):
+        nested: Any = no_number
+        for length in reversed(space.shape):
+            nested = [nested] * length
+        _is_refused(server, agent_id, nested)
+
+
+@RULES.of("refusals", "an array of a dtype that does not cast safely is refused (msgpack)",
+          has_items=False)  # fmt: skip
+def dtypes(server: Subject) -> None:
+    agent_id, space = server.one_with_box()
+    server.over_websocket = True
+    _is_refused(server, agent_id, np.zeros(space.shape, np.float64))
+    episode = server.start()
+    episode.step(observations=server.observe() | {agent_id: np.zeros(space.shape, np.float16)})
+
+
+@RULES.of("refusals", "the bounds of an observation are not checked")
+def observation_bounds(server: Subject) -> None:
+    agent_id, space = server.one_with_box()
+    _, high = bounds(space)
+    above = np.where(np.isfinite(high), high + 1.0, 1e6).astype(np.float32)
+    server.start().step(observations=server.observe() | {agent_id: above})
+
+
+@RULES.of("refusals", "an agent that is not the server's is refused by its name")
+def unknown_agents(server: Subject) -> None:
+    nobody = "nobody at all"
+    seen = server.observe()
+    for fields in (
+        {"observations": seen | {nobody: next(iter(seen.values()))}},
+        {"rewards": {nobody: 1.0}},
+        {"terminations": {nobody: True}},
+    ):
+        refusal = refused(server.ask(server.start().next(**fields)), 422)
+        expect(refusal.agent_id == nobody, f"agent_id {nobody!r}", refusal)
+
+
+@RULES.of("refusals", "after a refusal the same t can be sent again, corrected")
+def corrections(server: Subject) -> None:
+    if server.is_gateway:
+        raise Skipped("a gateway closes the episode on all servers when one of them refuses")
+    agent_id, space = server.one_with_box()
+    episode = server.start()
+    episode.step()
+    wrong = np.zeros((*space.shape, 2), np.float32)
+    refused(server.ask(episode.next(observations=server.observe() | {agent_id: wrong})), 422)
+    episode.step()
+    ended(server.ask(EndEpisode(episode.id, 2)), 2)
+
+
+@RULES.of("refusals", "the global state is asked for, and checked")
+def states(server: Subject) -> None:
+    size = server.spec.state_size
+    if size is None:
+        raise Skipped("the server asks for no state")
+    for wrong in (None, np.zeros(size + 1, np.float32)):
+        refused(server.ask(server.start().next(state=wrong)), 422)
+
+
+@RULES.of("limits", "a return beyond float32, 3.4e38, is refused")
+def large_rewards(server: Subject) -> None:
+    agent_id = server.agents[0]
+    refused(server.ask(server.start().next(rewards={agent_id: 1e39})), 422)
+    episode = server.start()
+    episode.step(rewards={agent_id: 3e38})
+    refused(server.ask(episode.next(rewards={agent_id: 3e38})), 422)
+
+
+@RULES.of("an episode", "a logged action is answered in place of the policy's")
+def logged_actions(server: Subject) -> None:
+    episode, agent_id = server.start(), server.agents[0]
+    reply = episode.step(logged_actions={agent_id: (chosen := server.an_action(agent_id))})
+    came = conform(server.spec.agents[agent_id].action_space, reply.actions[agent_id])
+    expect(np.allclose(np.asarray(came), np.asarray(chosen)), f"{chosen} for {agent_id!r}", reply)
+    again = server.ask(episode.next(t=0))
+    expect(same(again, reply), f"the same answer again: {reply}", again)
+
+
+@RULES.of("an episode", "a log-probability comes only beside a logged action")
+def log_probs(server: Subject) -> None:
+    agent_id = server.agents[0]
+    refused(server.ask(server.start().next(logged_log_probs={agent_id: -1.0})), 422)
+
+
+@RULES.of("an episode", "actions keep to the action mask, and logged ones have to")
+def masks(server: Subject) -> None:
+    agent_id, space = server.one_with_mask()
+    episode = server.start()
+    for action in range(min(space.n, 4)):
+        seen = server.observe()
+        mask = np.zeros_like(seen[agent_id][ACTION_MASK_KEY])
+        mask[action] = 1
+        seen[agent_id][ACTION_MASK_KEY] = mask
+        forbidden = (action + 1) % space.n + space.start
+        if space.n > 1 and not server.is_gateway:
+            logged = {agent_id: forbidden}
+            refused(server.ask(episode.next(observations=seen, logged_actions=logged)), 422)
+        reply = episode.step(observations=seen)
+        expect(reply.actions[agent_id] == action + space.start, f"{action + space.start}", reply)

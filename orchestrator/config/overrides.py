@@ -1,0 +1,149 @@
+"""Values that go on top of a file: ``key.path=value`` items, or a mapping of key paths to values.
+
+An empty mapping clears what is there: ``servers.ppo.settings={}`` puts the algorithm's own settings
+back, and ``{"stop": {}}`` the defaults of a section.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, merge
+
+Overrides = Sequence[str] | Mapping[str, Any]
+"""``["stop.env_steps=9000"]``, each value YAML; or ``{"stop.env_steps": 9000}``, which may be
+nested: ``{"stop": {"env_steps": 9000}}``. Later ones win."""
+
+
+def override_keys(overrides: Overrides) -> list[str]:
+    """Returns the dotted key of each value that the overrides give.
+
+    Raises:
+        TypeError: they are one text.
+    """
+    return [
+        key
+        for text, tree in _parsed(overrides)
+        for key in (map(dotted, _leaves(tree)) if isinstance(tree, dict) else [text])
+    ]
+
+
+def override_value(overrides: Overrides, key: str, default: Any) -> Any:
+    """Returns what the overrides give for a key of the top, the last one's; else the default.
+
+    Raises:
+        TypeError: they are one text.
+    """
+    for _, tree in _parsed(overrides):
+        if isinstance(tree, dict):
+            default = tree.get(key, default)
+    return default
+
+
+def apply_overrides(
+    config: DictConfig, overrides: Overrides, schema: type
+) -> tuple[DictConfig, list[str]]:
+    """Returns the config with what fits of the overrides, and a sentence for all that does not.
+
+    Raises:
+        TypeError: they are one text, where a list of texts or a mapping is due.
+    """
+    sentences: list[str] = []
+    for text, tree in _parsed(overrides):
+        if isinstance(tree, dict):
+            config, problems = put(config, tree, schema)
+        else:
+            problems = [tree]
+        sentences += [f"override {text!r}: {problem}" for problem in problems]
+    return config, sentences
+
+
+def put(config: DictConfig, tree: Tree, schema: type) -> tuple[DictConfig, list[str]]:
+    """Returns the config with a tree on top, and a sentence for each key that does not fit.
+
+    Empty mappings of the tree clear what is there.
+    """
+    for path in _leaves(tree):
+        if _at(tree, path) == {}:
+            config = _cleared(config, path)
+    config, misfits = merge(config, tree, schema)
+    return config, [sentence for _, sentence in misfits]
+
+
+def nested(keys: Sequence[str], value: Any) -> Tree:
+    """Returns a value as a tree, below its keys from the top down."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)  # a section of an ExperimentConfig
+    value = copy.deepcopy(value)  # `merge` takes out what does not fit
+    for key in reversed(keys):
+        value = {key: value}
+    return typing.cast(Tree, value)
+
+
+def _parsed(overrides: Overrides) -> Iterator[tuple[str, Tree | str]]:
+    """Yields each override as the user wrote it, and as a tree, or what is wrong with it."""
+    if isinstance(overrides, str):
+        raise TypeError(
+            f"overrides are {overrides!r}, one text; expected a list of 'key.path=value', or a "
+            "mapping of key paths to values"
+        )
+    if isinstance(overrides, Mapping):
+        for key_path, value in overrides.items():
+            keys = str(key_path).split(".")
+            is_path = isinstance(key_path, str) and all(keys)
+            yield f"{key_path}={value}", nested(keys, value) if is_path else "must have a key.path"
+        return
+    for text in overrides:
+        yield text, _read(text)
+
+
+def _read(text: str) -> Tree | str:
+    key, equals, _ = text.partition("=")
+    if not equals or not all(key.split(".")):
+        return "must look like key.path=value"
+    try:
+        tree = OmegaConf.to_container(OmegaConf.from_dotlist([text]), resolve=False)
+    except yaml.YAMLError as error:
+        return f"the value is not YAML: {getattr(error, 'problem', None) or error}"
+    except OmegaConfBaseException as error:
+        return grammar_problem(error)
+    return typing.cast(Tree, tree)
+
+
+def _leaves(tree: Tree, prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*prefix, key))
+        else:
+            yield (*prefix, key)
+
+
+def _at(tree: Any, path: KeyPath) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _cleared(config: DictConfig, path: KeyPath) -> DictConfig:
+    """Returns the config with nothing in the mapping at `path`; a section has its defaults."""
+    cleared = copy.deepcopy(config)
+    parent: Any = cleared
+    for key in path[:-1]:
+        if not isinstance(parent, DictConfig) or key not in parent:
+            return config
+        parent = parent[key]
+    key = path[-1]
+    if not isinstance(parent, DictConfig) or key not in parent:
+        return config
+    if isinstance(parent[key], DictConfig):
+        kind = OmegaConf.get_type(parent[key])
+        parent[key] = OmegaConf.structured(kind) if dataclasses.is_dataclass(kind) else {}
+    return cleared

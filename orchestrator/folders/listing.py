@@ -1,0 +1,203 @@
+"""What lies in a folder: its runs and sweeps, and how they stand, as plain data.
+
+One entry for each, which says at least ``name`` (its path from the folder), ``kind`` and
+``began_at`` (ISO 8601, UTC):
+
+run
+    ``state, cause, host, pid, assignment, servers: [{id, algorithm, agents, evaluated}], env_steps,
+    resumable_at, ended_at``; `evaluated` is the mean return of the newest evaluation,
+    `resumable_at` the env steps of the newest checkpoint of a run that was cut short, else None
+sweep
+    ``state, counts: {status: number of trials}, templates, env_steps``
+broken
+    ``cause``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from muxrl.orchestrator.errors import OrchestratorError
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.records.recorded_run import returns_by_episode
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.sweeps.directory import Status, SweepDirectory
+
+MOST_ENTRIES = 1_000
+_DEPTH = 2
+"""``runs/NAME`` and ``sweeps/NAME`` of the folder in which one works are found, too."""
+_END_BYTES = 256 * 1024
+"""Of a metrics file: holds its last evaluation, under all conditions."""
+_FILES = (
+    "status.json",
+    "plan.json",
+    "metrics/joint.jsonl",
+    "metrics/evaluation.jsonl",
+    "checkpoints",
+)
+
+
+_STATES_OF_SWEEPS: tuple[Status, ...] = ("running", "interrupted", "waiting", "failed")
+"""A sweep is in the first of these in which a trial is; else it is done."""
+
+
+class Listing:
+    """Reads a folder again and again, and of its runs and sweeps those that have changed.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: dict[Path, tuple[object, dict[str, Any]]] = {}
+        self.num_left_out = 0
+        """How many older ones the last `read` left out."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the newest `MOST_ENTRIES` as they stand now, what began last comes first.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        found = sorted(_directories(self._path, _DEPTH), key=_began_at, reverse=True)
+        self.num_left_out = max(0, len(found) - MOST_ENTRIES)
+        known, self._entries = self._entries, {}
+        for path in found[:MOST_ENTRIES]:
+            version = [_version(path / name) for name in _FILES]
+            before = known.get(path)
+            if before is None or before[0] != version or before[1]["kind"] == "sweep":
+                entry = self._entry(path)  # trials that are killed change no file of their sweep
+            else:
+                entry = before[1]
+            self._entries[path] = version, entry
+        return sorted(
+            (_with_state(entry) for _, entry in self._entries.values()),
+            key=lambda entry: str(entry["began_at"]),
+            reverse=True,
+        )
+
+    def _entry(self, path: Path) -> dict[str, Any]:
+        about = {"name": path.relative_to(self._path).as_posix(), "began_at": _began_at(path)}
+        try:
+            is_sweep = (path / TRIALS_FILE).is_file()
+            return about | (_about_sweep(path) if is_sweep else _about_run(path))
+        except (OrchestratorError, OSError, ValueError, KeyError, TypeError) as error:
+            return about | {"kind": "broken", "cause": f"{error}"}
+
+
+def _directories(folder: Path, depth: int) -> Iterator[Path]:
+    """Yields the runs and sweeps below a folder; the runs of a sweep are the sweep's."""
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.is_symlink() or not path.is_dir():
+            continue
+        if (path / "metrics").is_dir() or (path / TRIALS_FILE).is_file():
+            yield path
+        elif depth > 1:
+            with contextlib.suppress(PermissionError):
+                yield from _directories(path, depth - 1)
+
+
+def _about_run(path: Path) -> dict[str, Any]:
+    folder = RunDirectory.open(path)
+    plan = folder.read_plan()
+    servers: Mapping[str, Any] = plan["servers"]
+    latest = next(_last_records(folder.metrics / "joint.jsonl"), {})
+    evaluated = next(
+        (r for r in _last_records(folder.metrics / "evaluation.jsonl") if r["replaced"] is None),
+        None,
+    )
+    status = read_status(folder)
+    return {
+        "kind": "run",
+        "status": status,
+        "began_at": status.started_at if status else _began_at(path),
+        "assignment": str(plan.get("assignment", "")),
+        "servers": [
+            {
+                "id": server_id,
+                "algorithm": server["algorithm"],
+                "agents": server["agents"],
+                "evaluated": _mean(evaluated["returns"], server["agents"]) if evaluated else None,
+            }
+            for server_id, server in servers.items()
+        ],
+        "env_steps": max(latest.get("env_steps", 0), status.env_steps if status else 0),
+        "newest_checkpoint": next(iter(CheckpointFolder(folder.checkpoints).env_steps), None),
+        "ended_at": status.ended_at if status else None,
+    }
+
+
+def _about_sweep(path: Path) -> dict[str, Any]:
+    sweep = SweepDirectory.open(path)
+    trials = sweep.trials()
+    counts = Counter(sweep.status_now(trial) for trial in trials)
+    templates = sorted({template for trial in trials for template in trial.roles.values()})
+    return {
+        "kind": "sweep",
+        "state": next((s for s in _STATES_OF_SWEEPS if counts[s]), "done"),
+        "counts": counts,
+        "templates": templates,
+        "env_steps": sum(trial.env_steps for trial in trials),
+    }
+
+
+def _with_state(entry: dict[str, Any]) -> dict[str, Any]:
+    """Adds the state of a run, which changes without its files where its process is killed."""
+    if entry["kind"] != "run":
+        return entry
+    entry = dict(entry)
+    status, newest = entry.pop("status"), entry.pop("newest_checkpoint")
+    state = status.state_now if status else "unknown"
+    return {
+        **entry,
+        "state": state,
+        "cause": status.cause if status else "",
+        "host": status.host if status else None,
+        "pid": status.pid if status else None,
+        "resumable_at": newest if state in ("failed", "interrupted") else None,
+    }
+
+
+def _last_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the last records of a metrics file, the newest first."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _END_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return
+    for line in reversed(lines if size <= _END_BYTES else lines[1:]):
+        yield json.loads(line)
+
+
+def _mean(returns: Mapping[str, Any], agents: list[str]) -> float | None:
+    by_episode = returns_by_episode(returns, agents)
+    return float(np.nanmean(by_episode)) if np.isfinite(by_episode).any() else None
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size
+
+
+def _began_at(path: Path) -> str:
+    """When a directory was made, ISO 8601: its first file is as old."""
+    for name in ("versions.json", "sweep.yaml", "plan.json"):
+        with contextlib.suppress(OSError):
+            made_s = (path / name).stat().st_mtime
+            return datetime.fromtimestamp(made_s, UTC).isoformat(timespec="seconds")
+    return ""

@@ -1,0 +1,113 @@
+"""The logs of a run's processes, read once or followed while the run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from muxrl.orchestrator.config.problems import similar_or_known
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
+
+_INTERVAL_S = 0.2
+_PIECE_BYTES = 1 << 20
+"""Read at once, so that a log of gigabytes takes no memory."""
+
+
+class Logs:
+    """The logs of one run, or of some of its processes.
+
+    Args:
+        folder: the run's directory.
+        processes: their names; none: all, also those that begin later.
+
+    Raises:
+        ConfigError: there is no log of that name.
+    """
+
+    def __init__(self, folder: RunDirectory, processes: Sequence[str] = ()) -> None:
+        self._folder = folder
+        self._processes = list(processes)
+        known = [path.stem for path in self._paths()]
+        for process in processes:
+            if process not in known:
+                hint = similar_or_known(process, known, "there are")
+                raise ConfigError([f"run {folder.name!r} has no log of {process!r}{hint}"])
+        self._offsets: dict[Path, int] = {}
+
+    @property
+    def processes(self) -> list[str]:
+        """Of the logs that are there now."""
+        return self._processes or [path.stem for path in self._paths()]
+
+    def begin(self, num_lines: int) -> None:
+        """Leaves out all but the last lines of each log, one at least."""
+        for process in self.processes:
+            path = self._folder.log(process)
+            self._offsets[path] = _start_of_last_lines(path, num_lines)
+
+    def read(self, *, is_last: bool = True) -> Iterator[tuple[str, str]]:
+        """Yields process and line of what has come since, log after log.
+
+        Args:
+            is_last: whether to yield lines that are not complete, too.
+        """
+        for process in self.processes:
+            path = self._folder.log(process)
+            yield from ((process, line) for line in self._lines(path, is_last=is_last))
+
+    def follow(self) -> Iterator[tuple[str, str]]:
+        """Yields process and line until the run has ended, or its process no longer lives."""
+        while True:
+            status = read_status(self._folder)
+            is_over = status is None or status.state_now in ("done", "failed", "interrupted")
+            yield from self.read(is_last=is_over)
+            if is_over:
+                return
+            time.sleep(_INTERVAL_S)
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.logs.glob("*.log"))
+
+    def _lines(self, path: Path, *, is_last: bool) -> Iterator[str]:
+        try:
+            with path.open("rb") as file:
+                offset = self._offsets.get(path, 0)
+                if file.seek(0, 2) < offset:
+                    offset = 0  # it was begun anew
+                file.seek(offset)
+                while piece := file.read(_PIECE_BYTES):
+                    whole, newline, rest = piece.rpartition(b"\n")
+                    if not newline:
+                        if len(rest) < _PIECE_BYTES and not is_last:
+                            break
+                        whole = rest  # the last line, or one as long as a piece
+                    offset += len(whole) + len(newline)
+                    self._offsets[path] = offset
+                    file.seek(offset)
+                    yield from whole.decode(errors="replace").split("\n")
+        except FileNotFoundError:
+            return
+
+
+def _start_of_last_lines(path: Path, num_lines: int) -> int:
+    """Returns the offset of the last lines of a file, 0 if it has no more."""
+    try:
+        with path.open("rb") as file:
+            end = start = file.seek(0, 2)
+            file.seek(max(0, end - 1))
+            found = -1 if file.read(1) == b"\n" else 0  # the one at the end begins no line
+            while start > 0:
+                size = min(_PIECE_BYTES, start)
+                start = file.seek(start - size)
+                piece = file.read(size)
+                at = len(piece)
+                while (at := piece.rfind(b"\n", 0, at)) >= 0:
+                    found += 1
+                    if found == num_lines:
+                        return start + at + 1
+            return 0
+    except FileNotFoundError:
+        return 0

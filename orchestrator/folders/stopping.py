@@ -1,0 +1,160 @@
+"""Ends a run or a sweep from another terminal, as Ctrl-C in its own would.
+
+Its process is told by SIGTERM, and only if it is the one that its files name: on this machine, with
+that id, begun at that moment, and made to end cleanly by that signal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from muxrl.orchestrator.errors import CannotStop, NotEnded
+from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.records.process import Process
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.records.run_status import RunStatus, read_status
+from muxrl.orchestrator.sweeps.directory import SweepDirectory
+
+_INTERVAL_S = 0.1
+
+
+def stop(path: Path, timeout_s: float, say: Callable[[str], None]) -> tuple[bool, str]:
+    """Ends the run or sweep of a directory, and waits until it has ended.
+
+    Args:
+        path: of the directory.
+        timeout_s: how long to wait.
+        say: takes a sentence, once the process has been told.
+
+    Returns:
+        Whether it ended without a failure, and a sentence on how.
+
+    Raises:
+        CannotStop: nothing was done.
+        NotEnded: it still goes on.
+        NotARunDirectory, NotASweepDirectory: it is neither, or a file of it is broken.
+    """
+    if (path / TRIALS_FILE).is_file():
+        return _stop_sweep(SweepDirectory.open(path), timeout_s, say)
+    return _stop_run(RunDirectory.open(path), timeout_s, say)
+
+
+def _stop_run(
+    folder: RunDirectory, timeout_s: float, say: Callable[[str], None]
+) -> tuple[bool, str]:
+    name = f"run {str(folder.path)!r}"
+    if folder.sweep is not None:
+        raise CannotStop(f"{name} is a trial of the sweep {str(folder.sweep)!r}; stop that")
+    status = read_status(folder)
+    if status is None:
+        raise CannotStop(f"{name} has no status.json: it has not begun")
+    if status.state_now not in ("starting", "running", "evaluating"):
+        raise CannotStop(f"{name} is over: {_how(folder, status)}")
+    process = status.process
+
+    def has_ended() -> bool:
+        if process.has_ended:
+            return True
+        now = read_status(folder)  # a program that called `launch` outlives its run
+        return now is not None and now.has_ended and not _is_held(folder.lock)
+
+    _tell(name, process)
+    say(f"{name}: told process {process.pid}; waiting for its last checkpoint and its report")
+    _wait(name, process, has_ended, timeout_s)
+    after = read_status(folder) or status
+    return after.state_now != "failed", f"{name} has ended: {_how(folder, after)}"
+
+
+def _how(folder: RunDirectory, status: RunStatus) -> str:
+    """Says how a run ended, and from where it can go on."""
+    if not status.has_ended:
+        text = f"its process {status.pid} ended without a last word"
+    else:
+        cause = f" ({status.cause})" if status.state == "failed" else ""
+        text = f"{status.state}{cause}, at {status.env_steps:,} env steps"
+    checkpoints = CheckpointFolder(folder.checkpoints).env_steps
+    if status.state == "done" or not checkpoints:
+        return text
+    return f"{text}; go on with: muxrl launch --resume {folder.path}"
+
+
+def _stop_sweep(
+    folder: SweepDirectory, timeout_s: float, say: Callable[[str], None]
+) -> tuple[bool, str]:
+    name = f"sweep {str(folder.path)!r}"
+    process = folder.read_process()
+    if not _is_held(folder.lock):
+        elsewhere = ""
+        if process is not None and not process.is_here:
+            elsewhere = f" here (its last process was on the host {process.host!r})"
+        raise CannotStop(f"{name} is not running{elsewhere}: {_trials(folder)}")
+    if process is None:
+        raise CannotStop(f"{name} is running, but does not say in which process; is it starting?")
+    _tell(name, process)
+    say(f"{name}: told process {process.pid}; waiting for its end")
+    _wait(name, process, lambda: process.has_ended or not _is_held(folder.lock), timeout_s)
+    return True, f"{name} has ended: {_trials(folder)}"
+
+
+def _trials(folder: SweepDirectory) -> str:
+    trials = folder.trials()
+    counts = Counter(folder.status_now(trial) for trial in trials)
+    text = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items())
+    if all(trial.is_finished for trial in trials):
+        return text
+    return f"{text}; go on with: muxrl sweep {folder.path} --resume"
+
+
+def _tell(name: str, process: Process) -> None:
+    """Sends SIGTERM to the process that a run or sweep names, and to no other.
+
+    Raises:
+        CannotStop: it is not there, or must not be told.
+    """
+    if not process.is_here:
+        raise CannotStop(
+            f"{name} is on the host {process.host!r}, as process {process.pid}; stop it there"
+        )
+    if process.has_ended:
+        raise CannotStop(f"{name} is over: its process {process.pid} has ended")
+    if process.started is None or not process.ends_on_sigterm:
+        raise CannotStop(
+            f"{name} belongs to process {process.pid}, which would not end cleanly: its program "
+            "called launch() or sweep() outside of its main thread, or an earlier muxrl began "
+            "it; end it there"
+        )
+    try:
+        os.kill(process.pid, signal.SIGTERM)
+    except ProcessLookupError:  # just now
+        return
+    except PermissionError:
+        raise CannotStop(f"{name} belongs to process {process.pid} of another user") from None
+
+
+def _wait(name: str, process: Process, has_ended: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not has_ended():
+        if time.monotonic() > deadline:
+            raise NotEnded(
+                f"{name} was told to end, and has not in {timeout_s:g} s; it goes on as process "
+                f"{process.pid}, and may still be saving: look again, or read its logs"
+            )
+        time.sleep(_INTERVAL_S)
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process holds this lock; False where the file system has none."""
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

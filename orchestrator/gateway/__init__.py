@@ -1,0 +1,1 @@
+"""The gateway: one address for simulations that muxrl does not start."""

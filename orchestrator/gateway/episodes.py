@@ -1,0 +1,496 @@
+"""The open episodes of a gateway: from items of the protocol to exchanges with the servers.
+
+Every item is checked before anything of it is kept, as a server does: order, agents, values. What
+only a server can refuse, a team without a member say, closes the episode on all servers, as it does
+in the Python client.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.client.env_loop import EpisodeResult
+from muxrl.client.episode_metrics import EPISODE_LENGTH
+from muxrl.client.errors import ClientError, ServerUnavailable
+from muxrl.client.joint_episode import Items, JointEpisode
+from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.orchestrator.gateway.metrics import metrics_of
+from muxrl.orchestrator.gateway.refusals import refusal_of
+from muxrl.protocol import errors
+from muxrl.protocol.episode import EpisodeEvent, EpisodeStateMachine, check_episode_id
+from muxrl.protocol.errors import EpisodeGone, OutOfOrder, ProtocolError, TooManyEpisodes
+from muxrl.protocol.message_sizes import needed_items
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyItem,
+    AnyReply,
+    Ended,
+    EndEpisode,
+    Mode,
+    PlayedSteps,
+    ServerSpec,
+    Started,
+    StartEpisode,
+    Step,
+)
+from muxrl.servers.episodes.step_check import StepCheck
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED = 10_000
+"""Ended episodes, whose ends may be repeated."""
+_STORY_CHARS = 500
+"""Of why one is over, which is told again where the first answer was lost."""
+_RECENT = 100
+
+
+@dataclass
+class Asked:
+    """An item, and its answer once there is one; a `ProtocolError` refuses it."""
+
+    item: AnyItem
+    answer: AnyReply | ProtocolError | None = None
+
+
+@dataclass
+class EpisodeCounts:
+    """What a gateway counts over its training episodes; returns are of raw rewards."""
+
+    num_env_steps: int = 0
+    num_agent_steps: int = 0
+    num_episodes: int = 0
+    num_expired: int = 0
+    num_lost: int = 0
+    """Closed since a server was lost."""
+    recent_returns: list[float] = field(default_factory=list)
+
+    @property
+    def episode_return_mean(self) -> float | None:
+        """Mean over the last 100 episodes of the sum over all agents."""
+        returns = self.recent_returns
+        return sum(returns) / len(returns) if returns else None
+
+
+class Evaluation:
+    """Episodes that simulations are to play as evaluations; they do not know it.
+
+    An episode that is begun as training, while one more is wanted, is one of these instead.
+
+    Args:
+        client: of the servers, or of some of them and random actions.
+        num_episodes: how many.
+        should_explore: by server, whether actions are sampled as in training, else greedy.
+    """
+
+    def __init__(
+        self, client: MultiplexingClient, num_episodes: int, should_explore: Mapping[str, bool]
+    ) -> None:
+        self.client = client
+        self.should_explore = should_explore
+        self.episodes: list[EpisodeResult] = []
+        """Those that ended."""
+        self.is_done = threading.Event()
+        self.num_to_begin = num_episodes
+        self._num_episodes = num_episodes
+
+    def add(self, episode: EpisodeResult) -> None:
+        """Takes in an episode that has ended."""
+        self.episodes.append(episode)
+        if len(self.episodes) == self._num_episodes:
+            self.is_done.set()
+
+
+class _Episode:
+    """An open episode: what the simulation has said of it, and what the servers are to be told."""
+
+    def __init__(
+        self,
+        start: StartEpisode,
+        mode: Mode,
+        client: MultiplexingClient,
+        joint: JointEpisode,
+        evaluation: Evaluation | None,
+        now: float,
+    ) -> None:
+        self.started_by = start
+        self.is_training = mode == "train"
+        self.client = client
+        self.evaluation = evaluation
+        self.agents: set[str] = set()
+        self.agents_done: set[str] = set()
+        self.joint = joint
+        self.machine = EpisodeStateMachine(start.episode_id)
+        self.machine.handle(EpisodeEvent.START)
+        self.last_seen = now
+        self.last_answer: Actions | None = None
+
+    @property
+    def started(self) -> Started:
+        was_to_train = self.started_by.mode == "train"
+        return Started(self.started_by.episode_id, was_to_train and not self.is_training)
+
+    @property
+    def returns(self) -> dict[str, float]:
+        """Of all agents that took part."""
+        return dict.fromkeys(self.agents, 0.0) | self.joint.returns
+
+
+@dataclass
+class _Open:
+    """An item that the servers have to be asked about."""
+
+    asked: Asked
+    episode: _Episode
+    items: Items
+    answered: Callable[[], AnyReply]
+
+
+class GatewayEpisodes:
+    """All episodes of a gateway. For one thread only.
+
+    Args:
+        client: of the servers.
+        spec: the gateway's own.
+    """
+
+    def __init__(self, client: MultiplexingClient, spec: ServerSpec) -> None:
+        self.counts = EpisodeCounts()
+        self.ended: deque[EpisodeResult] = deque(maxlen=_REMEMBERED)
+        """The newest training episodes that ended; whoever takes them empties it."""
+        self.unheard: set[str] = set()
+        """Open episodes whose simulation does not know yet that all are refused."""
+        self.refusal: ProtocolError | None = None
+        """Of all episodes, from now on."""
+        self._evaluation: Evaluation | None = None
+        self._trains = True
+        self._client = client
+        self._spec = spec
+        self._check = StepCheck(spec.agents, spec.state_size, needs_state=False)
+        self._max_told = needed_items(spec.max_episodes)  # which a server takes in one frame
+        self._num_ending = 0
+        """Open episodes whose ends the servers are told in this round."""
+        self._open: dict[str, _Episode] = {}
+        self._over: OrderedDict[str, tuple[AnyReply, str]] = OrderedDict()
+        """What the last ones to end or to be aborted were answered with, and why they are over."""
+
+    @property
+    def num_open(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def answer(self, asked: Sequence[Asked], now: float) -> None:
+        """Answers items of any episodes, those of one episode in order.
+
+        What concerns different episodes goes to the servers together, and so do a start and the
+        first step of its episode.
+
+        Args:
+            asked: gets the answers.
+            now: monotonic time.
+        """
+        rest = list(asked)
+        while rest:
+            rest = self._answer_round(rest, now)
+
+    def _answer_round(self, asked: Iterable[Asked], now: float) -> list[Asked]:
+        """Answers the first items of each episode, and returns those that have to wait for them."""
+        told: list[_Open] = []
+        waiting: list[Asked] = []
+        aborts: list[Asked] = []
+        begun: set[str] = set()
+        busy: set[str] = set()
+        self._num_ending = 0
+        for one in asked:
+            item, episode_id = one.item, one.item.episode_id
+            goes_on = isinstance(item, Step | EndEpisode)
+            if (
+                len(told) >= self._max_told
+                or episode_id in busy
+                or (episode_id in begun and not goes_on)
+            ):
+                waiting.append(one)
+                busy.add(episode_id)
+                continue
+            if isinstance(item, AbortEpisode):
+                aborts.append(one)
+                busy.add(episode_id)
+                continue
+            try:
+                prepared = self._prepare(one, item, now)
+            except ProtocolError as error:
+                one.answer = error
+                continue
+            if prepared is None:
+                continue
+            told.append(prepared)
+            (busy if goes_on else begun).add(episode_id)
+        if aborts:
+            self._abort(aborts)
+        for client in dict.fromkeys(one.episode.client for one in told):
+            self._exchange(client, [one for one in told if one.episode.client is client])
+        return waiting
+
+    # --- what is asked ------------------------------------------------------------------
+
+    def _prepare(
+        self, asked: Asked, item: StartEpisode | Step | EndEpisode | PlayedSteps, now: float
+    ) -> _Open | None:
+        """Takes in an item; returns what the servers have to be told, None if it is answered.
+
+        Raises:
+            ProtocolError: it is refused, and nothing of it is kept.
+        """
+        buried, _ = self._over.get(item.episode_id, (None, ""))
+        if isinstance(item, EndEpisode) and isinstance(buried, Ended):
+            asked.answer = buried
+            return None
+        if self.refusal is not None:
+            self.unheard -= {item.episode_id, ""}
+            raise self.refusal
+        if isinstance(item, StartEpisode):
+            return self._start(asked, item, now)
+        if isinstance(item, EndEpisode) and buried is not None:
+            asked.answer = buried
+            return None
+        if isinstance(item, PlayedSteps):
+            raise errors.ValueMismatch("a gateway takes no steps in which a client acted by itself")
+        episode = self._open.get(item.episode_id)
+        if episode is None:
+            raise self._gone(item.episode_id)
+        episode.last_seen = now
+        if isinstance(item, Step):
+            return self._step(asked, item, episode)
+        return self._end(asked, item, episode)
+
+    def _start(self, asked: Asked, item: StartEpisode, now: float) -> _Open | None:
+        episode_id = item.episode_id
+        check_episode_id(episode_id)
+        known = self._open.get(episode_id)
+        if known is not None and known.machine.t <= 1 and known.started_by == item:
+            known.last_seen = now
+            return self._repeat(asked, known, known.started)
+        if known is not None or episode_id in self._over:
+            state = "already open" if known is not None else "already over"
+            raise OutOfOrder(
+                f"episode {episode_id} is {state}; every episode needs an id of its own"
+            )
+        if len(self._open) - self._num_ending >= self._spec.max_episodes:
+            raise TooManyEpisodes(
+                f"the gateway holds {len(self._open)} open episodes, as many as the servers behind "
+                "it take (limits.max_episodes); end one first"
+            )
+        mode, client, evaluation = item.mode, self._client, None
+        should_explore: bool | Mapping[str, bool] | None = item.should_explore
+        if mode == "train" and self._evaluation is not None and self._evaluation.num_to_begin:
+            evaluation = self._evaluation
+            evaluation.num_to_begin -= 1
+            mode, client, should_explore = "eval", evaluation.client, evaluation.should_explore
+        elif not self._trains:
+            mode = "eval"
+        joint = client.new_episode(mode, episode_id=episode_id, should_explore=should_explore)
+        episode = _Episode(item, mode, client, joint, evaluation, now)
+        self._open[episode_id] = episode
+        return _Open(asked, episode, joint.start(), lambda: episode.started)
+
+    def _step(self, asked: Asked, item: Step, episode: _Episode) -> _Open | None:
+        machine = episode.machine
+        if machine.is_repeat(item.t):
+            if episode.last_answer is None:
+                raise OutOfOrder(f"t={item.t} of episode {item.episode_id} is being answered")
+            return self._repeat(asked, episode, episode.last_answer)
+        machine.check(EpisodeEvent.OBSERVE)
+        joint = episode.joint
+        checked = self._check.step(item, episode.agents_done, joint.returns)
+        joint.log(item.rewards, item.terminations, item.truncations, checked.final_observations)
+        items = joint.step(
+            checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
+        )
+        episode.agents_done |= checked.terminated | checked.truncated
+        machine.handle(EpisodeEvent.OBSERVE)
+        episode.agents.update(item.observations)
+        episode.last_answer = None
+
+        def answered() -> Actions:
+            machine.handle(EpisodeEvent.ACT)
+            actions = joint.take_actions(item.observations)
+            episode.last_answer = Actions(item.episode_id, item.t, actions)
+            if episode.is_training:
+                self.counts.num_env_steps += 1
+                self.counts.num_agent_steps += len(actions)
+            return episode.last_answer
+
+        return _Open(asked, episode, items, answered)
+
+    def _end(self, asked: Asked, item: EndEpisode, episode: _Episode) -> _Open:
+        machine, joint = episode.machine, episode.joint
+        if machine.is_repeat(item.t):
+            raise OutOfOrder(
+                f"episode {item.episode_id} has had t={item.t}, and ends after {machine.t} steps",
+                expected=f"t={machine.t}",
+                got=f"t={item.t}",
+            )
+        machine.check(EpisodeEvent.END)
+        checked = self._check.end(item, episode.agents_done, joint.returns)
+        metrics = metrics_of(item, self._spec.agents)
+        joint.log(item.rewards, item.terminations, item.truncations, {})
+        items = joint.end(
+            checked.final_observations, is_truncated=item.is_truncated, state=checked.state
+        )
+        self._num_ending += 1
+
+        def answered() -> Ended:
+            machine.handle(EpisodeEvent.END)
+            ended = Ended(item.episode_id, machine.t, joint.returns)
+            self._bury(item.episode_id, ended, "it has ended")
+            metrics[EPISODE_LENGTH] = {COMMON: float(machine.t)}
+            played = EpisodeResult(
+                episode.returns, machine.t, None, item.episode_id, metrics=metrics
+            )
+            if episode.evaluation is not None:
+                episode.evaluation.add(played)
+            elif episode.is_training:
+                self.ended.append(played)
+                self.counts.num_episodes += 1
+                self.counts.recent_returns.append(sum(ended.returns.values()))
+                del self.counts.recent_returns[:-_RECENT]
+            return ended
+
+        return _Open(asked, episode, items, answered)
+
+    def _repeat(self, asked: Asked, episode: _Episode, answer: AnyReply) -> _Open | None:
+        """Answers what was answered before, and has servers that were told nothing for long hear
+        of the episode, which would expire there."""
+        items = episode.joint.keep_alive()
+        if items:
+            return _Open(asked, episode, items, lambda: answer)
+        asked.answer = answer
+        return None
+
+    def _abort(self, aborts: Sequence[Asked]) -> None:
+        for one in aborts:
+            episode_id = one.item.episode_id
+            one.answer, _ = self._over.get(episode_id, (Aborted(episode_id), ""))
+        reasons = [one.item.reason for one in aborts if isinstance(one.item, AbortEpisode)]
+        ids = [one.item.episode_id for one in aborts if one.item.episode_id in self._open]
+        self._close(ids, f"it was aborted: {'; '.join(dict.fromkeys(reasons))}".rstrip(": "))
+
+    def _gone(self, episode_id: str) -> EpisodeGone:
+        if episode_id in self._over:
+            return EpisodeGone(f"episode {episode_id} is over: {self._over[episode_id][1]}")
+        return EpisodeGone(
+            f"the gateway does not know episode {episode_id}: it was never started here, or the "
+            "gateway was restarted since"
+        )
+
+    # --- what the servers say -----------------------------------------------------------
+
+    def _exchange(self, client: MultiplexingClient, told: list[_Open]) -> None:
+        outbox = Outbox()
+        for one in told:
+            outbox.add(one.episode.joint, one.items)
+        try:
+            failures = client.exchange(outbox)
+        except ServerUnavailable as error:
+            for one in told:
+                one.asked.answer = self._lose(one.asked, one.episode, error)
+            return
+        except Exception:
+            self._close(
+                {one.episode.joint.episode_id for one in told},
+                "an error in the gateway, see its log",
+            )
+            raise
+        for one in told:
+            failure = failures.get(one.asked.item.episode_id)
+            if failure is None:
+                one.asked.answer = one.answered()
+            else:
+                one.asked.answer = self._lose(one.asked, one.episode, failure)
+
+    def _lose(self, asked: Asked, episode: _Episode, why: ClientError) -> ProtocolError:
+        """Buries an episode that the client has closed on all servers; returns the refusal."""
+        refusal = refusal_of(why, is_start=isinstance(asked.item, StartEpisode))
+        episode_id = episode.joint.episode_id
+        if self._open.get(episode_id) is episode:  # once, though several of its items may fail
+            self._bury(episode_id, Aborted(episode_id), refusal.message)
+            self.counts.num_lost += episode.is_training and isinstance(refusal, EpisodeGone)
+        return refusal
+
+    def _bury(self, episode_id: str, reply: AnyReply, why: str) -> None:
+        episode = self._open.pop(episode_id)
+        if episode.evaluation is not None and not isinstance(reply, Ended):
+            episode.evaluation.num_to_begin += 1
+        self._over[episode_id] = reply, why[:_STORY_CHARS]
+        while len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)
+
+    # --- silence ------------------------------------------------------------------------
+
+    def touch(self, asked: Iterable[Asked], now: float) -> None:
+        """Takes in that items have just been answered: who waited for that was not idle."""
+        for one in asked:
+            episode = self._open.get(one.item.episode_id)
+            if episode is not None:
+                episode.last_seen = now
+
+    def expire(self, now: float) -> None:
+        """Closes episodes that were silent for longer than the servers keep them."""
+        idle = [
+            episode_id
+            for episode_id, episode in self._open.items()
+            if now - episode.last_seen > self._spec.episode_timeout_s
+        ]
+        if not idle:
+            return
+        logger.warning("%d idle episodes closed as truncated: %s", len(idle), ", ".join(idle[:5]))
+        self._close(idle, f"it was idle for more than {self._spec.episode_timeout_s:g} s")
+        self.counts.num_expired += len(idle)
+
+    # --- what the run wants -------------------------------------------------------------
+
+    def evaluate(self, evaluation: Evaluation | None) -> None:
+        """Has the next training episodes be evaluations; None: no more of them.
+
+        What is open of another one is closed: its client is used no more.
+        """
+        self._evaluation = evaluation
+        others = (None, evaluation)
+        self._close([e for e, one in self._open.items() if one.evaluation not in others],
+                    "the evaluation was given up")  # fmt: skip
+
+    def end_training(self) -> None:
+        """Closes training episodes as truncated.
+
+        All that begin from now on are evaluations, those that nobody asked for, too.
+        """
+        self._trains = False
+        self._close([e for e, one in self._open.items() if one.is_training], "training is over")
+
+    def refuse_all(self, refusal: ProtocolError, *, has_clients: bool) -> None:
+        """Closes all episodes, and refuses all from now on."""
+        self.refusal = refusal
+        self.unheard = set(self._open) or ({""} if has_clients else set())
+        self._close(self._open, refusal.message)
+
+    def give_up(self) -> None:
+        """Ends the patience with lost servers; from any thread."""
+        evaluation = self._evaluation
+        for client in (self._client, *([evaluation.client] if evaluation else [])):
+            client.give_up()
+
+    def _close(self, episode_ids: Iterable[str], reason: str) -> None:
+        """Closes episodes early, with one message a server: a lost one is waited for once."""
+        by_client: dict[MultiplexingClient, list[str]] = {}
+        for episode_id in episode_ids:
+            by_client.setdefault(self._open[episode_id].client, []).append(episode_id)
+        for client, ids in by_client.items():
+            client.abort_episode(ids, reason)
+            for episode_id in ids:
+                self._bury(episode_id, Aborted(episode_id), reason)

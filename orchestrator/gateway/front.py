@@ -1,0 +1,308 @@
+"""Answers like a server whose agents are everybody's, and asks the servers behind it.
+
+A simulation in any language holds one conversation, with plain dicts by agent. Splitting, merging,
+starts on all servers or none, ends on every one of them and patience with one that is lost are
+those of the Python client (`muxrl.client.multiplexer`), which is used here.
+
+The frames of all clients are answered in one thread, the asker's: what has come in while the
+servers answered goes to them together, as the episodes of one client with many environments do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from muxrl.client.errors import ClientError
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.orchestrator.gateway.episodes import Asked, Evaluation, GatewayEpisodes
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.errors import NotServing, ProtocolError
+from muxrl.protocol.message_sizes import needed_bytes
+from muxrl.protocol.messages import AgentInfo, AnyItem, AnyReply, ServerSpec, Status
+from muxrl.servers.exposition import Family
+from muxrl.servers.front import Answered, Front, internal_error
+
+logger = logging.getLogger(__name__)
+
+ALGORITHM = "GATEWAY"
+_LOOK_EVERY_S = 1.0
+_STOP_S = 10.0
+_WAITS_S = 0.2
+"""Answers that take longer are said to wait: no client asks before it was silent for 0.3 s."""
+
+
+class _Waiting(NamedTuple):
+    """A frame that the asker has not taken yet."""
+
+    items: list[AnyItem]
+    reply: Answered
+    loop: asyncio.AbstractEventLoop
+
+
+class _Order(NamedTuple):
+    """What another thread has the asker do between two frames."""
+
+    action: Callable[[], None]
+    done: threading.Event
+
+
+class Gateway(Front):
+    """The front of several servers.
+
+    Args:
+        client: reaches them; it belongs to the gateway from now on.
+        address, token: see `Front`.
+        server_id: the gateway's own name.
+        on_shutdown: see `Front`.
+    """
+
+    def __init__(
+        self,
+        client: MultiplexingClient,
+        address: str,
+        token: str,
+        *,
+        server_id: str = "gateway",
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(merged_spec(server_id, client.specs), address, token, on_shutdown)
+        self.episodes = GatewayEpisodes(client, self.spec)
+        self._client = client
+        self._frames: queue.SimpleQueue[_Waiting | _Order] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._held = threading.Event()
+        self._released = threading.Event()
+        self._busy_since: float | None = None
+        self._heard_at = time.monotonic()
+        self._asker = threading.Thread(target=self._ask, name="gateway", daemon=True)
+        self._asker.start()
+
+    def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
+        if self._is_stopping:
+            why = self._stopped()
+            reply([self.refuse(item, why) for item in items])
+        else:
+            self._frames.put(_Waiting(items, reply, asyncio.get_running_loop()))
+
+    def status(self) -> Status:
+        counts = self.episodes.counts
+        return Status(
+            server_id=self.spec.server_id,
+            phase="stopping" if self._is_stopping else "ready",
+            is_waiting_for_learner=self._is_waiting,
+            num_open_episodes=self.episodes.num_open,
+            num_env_steps=counts.num_env_steps,
+            num_agent_steps=counts.num_agent_steps,
+            num_episodes=counts.num_episodes,
+            num_expired=counts.num_expired,
+            num_refused=self.num_refused,
+            episode_return_mean=counts.episode_return_mean,
+        )
+
+    def measures(self) -> list[Family]:
+        counts = self.episodes.counts
+        return [
+            *super().measures(),
+            Family("counter", "episodes_total", "Training episodes, by how they ended.",
+                   {("ended",): counts.num_episodes, ("lost",): counts.num_lost}, ("end",)),
+        ]  # fmt: skip
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether answers are held back: a server learns, is waited for, or all are held."""
+        busy_since = self._busy_since
+        return busy_since is not None and time.monotonic() - busy_since > _WAITS_S
+
+    @property
+    def behind(self) -> list[str]:
+        """The ids of the servers."""
+        return list(self._client.specs)
+
+    @property
+    def num_mismatches(self) -> int:
+        """Episodes whose steps or returns a server counted differently from the gateway."""
+        return self._client.num_mismatches
+
+    # --- from other threads -------------------------------------------------------------
+
+    def hold(self, timeout_s: float) -> bool:
+        """Has all clients wait for their answers until `release`; returns whether they do."""
+        self._held.clear()
+        self._released.clear()
+        self._frames.put(_Order(self._wait_for_release, threading.Event()))
+        return self._held.wait(timeout_s)
+
+    def _wait_for_release(self) -> None:
+        if not self._released.is_set():
+            self._held.set()
+        while not self._released.wait(_LOOK_EVERY_S) and not self._is_stopping:
+            pass
+
+    def release(self) -> None:
+        """Goes on to answer."""
+        self._released.set()
+
+    def evaluate(self, evaluation: Evaluation, timeout_s: float) -> bool:
+        """Has the next training episodes be played as evaluations instead.
+
+        Args:
+            evaluation: takes what they return.
+            timeout_s: it is given up when no simulation has said anything for so long.
+
+        Returns:
+            Whether all of them were played.
+        """
+        self._do(lambda: self.episodes.evaluate(evaluation))
+        while not evaluation.is_done.wait(_LOOK_EVERY_S):
+            if self._is_stopping or time.monotonic() - self._heard_at > timeout_s:
+                break
+        self._do(lambda: self.episodes.evaluate(None))
+        return evaluation.is_done.is_set()
+
+    def end_training(self) -> None:
+        """Closes training episodes as truncated; from now on only evaluations are played."""
+        self.release()  # from a last checkpoint
+        self._do(self.episodes.end_training)
+
+    def end(self, refusal: ProtocolError, timeout_s: float) -> None:
+        """Refuses all episodes from now on, and waits until those who play have heard it."""
+        self.release()
+        deadline = time.monotonic() + timeout_s
+        self._do(lambda: self.episodes.refuse_all(refusal, has_clients=self.num_connections > 0))
+        while self.episodes.unheard and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S / 20)
+
+    def stop(self) -> bool:
+        """Closes all episodes on all servers; returns whether that was done in time."""
+        self._is_stopping = True
+        self.episodes.give_up()
+        self.release()
+        self._frames.put(_Order(lambda: None, threading.Event()))
+        self._asker.join(_STOP_S)
+        return not self._asker.is_alive()
+
+    def _do(self, action: Callable[[], None]) -> None:
+        order = _Order(action, threading.Event())
+        self._frames.put(order)
+        while not order.done.wait(_LOOK_EVERY_S) and self._asker.is_alive():
+            pass
+
+    # --- the asker ----------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        looked_at = 0.0
+        while not self._is_stopping:
+            taken = self._take()
+            taken_at = self._busy_since = time.monotonic()
+            frames = [one for one in taken if isinstance(one, _Waiting)]
+            if frames:
+                self._heard_at = taken_at
+                self._answer_together(frames)
+            for order in taken:
+                if isinstance(order, _Order):
+                    self._guarded(order.action)
+                    order.done.set()
+            if taken_at - looked_at >= _LOOK_EVERY_S:
+                looked_at = taken_at
+                # Not as of now: what has come in since was not looked at.
+                self._guarded(functools.partial(self.episodes.expire, taken_at))
+            self._busy_since = None
+        self._client.close()
+        while not self._frames.empty():  # which came in the last moment
+            left = self._frames.get()
+            if isinstance(left, _Waiting):
+                self._refuse_all(left, self._stopped())
+
+    def _take(self) -> list[_Waiting | _Order]:
+        """Returns all that has come in; nothing if nothing comes for a second."""
+        try:
+            taken = [self._frames.get(timeout=_LOOK_EVERY_S)]
+        except queue.Empty:
+            return []
+        while not self._frames.empty():
+            taken.append(self._frames.get())
+        return taken
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:  # the top of the thread: clients would wait for ever
+            logger.exception("the gateway could not do what it was to do")
+
+    def _answer_together(self, frames: list[_Waiting]) -> None:
+        asked = [[Asked(item) for item in frame.items] for frame in frames]
+        together = [one for of_frame in asked for one in of_frame]
+        try:
+            self.episodes.answer(together, self._heard_at)
+            self.episodes.touch(together, time.monotonic())
+        except Exception as error:  # the top of the thread: clients would wait for ever
+            logger.exception("%d frames could not be answered", len(frames))
+            for frame in frames:
+                self._refuse_all(frame, internal_error(error))
+            return
+        for frame, of_frame in zip(frames, asked, strict=True):
+            self._send(frame, list(self._replies(of_frame)))
+
+    def _replies(self, asked: list[Asked]) -> Iterator[AnyReply]:
+        for one in asked:
+            answer = one.answer
+            assert answer is not None
+            yield self.refuse(one.item, answer) if isinstance(answer, ProtocolError) else answer
+
+    def _refuse_all(self, frame: _Waiting, why: ProtocolError) -> None:
+        self._send(frame, [self.refuse(item, why) for item in frame.items])
+
+    def _send(self, frame: _Waiting, replies: list[AnyReply]) -> None:
+        try:
+            frame.loop.call_soon_threadsafe(frame.reply, replies)
+        except RuntimeError:
+            logger.info("a frame's connection is closed: nobody is there for its answers")
+
+    def _stopped(self) -> ProtocolError:
+        return self.episodes.refusal or NotServing("the gateway is stopping")
+
+
+def merged_spec(server_id: str, specs: Mapping[str, ServerSpec]) -> ServerSpec:
+    """Returns the spec of a server that has the agents of all these.
+
+    Policies and groups have their server's name before their own, as "qmix/drivers".
+
+    Raises:
+        ClientError: there is no server.
+    """
+    if not specs:
+        raise ClientError("a gateway needs a server behind it, and there is none")
+    agents = {
+        agent_id: AgentInfo(
+            f"{name}/{agent.policy_id}",
+            agent.observation_space,
+            agent.action_space,
+            None if agent.group is None else f"{name}/{agent.group}",
+        )
+        for name, spec in specs.items()
+        for agent_id, agent in spec.agents.items()
+    }
+    state_sizes = [spec.state_size for spec in specs.values() if spec.state_size is not None]
+    state_size = max(state_sizes, default=None)
+    max_episodes = min(spec.max_episodes for spec in specs.values())
+    return ServerSpec(
+        protocol_version=PROTOCOL_VERSION,
+        server_id=server_id,
+        algorithm=ALGORITHM,
+        agents=agents,
+        groups={f"{n}/{g}": m for n, spec in specs.items() for g, m in spec.groups.items()},
+        state_size=state_size,
+        max_episodes=max_episodes,
+        max_message_bytes=needed_bytes(agents, state_size, max_episodes),
+        episode_timeout_s=min(spec.episode_timeout_s for spec in specs.values()),
+        while_learning="wait"
+        if any(s.while_learning == "wait" for s in specs.values())
+        else "serve",
+    )

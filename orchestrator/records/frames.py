@@ -1,0 +1,179 @@
+"""What runs have recorded, as pandas frames.
+
+What is unknown is None in a column of text, and NaN in one of numbers. pandas, which Ray Tune
+brings, is imported when needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.records.metrics import iter_metrics
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def frame_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> DataFrame:
+    """Returns a frame.
+
+    pandas 3 makes a text column of text and None, in which None becomes NaN, so that ``is None``
+    never holds. Here such a column keeps its objects. A column of numbers and None is of floats.
+
+    Args:
+        columns: their names.
+        rows: each with a value for each column.
+    """
+    from pandas import DataFrame, Series
+
+    gathered = list(zip(*rows, strict=True)) or [()] * len(columns)
+    return DataFrame(
+        {
+            name: Series(list(values), dtype=object if _holds_objects(values) else None)
+            for name, values in zip(columns, gathered, strict=True)
+        },
+        columns=list(columns),
+    )
+
+
+def _holds_objects(values: Sequence[Any]) -> bool:
+    """Whether None is among them, and something other than numbers, or nothing else."""
+    known = [value for value in values if value is not None]
+    return len(known) < len(values) and not (
+        known and all(isinstance(value, int | float) for value in known)
+    )
+
+
+EVALUATION_COLUMNS = (
+    "run",
+    "assignment",
+    "seed",
+    "server",
+    "algorithm",
+    "agent",
+    "env_steps",
+    "time_s",
+    "is_final",
+    "replaced",
+    "episode",
+    "return",
+)
+
+
+def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
+    """Returns every evaluated return of some runs, a row for each agent in each episode.
+
+    Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` are those that serve the agent,
+    `env_steps` and `time_s` of training before the evaluation, `replaced` the server whose agents
+    acted at random (None: all as learned), `episode` its place in the evaluation, which is the same
+    seed in every condition, and `return` the agent's raw one.
+
+    Raises:
+        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for run, server_of, record, at in _evaluations(run_dirs):
+        for agent, returns in record["returns"].items():
+            server_id = server_of[agent]
+            whose = (server_id, run.servers[server_id].algorithm, agent)
+            about = (run.name, run.assignment, run.seed, *whose, *at)
+            rows += [(*about, episode, value) for episode, value in enumerate(returns)]
+    return frame_of(EVALUATION_COLUMNS, rows)
+
+
+METRIC_COLUMNS = (
+    "run",
+    "assignment",
+    "seed",
+    "metric",
+    "server",
+    "agent",
+    "env_steps",
+    "time_s",
+    "is_final",
+    "replaced",
+    "episode",
+    "value",
+)
+
+
+def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
+    """Returns every evaluated metric of some runs, a row for each episode that had it.
+
+    Columns are `METRIC_COLUMNS`: `metric` is its name, `agent` whose it is and `server` who serves
+    that agent, both None where it is of the whole episode; the others as in `evaluation_frame`.
+
+    Raises:
+        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for run, server_of, record, at in _evaluations(run_dirs):
+        for name, by_agent in record.get("metrics", {}).items():
+            for who, values in by_agent.items():
+                agent = None if who == COMMON else who
+                about = (run.name, run.assignment, run.seed, name, server_of.get(who), agent, *at)
+                rows += [
+                    (*about, episode, value)
+                    for episode, value in enumerate(values)
+                    if value is not None
+                ]
+    return frame_of(METRIC_COLUMNS, rows)
+
+
+def _evaluations(
+    run_dirs: Iterable[Path],
+) -> Iterator[tuple[RecordedRun, dict[str, str], Mapping[str, Any], tuple[Any, ...]]]:
+    """Yields for each evaluation: the run, each agent's server, the record, and when it was.
+
+    The last has the columns `env_steps`, `time_s`, `is_final` and `replaced`.
+    """
+    for run_dir in run_dirs:
+        run = RecordedRun.read(run_dir)
+        server_of = {agent: s for s, server in run.servers.items() for agent in server.agents}
+        for record in iter_metrics(RunDirectory.open(run_dir).metrics / "evaluation.jsonl"):
+            at = (record["env_steps"], record["time_s"], bool(record.get("is_final")))
+            yield run, server_of, record, (*at, record["replaced"])
+
+
+def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
+    """Returns the training metrics of some runs, a row for each iteration of each server.
+
+    Columns: `run`, `assignment`, `seed`, `server`, `algorithm`, those of a server's records (see
+    `records.metrics`: `time_s` and `env_steps` of the iteration, `episode_return_mean` with
+    exploration, `loss`, ...), and ``learner.MODULE.NAME`` for each number of RLlib's learner. What
+    a server does not have is NaN. Servers that do not learn have no rows.
+
+    Raises:
+        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
+    """
+    records: list[dict[str, Any]] = []
+    for run_dir in run_dirs:
+        run = RecordedRun.read(run_dir)
+        for server_id, server in run.servers.items():
+            about = {
+                "run": run.name,
+                "assignment": run.assignment,
+                "seed": run.seed,
+                "server": server_id,
+                "algorithm": server.algorithm,
+            }
+            path = RunDirectory.open(run_dir).metrics / f"{server_id}.jsonl"
+            records += [{**about, **_flat(record)} for record in iter_metrics(path)]
+    always = ("run", "assignment", "seed", "server", "algorithm", "time_s", "env_steps")
+    columns = list(dict.fromkeys([*always, *(key for record in records for key in record)]))
+    return frame_of(columns, ([record.get(key) for key in columns] for record in records))
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

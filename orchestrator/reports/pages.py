@@ -1,0 +1,49 @@
+"""Pages for people: one HTML file that needs no other, from a package's templates and these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.reports.plain_table import number
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+REPORT_FILE = "report.html"
+
+
+def page_environment(folder: Path, package: str = "") -> Environment:
+    """Returns the templates of this room and of another package's, which come first.
+
+    Args:
+        folder: where the page will lie, from which links to folders lead.
+        package: with a folder ``templates``; "" for none.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    own = __name__.rpartition(".")[0]
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(name) for name in (package, own) if name]),
+        autoescape=True,  # names of agents, runs and settings are text, not HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def href(link: str | Path) -> str:
+        return from_folder(link, folder) if isinstance(link, Path) else link
+
+    def listed_as_text(values: Iterable[object], most: int = 8) -> str:
+        return listed(map(str, values), most)
+
+    environment.filters.update(href=href, listed=listed_as_text, number=number)
+    return environment
+
+
+def from_folder(path: Path, folder: Path) -> str:
+    """Returns a path from the folder in which a page lies, so that both can be moved together."""
+    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()

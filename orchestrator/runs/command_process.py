@@ -1,0 +1,104 @@
+"""A simulation that is a program of the user's: started with a run, watched, and ended with it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.runs.processes import SimulationReport, set_up
+
+logger = logging.getLogger(__name__)
+
+_ENDS_S = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+class CommandProcess:
+    """A process that starts a command and waits for it. What it prints goes to the log file.
+
+    Args:
+        command: program and arguments.
+        log_path: the process's log file.
+    """
+
+    def __init__(self, command: Sequence[str], log_path: Path) -> None:
+        set_up(log_path)
+        self._command = list(command)
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._is_stopping = threading.Event()
+
+    def run(self) -> None:
+        """Runs the command until it ends.
+
+        Raises:
+            RunFailed: it cannot be started, or it ended before it was told to.
+        """
+        if self._is_stopping.is_set():
+            return
+        logger.info("starting %s", shlex.join(self._command))
+        try:
+            self._popen = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+        except OSError as error:
+            raise RunFailed(
+                f"simulation.command {shlex.join(self._command)} cannot be started: "
+                f"{error.strerror}"
+            ) from None
+        code = self._popen.wait()
+        self._signal(signal.SIGKILL)  # what it has started and left
+        logger.info("it has ended with code %d", code)
+        if not self._is_stopping.is_set():
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            raise RunFailed(
+                f"simulation.command {shlex.join(self._command)} ended {how} before the run was "
+                "over"
+            )
+
+    def report(self) -> SimulationReport:
+        """Says that the process lives; the gateway counts what is played."""
+        return SimulationReport()
+
+    def stop(self, patience_s: float) -> None:
+        """Waits until the command ends by itself, and ends it after that time."""
+        self._is_stopping.set()
+        if self._popen is None:
+            return
+        for number, wait_s in ((None, patience_s), (signal.SIGTERM, _ENDS_S), (signal.SIGKILL, 1)):
+            if number is not None:
+                self._signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(wait_s)
+                break
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the command, and to all that it has started."""
+        assert self._popen is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, number)
+
+
+def fill_in(part: str, values: Mapping[str, str]) -> str:
+    """Returns a part of a command with what stands for its {names}; other braces stay."""
+    for name, value in values.items():
+        part = part.replace(f"{{{name}}}", value)
+    return part
+
+
+def _die_with_parent() -> None:
+    # Else the command would go on where this process is killed by SIGKILL.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

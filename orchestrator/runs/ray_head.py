@@ -1,0 +1,53 @@
+"""Whether Ray's own centre still lives: without its GCS, Ray ends all processes within a minute."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from muxrl.orchestrator.errors import RunFailed
+
+LOST_AFTER_S = 10.0
+"""A cluster may start its GCS again. Ray waits 60 s for that, then it kills the orchestrator, too:
+in between a run has to be saved."""
+_LOOK_EVERY_S = 2.0
+_ANSWER_S = 1.0
+
+
+class RayHead:
+    """Ray's GCS (global control service), as far as a run depends on it.
+
+    Actors that live answer without it, so that they can still save their state. New ones cannot be
+    made, and nothing can be started again.
+
+    Args:
+        address: "host:port".
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        host, _, port = address.rpartition(":")
+        self._place = (host.strip("[]"), int(port))
+        self._looked_at = self._seen_at = time.monotonic()
+
+    def check(self) -> None:
+        """Looks every two seconds whether it takes connections.
+
+        Raises:
+            RunFailed: it has not for ten seconds.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        try:
+            socket.create_connection(self._place, _ANSWER_S).close()
+        except OSError as error:
+            if now - self._seen_at < LOST_AFTER_S:
+                return
+            raise RunFailed(
+                f"Ray's GCS at {self._address} is lost ({error.strerror or error}), and Ray ends "
+                "all processes of the run within a minute; was it killed, for want of memory "
+                "perhaps? muxrl launch --resume goes on with the run"
+            ) from None
+        self._seen_at = now

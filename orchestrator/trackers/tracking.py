@@ -1,0 +1,97 @@
+"""A run's trackers while it goes on: each gets every row, and none can end or hold the run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.trackers.beside import TrackerBeside, end_all
+from muxrl.orchestrator.trackers.describe import describe
+from muxrl.orchestrator.trackers.registry import is_local
+from muxrl.orchestrator.trackers.session import Session
+
+logger = logging.getLogger(__name__)
+
+_END_S = 60.0
+"""For all trackers of a run to send what is left; a first ``mlflow.db`` alone takes 20 s."""
+
+
+class Tracking:
+    """The trackers of one run. Once it is made, nothing here raises.
+
+    Those that only append to a file are fed at once, since a process for each run would cost more
+    than they do; all others in processes of their own.
+
+    Args:
+        folder: the run's directory, with its plan and config.
+        names: of the trackers, as in the config.
+        resumed_at: env steps at which the run goes on; None: it is new.
+
+    Raises:
+        NotARunDirectory: the plan or the config is missing.
+    """
+
+    def __init__(
+        self, folder: RunDirectory, names: Sequence[str], resumed_at: int | None = None
+    ) -> None:
+        self._folder = folder
+        self._sessions: dict[str, Session] = {}
+        self._beside: list[TrackerBeside] = []
+        if not names:
+            return
+        run = describe(folder, resumed_at)
+        for name in names:
+            if not is_local(name):
+                self._beside.append(TrackerBeside(name, run))
+                continue
+            with self._guarded(name):
+                self._sessions[name] = Session(name, run)
+
+    def take(self, name: str, record: Mapping[str, Any]) -> None:
+        """Hands on a row of ``metrics/NAME.jsonl``."""
+        for tracker, session in list(self._sessions.items()):
+            with self._guarded(tracker):
+                session.take(name, record)
+        for beside in self._beside:
+            beside.take(name, record)
+
+    def end(self) -> None:
+        """Hands over the report, and waits until all is written or given up."""
+        status = read_status(self._folder)
+        state = status.state if status is not None and status.has_ended else "interrupted"
+        for tracker, session in list(self._sessions.items()):
+            with self._guarded(tracker):
+                session.end(state)
+        end_all(self._beside, state, _END_S)
+        self._sessions, self._beside = {}, []
+
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Leaves a tracker alone once it raises."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # a tracker may raise anything
+            logger.warning(
+                "nothing more is written for the tracker %r in %s: %s; the metrics go on",
+                name,
+                self._folder.path,
+                error,
+            )
+            if (session := self._sessions.pop(name, None)) is not None:
+                session.abandon()
+
+
+@contextlib.contextmanager
+def tracking(
+    folder: RunDirectory, names: Sequence[str], resumed_at: int | None = None
+) -> Iterator[Tracking]:
+    """The trackers of a run while the ``with`` block lasts, which writes the report, too."""
+    trackers = Tracking(folder, names, resumed_at)
+    try:
+        yield trackers
+    finally:
+        trackers.end()

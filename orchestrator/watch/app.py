@@ -1,0 +1,217 @@
+"""The web app of `muxrl watch`: one page, and a stream of server-sent events for it.
+
+Each event is all that the page shows, a few ten thousand bytes, so that nothing is lost where a
+connection breaks. Files are read while somebody looks, once for all who look, and never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import math
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from muxrl.orchestrator.errors import OrchestratorError
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE
+from muxrl.orchestrator.watch.folder_view import FolderView
+from muxrl.orchestrator.watch.run_view import RunView
+from muxrl.orchestrator.watch.sweep_view import SweepView
+from muxrl.servers.access import is_loopback
+
+_INTERVAL_S = 1.0
+_QUIET_INTERVAL_S = 4.0
+"""Where nothing has changed for a while: the run is over, or its processes start."""
+_UNFINISHED_S = 0.05
+"""Until the next piece of long files."""
+_SIGN_OF_LIFE_S = 10.0
+"""Between comments where there is no news, by which a connection that is gone is found."""
+_MOST_WATCHED = 32
+"""Directories whose curves are kept."""
+_STYLES = ("page.css",)
+_SCRIPTS = ("elements.js", "charts.js", "run.js", "sweep.js", "folder.js", "live.js")
+
+
+class View(Protocol):
+    """What reads a directory again and again."""
+
+    def read(self) -> dict[str, Any]:
+        """Returns what the page shows: its ``kind``, and whether it ``is_whole``."""
+
+
+def view_of(path: Path) -> View:
+    """Returns what reads this directory.
+
+    Raises:
+        OrchestratorError: it looks like a run's or a sweep's, and a file of it is broken.
+    """
+    if (path / TRIALS_FILE).is_file():
+        return SweepView(path)
+    if (path / "metrics").is_dir():
+        return RunView(path)
+    return FolderView(path)
+
+
+def make_app(root: Path, is_ending: Callable[[], bool]) -> ASGIApp:
+    """Returns the app that shows `root`, and with ``?of=FOLDER`` a directory below it.
+
+    Args:
+        root: a run, a sweep, or a folder of runs.
+        is_ending: whether streams of events are to end, with the last news.
+    """
+    watched: OrderedDict[Path, _Watched] = OrderedDict()
+    page, policy = _page()
+
+    def find(request: Request) -> _Watched | None:
+        try:
+            path = (root / request.query_params.get("of", "")).resolve()
+        except (OSError, ValueError):  # no name of a file
+            return None
+        if not path.is_relative_to(root.resolve()):
+            return None
+        watched[path] = watched.pop(path) if path in watched else _Watched(path)
+        if len(watched) > _MOST_WATCHED:
+            watched.popitem(last=False)
+        return watched[path]
+
+    async def show(request: Request) -> Response:
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
+
+    async def stream(request: Request) -> Response:
+        if (found := find(request)) is None:
+            return PlainTextResponse("muxrl watch shows only what lies in its folder\n", 404)
+        return StreamingResponse(_events(found, is_ending), media_type="text/event-stream")
+
+    return _Guarded(Starlette(routes=[Route("/", show), Route("/events", stream)]))
+
+
+class _Watched:
+    """The newest state of one directory, for all who look at it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._view: View | None = None
+        self._lock = asyncio.Lock()
+        self._text = ""
+        self._due_at = 0.0
+        self._interval_s = _INTERVAL_S
+
+    async def text(self, *, is_last: bool) -> tuple[str, float]:
+        """Returns the state as JSON, not older than a second, and the seconds until the next.
+
+        Args:
+            is_last: whether it is to be as of now.
+        """
+        async with self._lock:
+            if is_last or time.monotonic() >= self._due_at:
+                before, (self._text, is_whole) = self._text, await asyncio.to_thread(self._read)
+                has_changed = self._text != before
+                self._interval_s = (
+                    _INTERVAL_S if has_changed else min(2 * self._interval_s, _QUIET_INTERVAL_S)
+                )
+                wait_s = self._interval_s if is_whole else _UNFINISHED_S
+                self._due_at = time.monotonic() + wait_s
+            return self._text, max(0.0, self._due_at - time.monotonic())
+
+    def _read(self) -> tuple[str, bool]:
+        try:
+            if self._view is None:
+                self._view = view_of(self._path)
+            state = self._view.read()
+        except (OrchestratorError, OSError) as error:  # it may be there the next time
+            self._view = None
+            state = {"kind": "problem", "problem": str(error), "is_whole": True}
+        text = json.dumps(_brief(state), allow_nan=False, separators=(",", ":"))
+        return text, bool(state["is_whole"])
+
+
+def _brief(value: Any) -> Any:
+    """Returns a value for JSON: six digits, since nobody sees more; None for what is not finite."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _brief(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_brief(item) for item in value]
+    return value
+
+
+async def _events(watched: _Watched, is_ending: Callable[[], bool]) -> AsyncIterator[str]:
+    sent, sent_at = "", 0.0
+    is_last = False
+    while not is_last:
+        is_last = is_ending()
+        text, wait_s = await watched.text(is_last=is_last)
+        if text != sent:
+            yield f"data: {text}\n\n"
+            sent, sent_at = text, time.monotonic()
+        elif time.monotonic() - sent_at > _SIGN_OF_LIFE_S:
+            yield ": nothing new\n\n"
+            sent_at = time.monotonic()
+        await asyncio.sleep(0.0 if is_last else wait_s)
+
+
+class _Guarded:
+    """Answers requests of this machine's own pages and programs only.
+
+    The name of a foreign page's host can be made to resolve to 127.0.0.1; the browser then still
+    says that name in ``Host``. A foreign page that asks by the right name is named in ``Origin``.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            request = Request(scope)
+            host, origin = request.headers.get("host", ""), request.headers.get("origin")
+            if not is_loopback(host) or origin not in (None, f"http://{host}"):
+                refusal = (
+                    f"muxrl watch answers pages of its own on loopback names only; the request has "
+                    f"Host {host[:100]!r} and Origin {(origin or '')[:100]!r}; use 127.0.0.1\n"
+                )
+                return await PlainTextResponse(refusal, 403)(scope, receive, send)
+
+            async def send_with_headers(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] += [
+                        (b"cache-control", b"no-store"),
+                        (b"x-content-type-options", b"nosniff"),
+                        (b"referrer-policy", b"no-referrer"),
+                    ]
+                await send(message)
+
+            return await self._app(scope, receive, send_with_headers)
+        return await self._app(scope, receive, send)
+
+
+def _page() -> tuple[str, str]:
+    """Returns the page as one file, and a policy that lets it load nothing else."""
+    folder = files(__package__) / "page"
+
+    def joined(names: tuple[str, ...]) -> str:
+        return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+    def hashed(text: str) -> str:
+        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+    style, script = joined(_STYLES), joined(_SCRIPTS)
+    page = joined(("page.html",)).replace("/* style */", style).replace("/* script */", script)
+    policy = (
+        "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; "
+        f"style-src {hashed(style)}; script-src {hashed(script)}"
+    )
+    return page, policy

@@ -1,0 +1,61 @@
+"""The page on a port of this machine, until somebody ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from muxrl.orchestrator.watch.app import make_app
+
+_NICENESS = 10
+"""Of a page beside a run: whatever the run has to do comes first."""
+
+
+def serve(root: Path, listening: socket.socket) -> None:
+    """Serves the page of `root` until Ctrl-C.
+
+    Args:
+        root: a run, a sweep, or a folder of runs.
+        listening: where browsers connect.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        _server(root).run(sockets=[listening])
+
+
+def serve_beside(root: Path, descriptor: int) -> None:
+    """Serves the page until standard input ends, in a process that another one has started.
+
+    Args:
+        root: a run or a sweep.
+        descriptor: of the listening socket, inherited.
+    """
+    os.nice(_NICENESS)
+    server = _server(root)
+
+    def wait() -> None:
+        sys.stdin.read()
+        server.should_exit = True
+
+    threading.Thread(target=wait, daemon=True).start()
+    with socket.socket(fileno=descriptor) as listening:
+        server.run(sockets=[listening])
+
+
+def _server(root: Path) -> uvicorn.Server:
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_app(root, lambda: server.should_exit),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            timeout_graceful_shutdown=5,
+        )
+    )
+    return server

@@ -1,0 +1,137 @@
+"""What the page shows of a sweep, running or over, as plain data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.config.schema import TOTAL
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
+from muxrl.orchestrator.sweeps.schema import MetricConfig
+from muxrl.orchestrator.watch.tail import Record, Tail
+from muxrl.orchestrator.watch.thinned import Point, Thinned
+
+_READING_S = 0.5
+"""Spent on trials' metrics each time; the rest comes with the next."""
+_MOST_POINTS = 100
+"""Of a small curve."""
+
+
+class SweepView:
+    """Reads a sweep's directory again and again, and the metrics of its trials.
+
+    Args:
+        path: the sweep's directory.
+
+    Raises:
+        NotASweepDirectory: it is none.
+        ConfigError: its ``sweep.yaml`` cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._folder = SweepDirectory.open(path)
+        self._metric = load_written(self._folder.config_file).metric
+        self._curves: dict[Path, _Curve] = {}
+
+    def read(self) -> dict[str, Any]:
+        """Returns the sweep as it stands now.
+
+        Raises:
+            NotASweepDirectory: ``trials.jsonl`` cannot be read.
+            OSError: a file cannot be read.
+        """
+        trials = self._folder.trials()
+        until_s = time.monotonic() + _READING_S
+        curves = [self._curve(trial) for trial in trials]
+        is_whole = True
+        for trial, curve in zip(trials, curves, strict=True):
+            if curve is not None and not (curve.is_final and trial.is_over):
+                if time.monotonic() < until_s:
+                    curve.read(trial.is_over)
+                is_whole &= curve.is_read
+        return {
+            "kind": "sweep",
+            "name": self._folder.name,
+            "is_whole": is_whole,
+            "metric": asdict(self._metric),
+            "roles": list(dict.fromkeys(role for trial in trials for role in trial.roles)),
+            "parameters": list(dict.fromkeys(key for trial in trials for key in trial.parameters)),
+            "trials": [
+                {
+                    **asdict(trial),
+                    "status": self._folder.status_now(trial),
+                    "curve": curve.points if curve else [],
+                    "env_steps": max(trial.env_steps, curve.env_steps if curve else 0),
+                }
+                for trial, curve in zip(trials, curves, strict=True)
+            ],
+        }
+
+    def _curve(self, trial: TrialRecord) -> _Curve | None:
+        """Returns a trial's curve, None before it has begun."""
+        run_dir = self._folder.run_of(trial)
+        if run_dir is None or not (run_dir / "plan.json").is_file():
+            return None
+        if run_dir not in self._curves:
+            self._curves[run_dir] = _Curve(RunDirectory(run_dir), self._metric)
+        return self._curves[run_dir]
+
+
+class _Curve:
+    """The sweep's metric over the env steps of one trial.
+
+    It is that of `muxrl.orchestrator.sweeps.trial.measure`: evaluations where the metric is made of
+    them and there are any, else training returns.
+    """
+
+    def __init__(self, folder: RunDirectory, metric: MetricConfig) -> None:
+        servers = folder.read_plan()["servers"]
+        self._agents = None if metric.of == TOTAL else servers[metric.of]["agents"]
+        self._metric = metric
+        self._uses_evaluations = metric.source == "evaluation"
+        self.env_steps = 0
+        self.is_read = self.is_final = False
+        """Whether all that is there was read; whether nothing more will come."""
+        self._tails = [
+            Tail(folder.metrics / "joint.jsonl", self._begin_training),
+            Tail(folder.metrics / "evaluation.jsonl", self._begin_evaluations),
+        ]
+
+    def read(self, is_over: bool) -> None:
+        """Reads what has come; `is_over` says that nothing more will."""
+        self.is_read = not any([tail.read() for tail in self._tails])  # noqa: C419, both
+        self.is_final = self.is_read and is_over
+
+    @property
+    def points(self) -> list[Point]:
+        """``(env_steps, metric)``."""
+        evaluated = list(self._evaluations.points) if self._uses_evaluations else []
+        return evaluated or list(self._training.points)
+
+    def _begin_training(self) -> Callable[[Record], None]:
+        self._training = Thinned(most=_MOST_POINTS)
+        return self._add_training
+
+    def _add_training(self, record: Record) -> None:
+        self.env_steps = int(record["env_steps"])
+        self._add(self._training, record, trained_value(self._metric, record, self._agents))
+
+    def _begin_evaluations(self) -> Callable[[Record], None]:
+        self._evaluations = Thinned(most=_MOST_POINTS)
+        return self._add_evaluation
+
+    def _add_evaluation(self, record: Record) -> None:
+        if record["replaced"] is None:
+            value = evaluated_value(self._metric, record, self._agents)
+            self._add(self._evaluations, record, value)
+
+    @staticmethod
+    def _add(curve: Thinned, record: Record, value: float | None) -> None:
+        if value is not None:
+            curve.add((record["env_steps"], value))

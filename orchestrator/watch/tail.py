@@ -1,0 +1,82 @@
+"""A file of JSON lines that grows while it is read, piece by piece, and is cut back at times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.errors import MalformedMetrics
+
+Record = Mapping[str, Any]
+
+_PIECE_BYTES = 4 * 2**20
+"""Read at a time: half a second of parsing, so that a page comes up while long files are read."""
+_REMEMBERED_BYTES = 256
+
+
+class Tail:
+    """Hands on the records of a metrics file, each once.
+
+    Args:
+        path: the file, which may come later.
+        begin: called before the first record, and again where the file does not go on from what
+            was read (a run that is resumed cuts its metrics back); returns what takes the records.
+    """
+
+    problem = ""
+    """Which line is no record and was left out, in a sentence; "" if all are."""
+
+    def __init__(self, path: Path, begin: Callable[[], Callable[[Record], None]]) -> None:
+        self._path = path
+        self._begin = begin
+        self._restart()
+
+    def _restart(self) -> None:
+        self._num_bytes = 0
+        self._num_lines = 0
+        self._remembered = b""
+        self.problem = ""
+        self._take = self._begin()
+
+    def read(self) -> bool:
+        """Hands on what has come; an incomplete last line is left for the next time.
+
+        Returns:
+            Whether there is more to read at once.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            if self._num_bytes:
+                self._restart()
+            return False
+        with file:
+            # The last bytes that were read still stand there, unless it was cut back meanwhile.
+            file.seek(self._num_bytes - len(self._remembered))
+            if file.read(len(self._remembered)) != self._remembered:
+                self._restart()
+                file.seek(0)
+            piece = file.read(_PIECE_BYTES)
+        is_cut = len(piece) == _PIECE_BYTES
+        whole = piece[: piece.rfind(b"\n") + 1] or (piece if is_cut else b"")
+        for line in whole.split(b"\n")[:-1]:
+            self._num_lines += 1
+            if line.strip():
+                self._take_line(line)
+        self._num_bytes += len(whole)
+        self._remembered = (self._remembered + whole)[-_REMEMBERED_BYTES:]
+        return is_cut
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise TypeError
+            self._take(record)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self.problem = str(MalformedMetrics(self._path, self._num_lines))

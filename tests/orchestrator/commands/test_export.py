@@ -1,0 +1,106 @@
+"""`muxrl export`: which policies it writes, and that they play as the run's frozen servers do."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from tests.servers.export.untrained import save
+
+from muxrl.experiments.examples.play_onnx import play, players
+from muxrl.experiments.simulations.torus_chase import TorusChase
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, to_yaml
+from muxrl.orchestrator.evaluations.evaluate import evaluate_run
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.servers.config import ServerConfig
+
+PREDATORS = [f"predator_{i}" for i in range(3)]
+CHASE = ExperimentConfig(
+    "chase",
+    simulation=SimulationConfig("muxrl.experiments.simulations.torus_chase:TorusChase"),
+    servers={
+        "qmix": ServerConfig(
+            "QMIX", PREDATORS, groups={"pack": PREDATORS}, settings={"hidden_dim": 16}
+        ),
+        "ppo": ServerConfig("PPO", ["prey_0"], model={"use_lstm": True, "lstm_cell_size": 8}),
+        "a2c": ServerConfig("A2C", ["prey_1"]),
+    },
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A run whose servers have not learned."""
+    torch.manual_seed(0)
+    run = RunDirectory.create_at(tmp_path / "run")
+    run.write_config(to_yaml(CHASE))
+    for server_id, plan in prepare(CHASE, needs_stop=False).servers.items():
+        save(plan, run.checkpoints / server_id / "last")
+    return run
+
+
+def test_files_earn_what_the_frozen_servers_earn(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the same episodes, each agent in each: greedy policies leave nothing to chance."""
+    assert cli.main(["export", str(run.path)]) == 0
+    out = capsys.readouterr().out
+    for server_id in CHASE.servers:
+        assert f"{run.path}/onnx/{server_id}/default.onnx\n  in:  observation [8] float32" in out
+    assert out.count("acts as the server does on 1,0") == 3
+
+    seeds = range(5)
+    evaluated = evaluate_run(
+        run.path, num_episodes=len(seeds), seed=0, should_explore=False, should_write=False
+    )
+    played = [play(TorusChase(), players(run.path / "onnx"), seed) for seed in seeds]
+    for agent_id in (*PREDATORS, "prey_0", "prey_1"):
+        returns = [episode[agent_id] for episode in played]
+        assert returns == list(evaluated.episode_returns[agent_id])
+        assert agent_id.startswith("prey_") or sum(returns) > 0
+
+
+def test_a_file_that_differs_is_not_kept(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["export", str(run.path), "--server", "a2c", "--tolerance", "1e-12"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("muxrl: server 'a2c': policy 'default' (A2C) was not exported: ")
+    assert "allow for them with --tolerance" in told
+    assert not list(run.path.rglob("*.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--server", "qmx"], "run 'run' has no server 'qmx'; did you mean 'qmix'?"),
+        (["--server", "ppo"], "server 'ppo' is RANDOM, which learns no policy"),
+        (
+            ["--checkpoint", "best"],
+            "run 'run' has no checkpoint 'best' of server 'qmix'; it has last",
+        ),
+    ],
+)
+def test_what_it_cannot_write_it_names(
+    arguments: list[str], reason: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = {**CHASE.servers, "ppo": ServerConfig("RANDOM", ["prey_0"])}
+    run.write_config(to_yaml(dataclasses.replace(CHASE, servers=servers)))
+    assert cli.main(["export", str(run.path), *arguments]) == 2
+    assert capsys.readouterr().err == f"muxrl: {reason}\n"
+    assert not (run.path / "onnx").exists()
+
+
+def test_without_its_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda m: None if m == "onnxruntime" else find_spec(m))
+    assert cli.main(["export", "run"]) == 2
+    assert capsys.readouterr().err == (
+        "muxrl: 'export' needs onnxruntime, not installed here; "
+        "they come with: pip install 'muxrl[export]'\n"
+    )

@@ -1,0 +1,107 @@
+"""The suite finds what a server does wrong: each rule is broken on purpose in a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compliance.real_servers import SEES, TOKEN, make_plan
+
+from muxrl.orchestrator.compliance import subject
+from muxrl.orchestrator.compliance.server_trial import RULES, judge, judge_server
+from muxrl.orchestrator.compliance.subject import Subject
+from muxrl.protocol.episode import EpisodeStateMachine
+from muxrl.protocol.messages import Actions, Ended
+from muxrl.servers import front, http
+from muxrl.servers.config import LimitsConfig
+from muxrl.servers.episodes import episode, step_check, store
+from muxrl.servers.message_limits import MessageLimits
+from muxrl.servers.server import PolicyServer
+
+
+@pytest.fixture
+def server() -> Iterator[PolicyServer]:
+    agents = {agent: SEES[agent] for agent in "ab"}
+    limits = LimitsConfig(max_episodes=8, episode_timeout_s=1.0)
+    server = PolicyServer(make_plan("RANDOM", agents, token=TOKEN, limits=limits))
+    server.start()
+    yield server
+    assert server.stop()
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """In place of a check."""
+
+
+def first_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Answers for fewer agents than were asked for."""
+
+    def changed(self: Any, *arguments: Any) -> Any:
+        reply = function(self, *arguments)
+        if isinstance(reply, Actions):
+            reply.actions = dict(list(reply.actions.items())[:1])
+        return reply
+
+    return changed
+
+
+def forgetful(self: store.EpisodeStore, item: Any, now: float) -> Ended:
+    """Counts no rewards."""
+    found = self._find(item.episode_id)
+    reply = found.end(item)
+    reply.returns = {}
+    self._close(found, reply, now, is_aborted=False)
+    return reply
+
+
+def any_value(space: Any, value: Any, where: str = "") -> Any:
+    return np.zeros(space.shape, np.float32)
+
+
+BREAKS: list[tuple[Any, str, Any, set[str]]] = [
+    (front, "check_access", nothing, {"the_token", "no_web_page"}),
+    (store, "check_episode_id", nothing, {"ids"}),
+    (step_check, "conform", any_value, {"shapes", "no_numbers", "dtypes"}),
+    (step_check.StepCheck, "_check_rewards", nothing,
+     {"large_rewards", "unknown_agents", "whole_steps"}),
+    (step_check.StepCheck, "_check_log_probs", nothing, {"log_probs"}),
+    (EpisodeStateMachine, "is_repeat", lambda self, t: False, {"repeats", "other_steps"}),
+    (store.EpisodeStore, "_end", forgetful, {"rewards", "late_rewards", "both_ends"}),
+    (episode.ServedEpisode, "act", first_only(episode.ServedEpisode.act),
+     {"actions", "late_agents"}),
+    (store.EpisodeStore, "expire", lambda self, now: [], {"silence"}),
+    (MessageLimits, "_counted", lambda self, batch: batch.items, {"many_items"}),
+    (http, "_openapi", lambda: {"paths": {}}, {"the_document"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "name", "broken", "finds"), BREAKS)
+def test_what_is_broken_is_found(
+    server: PolicyServer,
+    monkeypatch: pytest.MonkeyPatch,
+    where: Any,
+    name: str,
+    broken: Any,
+    finds: set[str],
+) -> None:
+    monkeypatch.setattr(where, name, broken)
+    monkeypatch.setattr(subject, "ANSWER_S", 2.0)
+    trial = Subject(server.address, TOKEN)
+    rules = {rule.check.__name__: rule for rule in RULES}
+    for rule in finds:
+        verdict = judge(rules[rule], trial)
+        assert verdict.outcome == "broken", verdict
+        assert verdict.story.startswith("expected "), verdict
+
+
+def test_a_server_that_is_not_there_is_told_and_nothing_else_is_tried() -> None:
+    (verdict,) = judge_server("127.0.0.1:9")
+    assert (verdict.outcome, verdict.where) == ("broken", "endpoints")
+    assert "an answer to GET /v1/spec" in verdict.story
+
+
+def test_nothing_is_left_open(server: PolicyServer) -> None:
+    assert not [v for v in judge_server(server.address, TOKEN) if v.outcome == "broken"]
+    assert server.status().num_open_episodes == 0

@@ -1,0 +1,123 @@
+"""What a run is too short for is said before it starts, and once its episodes are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.client.scripted_servers import CountingSimulation
+
+from muxrl.orchestrator.cli import main
+from muxrl.orchestrator.config import (
+    ExperimentConfig,
+    ExternalAgentConfig,
+    SimulationConfig,
+    SimulationFacts,
+    StopConfig,
+    resolve,
+)
+from muxrl.orchestrator.config.budget import find_late, find_warnings
+from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.config import ServerConfig
+
+SIMULATION = CountingSimulation("abcd")
+FACTS = SimulationFacts({agent: (SIMULATION.observation_spaces[agent],
+                                 SIMULATION.action_spaces[agent]) for agent in "abcd"})  # fmt: skip
+
+
+def experiment(
+    algorithm: str, env_steps: int | None, env: str = "external", **settings: Any
+) -> Experiment:
+    server = ServerConfig(algorithm=algorithm, agents=["*"], settings=settings)
+    if algorithm == "QMIX":
+        server.groups = {"one": ["a", "b"], "other": ["c", "d"]}
+    agents = SIMULATION.possible_agents if env == "external" else ()
+    space: Any = {"observation_space": {"type": "box"}, "action_space": {"type": "discrete"}}
+    config = ExperimentConfig(
+        name="short",
+        simulation=SimulationConfig(env, agents={a: ExternalAgentConfig(**space) for a in agents}),
+        servers={"s": server},
+        stop=StopConfig(env_steps=env_steps, time_s=60.0),
+    )
+    return resolve(config, FACTS)
+
+
+SUMO = {"updates_per_episode": 0.25, "num_episodes_before_learning": 1}
+"""With two teams that share a policy, half an update for each of the simulation's episodes."""
+
+
+def test_targets_that_are_never_copied() -> None:
+    """Issue: QMIX stood still without a word, on episodes of 180 steps and more."""
+    short = experiment("QMIX", 33_000, **SUMO)
+    (copy, epsilon) = find_warnings(short)
+    assert copy == (
+        "server 's': the first copy to its target network needs 400 episodes (target_update_freq: "
+        "200, num_episodes_before_learning: 1, updates_per_episode: 0.25): where they are longer "
+        "than 82 env steps, it never happens in the 33,000 of the run"
+    )
+    assert epsilon == (
+        "server 's': epsilon changes until env step 50,000, but the run stops at 33,000: at 0.373, "
+        "not at 0.05"
+    )
+    (late,) = find_late(short, 180.0)
+    assert late.startswith("server 's': the first copy to its target network needs 400 episodes (")
+    assert late.endswith("): at 180.0 env steps each, the run will have 183")
+    assert not list(find_late(short, 82.0))
+
+
+def test_how_long_episodes_are_is_left_to_the_run_where_it_plays_them_itself() -> None:
+    short = experiment("QMIX", 33_000, env="some:env", **SUMO)
+    assert [w for w in find_warnings(short) if "episodes" in w] == []
+    assert len(list(find_late(short, 180.0))) == 1
+    assert "longer than 0 env steps" in next(
+        find_warnings(experiment("QMIX", 300, env="some:env", **SUMO))
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "expected"),
+    [
+        ("PPO", {"train_batch_size_per_learner": 6_000},
+         "its first update needs 6,000 env steps (train_batch_size_per_learner: 6000), but"),
+        ("A2C", {"entropy_coeff": [[0, 0.1], [10_000, 0.0]]},
+         "entropy_coeff changes until env step 10,000, but the run stops at 5,000: at 0.05, not"),
+        ("DQN", {"num_steps_sampled_before_learning_starts": 5_001},
+         "its first update needs 5,001 env steps (num_steps_sampled_before_learning_starts: "),
+        ("DQN", {"target_network_update_freq": 8_000},
+         "the first copy to its target network needs 8,000 env steps (target_network_update_freq"),
+        ("SAC", {"num_steps_sampled_before_learning_starts": 9_000},
+         "its first update needs 9,000 env steps (num_steps_sampled_before_learning_starts: "),
+        ("IMPALA", {"train_batch_size_per_learner": 6_000}, "its first update needs 6,000 env"),
+    ],
+)  # fmt: skip
+def test_what_never_happens_is_named(
+    algorithm: str, settings: dict[str, Any], expected: str
+) -> None:
+    found = [w for w in find_warnings(experiment(algorithm, 5_000, **settings))
+             if "epsilon" not in w]  # fmt: skip
+    assert len(found) == 1, found
+    assert found[0].startswith(f"server 's': {expected}")
+
+
+@pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: entry.name)
+def test_nothing_is_said_of_a_long_run_or_one_without_a_budget(entry: Any) -> None:
+    for env_steps in (200_000, None):
+        assert list(find_warnings(experiment(entry.name, env_steps))) == []
+        assert list(find_late(experiment(entry.name, env_steps), 25.0)) == []
+
+
+def test_a_schedule_that_has_reached_its_last_value_is_done() -> None:
+    flat = experiment("A2C", 5_000, entropy_coeff=[[0, 0.1], [4_000, 0.0], [10_000, 0.0]])
+    assert list(find_warnings(flat)) == []
+
+
+def test_who_does_not_learn_is_not_warned_of() -> None:
+    assert list(find_warnings(experiment("RANDOM", 1))) == []
+
+
+def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["stop.env_steps=900", "evaluation.interval_env_steps=null"]
+    assert main(["check", "cartpole_ppo", *changes]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("warning: server 'ppo': its first update needs ")

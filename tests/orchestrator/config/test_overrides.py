@@ -1,0 +1,107 @@
+"""Values on top of a file, as texts or as a mapping: the same values, the same mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import ExperimentConfig, StopConfig, load_config
+from muxrl.orchestrator.config.overrides import Overrides, override_keys
+from muxrl.orchestrator.errors import ConfigError
+
+FILE = """\
+simulation: {env: "gymnasium:CartPole-v1", kwargs: {max_episode_steps: 100}}
+servers:
+  ppo: {agents: [agent], settings: {lr: 0.001, gamma: 0.9}, token: "???"}
+stop: {env_steps: 1000, time_s: 60}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some.yaml"
+    path.write_text(FILE + "  # of the file\n")
+    return path
+
+
+def load(file: Path, overrides: Overrides) -> ExperimentConfig:
+    token: Any = {"servers.ppo.token": "t"}
+    if isinstance(overrides, dict):
+        return load_config(file, {**token, **overrides})
+    return load_config(file, ["servers.ppo.token=t", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("texts", "mapping"),
+    [
+        (["seed=3"], {"seed": 3}),
+        (["seed=3", "stop.env_steps=5"], {"seed": 3, "stop": {"env_steps": 5}}),
+        (["stop.time_s=null"], {"stop.time_s": None}),
+        (["servers.ppo.agents=[a, b]"], {"servers.ppo.agents": ("a", "b")}),
+        (["servers.ppo.settings.lr=0.1"], {"servers": {"ppo": {"settings": {"lr": 0.1}}}}),
+        (["servers.ppo.settings={}"], {"servers.ppo.settings": {}}),
+        (["stop={}", "stop.env_steps=7"], {"stop": {}, "stop.env_steps": 7}),
+        (["simulation.kwargs={}"], {"simulation": {"kwargs": {}}}),
+    ],
+)
+def test_a_mapping_says_what_texts_say(
+    file: Path, texts: list[str], mapping: dict[str, Any]
+) -> None:
+    assert load(file, mapping) == load(file, texts)
+    assert load(file, mapping) != load(file, [])
+
+
+def test_an_empty_mapping_clears_what_is_there_and_a_section_goes_back_to_its_defaults(
+    file: Path,
+) -> None:
+    assert load(file, []).servers["ppo"].settings == {"lr": 0.001, "gamma": 0.9}
+    assert load(file, ["servers.ppo.settings={}"]).servers["ppo"].settings == {}
+    again = load(file, {"servers.ppo.settings": {}, "servers.ppo.settings.gamma": 0.5})
+    assert again.servers["ppo"].settings == {"gamma": 0.5}
+    cleared = load(file, {"stop": {}})
+    assert cleared.stop == StopConfig()
+    assert cleared.servers == load(file, []).servers
+
+
+def test_an_open_key_is_given_by_either(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"servers\.ppo\.token: is left open"):
+        load_config(file)
+    nested = {"servers": {"ppo": {"token": "secret"}}}
+    assert load_config(file, nested).servers["ppo"].token == "secret"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ({"seeed": 3}, "override 'seeed=3': seeed: unknown key 'seeed'; did you mean 'seed'?"),
+        ({"stop.env_steps": "many"}, "stop.env_steps: must be an integer or null, got the text"),
+        ({"stop..env_steps": 3}, "override 'stop..env_steps=3': must have a key.path"),
+        ({"nowhere": {}}, "unknown key 'nowhere'"),
+        ({"servers.ppo.agents": {}}, "servers.ppo.agents: must be a list of text"),
+    ],
+)
+def test_mistakes_are_named_by_key(file: Path, overrides: dict[str, Any], problem: str) -> None:
+    before = dict(overrides)
+    with pytest.raises(ConfigError) as refused:
+        load(file, overrides)
+    assert problem in str(refused.value)
+    assert overrides == before
+
+
+def test_what_a_caller_gives_stays_as_it_is(file: Path) -> None:
+    given = {"servers": {"ppo": {"settings": {"lr": 1}, "nothing": 2}}}
+    with pytest.raises(ConfigError):
+        load(file, given)
+    assert given == {"servers": {"ppo": {"settings": {"lr": 1}, "nothing": 2}}}
+
+
+def test_one_text_is_no_list_of_them(file: Path) -> None:
+    with pytest.raises(TypeError, match=r"are 'seed=3', one text; expected a list"):
+        load_config(file, "seed=3")
+
+
+def test_keys_are_those_of_the_values() -> None:
+    assert override_keys(["a.b=1", "c={d: 2}"]) == ["a.b", "c.d"]
+    assert override_keys({"a.b": 1, "c": {"d": 2, "e": {}}}) == ["a.b", "c.d", "c.e"]

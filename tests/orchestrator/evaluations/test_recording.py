@@ -1,0 +1,139 @@
+"""`muxrl evaluate --record` and `--video`: what was played is what is read back and seen."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image, ImageSequence
+from tests.client.scripted_servers import CountingSimulation
+
+from muxrl.client.adapters import make_simulation
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.errors import CannotEvaluate
+from muxrl.orchestrator.evaluations.evaluate import evaluate_run
+from muxrl.orchestrator.evaluations.recording import Filmed, Recorded
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.servers.config import ServerConfig
+
+TAG = SimulationConfig("mpe2.simple_tag_v3:parallel_env", {"max_cycles": 5})
+CHASE = SimulationConfig("muxrl.experiments.simulations.torus_chase:TorusChase", {"num_steps": 5})
+
+
+def run_of(root: Path, simulation: SimulationConfig) -> Path:
+    """Returns a run whose agents all act at random, so that there is nothing to restore."""
+    config = ExperimentConfig(
+        "fixed", simulation=simulation, servers={"random": ServerConfig("RANDOM", ["*"])}
+    )
+    run = RunDirectory.create(root, "fixed", datetime(2026, 11, 23))
+    run.write_config(to_yaml(config))
+    return run.path
+
+
+def test_what_is_recorded_is_what_was_played(tmp_path: Path) -> None:
+    record = tmp_path / "played.jsonl"
+    result = evaluate_run(run_of(tmp_path, CHASE), num_episodes=3, seed=7, record=record)
+    frame = pd.read_json(record, lines=True)
+    assert Counter(frame["seed"]) == dict.fromkeys((7, 8, 9), 5 * 5)  # five agents, five steps
+    returns = frame.groupby(["agent", "seed"])["reward"].sum()
+    for agent, by_episode in result.episode_returns.items():
+        assert [returns[agent, seed] for seed in (7, 8, 9)] == pytest.approx(by_episode)
+    assert frame.groupby("t")["truncated"].mean().tolist() == [0, 0, 0, 0, 1]
+    assert frame["final_observation"].notna().sum() == 3 * 5
+    one = frame.iloc[0]
+    assert np.shape(one["observation"]) == np.shape(frame.iloc[-1]["final_observation"])
+    assert one["action"] in range(5)
+
+
+def test_a_row_is_also_of_who_only_earned_something() -> None:
+    written = io.StringIO()
+    simulation = Recorded(CountingSimulation(num_steps=2), written)
+    observations, _ = simulation.reset(3)
+    while observations:
+        result = simulation.step(dict.fromkeys(observations, 0))
+        observations = {} if result.is_over else result.observations
+    rows = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert {row["agent"] for row in rows} == set(simulation.possible_agents)
+    assert [row["t"] for row in rows] == sorted(row["t"] for row in rows)
+    assert all(row["seed"] == 3 for row in rows)
+
+
+def test_each_episode_is_filmed_frame_by_frame(tmp_path: Path) -> None:
+    film, record = tmp_path / "film", tmp_path / "played.jsonl"
+    run = run_of(tmp_path, TAG)
+    result = evaluate_run(run, num_episodes=2, seed=4, video=film, record=record)
+    assert result.num_steps == (5, 5)
+    unseen = evaluate_run(run, num_episodes=2, seed=4)
+    assert unseen.episode_returns == result.episode_returns
+    assert sorted(path.name for path in film.iterdir()) == ["episode-4.gif", "episode-5.gif"]
+    assert len(record.read_text().splitlines()) == 2 * 5 * 4
+    with Image.open(film / "episode-4.gif") as picture:
+        in_turn = ImageSequence.Iterator(picture)
+        shown_ms, frames = zip(
+            *((one.info["duration"], np.array(one.convert("RGB"))) for one in in_turn), strict=True
+        )
+    assert sum(shown_ms) == (5 + 1) * 100, "a frame like the one before is shown for longer"
+    made = make_simulation(TAG.env, {**TAG.kwargs, "render_mode": "rgb_array"})
+    made.reset(4)
+    first = made.render()  # type: ignore[attr-defined]
+    assert np.abs(frames[0].astype(int) - first).mean() < 2, "a GIF has 256 colours"
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("simulation", "told"),
+    [
+        (CHASE, r"cannot be filmed: simulation .*: it takes .* 'render_mode': 'rgb_array'"),
+        (SimulationConfig(f"{__name__}:Blind", {}), r"cannot be filmed: .* render\(\) gave None"),
+    ],
+)
+def test_what_shows_nothing_is_refused_at_once(
+    tmp_path: Path, simulation: SimulationConfig, told: str
+) -> None:
+    with pytest.raises(CannotEvaluate, match=told):
+        evaluate_run(run_of(tmp_path, simulation), num_episodes=1, video=tmp_path / "film")
+
+
+def test_nothing_is_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run, there = run_of(tmp_path, CHASE), tmp_path / "there"
+    there.mkdir()
+    for option in ("--record", "--video"):
+        assert cli.main(["evaluate", str(run), option, str(there)]) == 2
+        assert f"{there} exists already" in capfd.readouterr().err
+
+
+def test_a_picture_is_kept_though_the_environment_draws_over_it(tmp_path: Path) -> None:
+    class Drawing(CountingSimulation):
+        canvas = np.zeros((4, 4, 3), np.uint8)
+
+        def render(self) -> Any:
+            self.canvas += 40
+            return self.canvas
+
+    filmed = Filmed(Drawing(num_steps=2), tmp_path)
+    observations, _ = filmed.reset(1)
+    while observations:
+        result = filmed.step(dict.fromkeys(observations, 0))
+        observations = {} if result.is_over else result.observations
+    with Image.open(tmp_path / "episode-1.gif") as picture:
+        shades = [np.array(f.convert("L")).mean() for f in ImageSequence.Iterator(picture)]
+    assert len(set(shades)) == len(shades) == 3
+
+
+class Blind:
+    """An environment that is made to render, and does not."""
+
+    def __new__(cls, render_mode: str = "") -> Any:
+        from muxrl.experiments.simulations.torus_chase import TorusChase
+
+        made: Any = TorusChase()
+        made.render = lambda: None
+        return made

@@ -1,0 +1,69 @@
+"""What lies in a folder, and how it stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.orchestrator.folders.filled import fill
+
+from muxrl.orchestrator.folders.listing import Listing
+from muxrl.orchestrator.records.checkpoints import Manifest
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+
+
+def test_all_that_was_run_is_listed_what_began_last_first(tmp_path: Path) -> None:
+    fill(tmp_path)
+    entries = Listing(tmp_path).read()
+    assert [(e["name"], e["kind"], e.get("state")) for e in entries] == [
+        ("killed-20261122-000000", "run", "interrupted"),
+        ("runs/tag-20261121-000000", "run", "done"),
+        ("tuned-20261120-000000", "sweep", "waiting"),
+        ("foreign", "broken", None),
+    ]
+    killed, done, sweep, foreign = entries
+    assert done["env_steps"] == 1_234
+    assert [(s["id"], s["evaluated"]) for s in done["servers"]] == [
+        ("wolves", 5.5),
+        ("sheep", -1.0),
+    ]
+    assert [s["evaluated"] for s in killed["servers"]] == [None]
+    assert (sweep["env_steps"], sweep["templates"]) == (77, ["dqn", "sac"])
+    assert "it has no plan.json" in foreign["cause"]
+    json.dumps(entries)
+
+
+def test_only_what_has_changed_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    listing = Listing(tmp_path)
+    first = listing.read()
+    read: list[Path] = []
+    look = listing._entry
+    monkeypatch.setattr(listing, "_entry", lambda path: read.append(path) or look(path))
+    assert listing.read() == first
+    assert [path.name for path in read] == ["tuned-20261120-000000"], "a sweep's trials may die"
+    read.clear()
+    done = RunDirectory(tmp_path / "runs" / "tag-20261121-000000")
+    with MetricsWriter(done) as metrics:
+        metrics.joint({"env_steps": 5_000})
+    (entry,) = (e for e in listing.read() if "tag" in e["name"])
+    assert done.path in read
+    assert entry["env_steps"] == 5_000
+
+
+def test_a_run_that_was_cut_short_is_resumable_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    fill(tmp_path)
+    listing = Listing(tmp_path)
+    assert {e.get("resumable_at") for e in listing.read()} == {None}
+    for name in ("killed-20261122-000000", "runs/tag-20261121-000000"):
+        for env_steps in (500, 1_500):
+            place = RunDirectory(tmp_path / name).checkpoints / str(env_steps)
+            place.mkdir()
+            Manifest(env_steps, 1.0, "", None, {}, {}, {}, {}).write(place)
+    resumable = {e["name"]: e.get("resumable_at") for e in listing.read()}
+    assert resumable["killed-20261122-000000"] == 1_500
+    assert resumable["runs/tag-20261121-000000"] is None, "it is done"

@@ -1,0 +1,108 @@
+"""The logs of a run's processes, whole lines as they come."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.folders import logs as module
+from muxrl.orchestrator.folders.logs import Logs
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory.create(tmp_path, "tag", datetime(2026, 11, 21))
+    made.log("ppo").write_text("one\n\nthree\n")
+    made.log("a2c").write_text("first\nlast, without an end")
+    return made
+
+
+def test_all_logs_are_read_line_by_line(run: RunDirectory) -> None:
+    assert list(Logs(run).read()) == [
+        ("a2c", "first"),
+        ("a2c", "last, without an end"),
+        ("ppo", "one"),
+        ("ppo", ""),
+        ("ppo", "three"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_lines", "expected"),
+    [
+        (1, ["last, without an end", "three"]),
+        (2, ["first", "last, without an end", "", "three"]),
+        (9, ["first", "last, without an end", "one", "", "three"]),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [1, 4, 1_000])
+def test_the_last_lines_are_found_from_the_end(
+    run: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    num_lines: int,
+    expected: list[str],
+    piece_bytes: int,
+) -> None:
+    monkeypatch.setattr(module, "_PIECE_BYTES", piece_bytes)
+    logs = Logs(run)
+    logs.begin(num_lines)
+    monkeypatch.undo()
+    assert [line for _, line in logs.read()] == expected
+
+
+def test_a_log_larger_than_a_piece_is_read_whole(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PIECE_BYTES", 64)
+    lines = [f"line {n}" for n in range(100)]
+    run.log("ppo").write_text("\n".join(lines) + "\n")
+    assert [line for _, line in Logs(run, ["ppo"]).read()] == lines
+
+
+def test_what_comes_is_followed_until_the_run_has_ended(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = StatusFile(run)
+    log = run.log("ppo").open("a")
+
+    def first(_: float) -> None:
+        log.write("four\nfi")
+        log.flush()
+        monkeypatch.setattr(module.time, "sleep", second)
+
+    def second(_: float) -> None:
+        log.write("ve\n")
+        log.close()
+        run.log("simulation-0").write_text("begun later\n")
+        status.enter("done", 10)
+
+    monkeypatch.setattr(module.time, "sleep", first)
+    logs = Logs(run)
+    logs.begin(1)
+    seen = list(logs.follow())
+    assert seen == [
+        ("ppo", "three"),
+        ("ppo", "four"),
+        ("a2c", "last, without an end"),
+        ("ppo", "five"),
+        ("simulation-0", "begun later"),
+    ]
+
+
+def test_a_log_that_is_begun_anew_is_read_from_its_beginning(run: RunDirectory) -> None:
+    logs = Logs(run, ["ppo"])
+    assert len(list(logs.read())) == 3
+    run.log("ppo").write_text("anew\n")
+    assert list(logs.read()) == [("ppo", "anew")]
+
+
+def test_a_log_that_is_not_there_is_suggested(run: RunDirectory) -> None:
+    with pytest.raises(ConfigError, match=r"no log of .pp.; did you mean .ppo.\?"):
+        Logs(run, ["ppo", "pp"])
+    with pytest.raises(ConfigError, match="there are a2c, ppo"):
+        Logs(run, ["evaluation"])

@@ -1,0 +1,308 @@
+"""The episodes of a gateway, in front of scripted servers: no network, no threads, a given time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.client.scripted_servers import Server, refusing
+
+from muxrl.client import MultiplexingClient
+from muxrl.orchestrator.gateway.episodes import Asked, Evaluation, GatewayEpisodes
+from muxrl.orchestrator.gateway.front import merged_spec
+from muxrl.protocol.errors import (
+    EpisodeGone,
+    NotServing,
+    ProtocolError,
+    RunOver,
+    TooManyEpisodes,
+    ValueMismatch,
+)
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyItem,
+    Ended,
+    EndEpisode,
+    Started,
+    StartEpisode,
+    Step,
+)
+
+SEEN = {"a": np.zeros(1, np.float32), "b": np.ones(1, np.float32)}
+TIMEOUT_S = 60.0
+
+
+class Behind:
+    """Two scripted servers, "left" for a and "right" for b, and the episodes of a gateway."""
+
+    def __init__(self, max_episodes: int = 4) -> None:
+        self.servers = [Server("left", "a", []), Server("right", "b", [])]
+        for server in self.servers:
+            server._spec = msgspec.structs.replace(
+                server._spec, max_episodes=max_episodes, episode_timeout_s=TIMEOUT_S
+            )
+        self.left, self.right = self.servers
+        self.client = MultiplexingClient(self.servers)
+        self.episodes = GatewayEpisodes(self.client, merged_spec("gateway", self.client.specs))
+        self.now = 0.0
+
+    def say(self, *items: AnyItem) -> list[Any]:
+        """Returns the answers to items that come in together."""
+        asked = [Asked(item) for item in items]
+        self.episodes.answer(asked, self.now)
+        return [one.answer for one in asked]
+
+    def ask(self, item: AnyItem) -> Any:
+        return self.say(item)[0]
+
+    def play(self, episode_id: str, num_steps: int = 1) -> None:
+        self.say(StartEpisode(episode_id), *(Step(episode_id, t, SEEN) for t in range(num_steps)))
+
+    @property
+    def is_open(self) -> dict[str, list[str]]:
+        return {server.server_id: list(server.open) for server in self.servers}
+
+
+NOTHING: dict[str, list[str]] = {"left": [], "right": []}
+
+
+@pytest.fixture
+def behind() -> Behind:
+    return Behind()
+
+
+def test_an_abort_beside_its_start_leaves_nothing_open(behind: Behind) -> None:
+    replies = behind.say(StartEpisode("e"), AbortEpisode("e"), Step("e", 0, SEEN))
+    assert replies[:2] == [Started("e"), Aborted("e")]
+    assert isinstance(replies[2], EpisodeGone)
+    assert behind.is_open == NOTHING
+
+
+def test_a_start_that_is_refused_refuses_its_repeat_beside_it(behind: Behind) -> None:
+    behind.left.script = refusing(StartEpisode)
+    replies = behind.say(StartEpisode("e"), StartEpisode("e"))
+    assert all(isinstance(reply, ProtocolError) for reply in replies)
+    assert behind.is_open == NOTHING
+
+
+def test_an_episode_ends_and_another_begins_in_one_message_at_the_limit() -> None:
+    behind = Behind(max_episodes=2)
+    behind.play("one")
+    behind.play("two")
+    replies = behind.say(EndEpisode("one", 1), StartEpisode("three"), Step("three", 0, SEEN))
+    assert [type(reply) for reply in replies] == [Ended, Started, Actions]
+    assert isinstance(behind.ask(StartEpisode("four")), TooManyEpisodes)
+    assert behind.is_open == {"left": ["two", "three"], "right": ["two", "three"]}
+
+
+def test_a_server_never_gets_more_items_in_a_frame_than_it_takes(behind: Behind) -> None:
+    """Though each client keeps to the limit, and it is 64 items where four episodes may be open."""
+    items = itertools.chain(*((StartEpisode(str(n)), EndEpisode(str(n), 0)) for n in range(100)))
+    replies = behind.say(*items)
+    assert [type(reply) for reply in replies] == [Started, Ended] * 100
+    assert max(map(len, behind.left.frames)) <= 64
+
+
+def test_aborts_wait_for_a_lost_server_once(behind: Behind) -> None:
+    for n in range(3):
+        behind.play(str(n))
+    behind.right.is_lost = True
+    num_frames = len(behind.left.frames)
+    assert behind.say(*(AbortEpisode(str(n)) for n in range(3))) == [
+        Aborted(str(n)) for n in range(3)
+    ]
+    assert len(behind.left.frames) == num_frames + 1
+
+
+def test_idle_episodes_expire_and_others_do_not(behind: Behind) -> None:
+    behind.play("idle")
+    behind.now = TIMEOUT_S
+    behind.play("busy")
+    behind.episodes.expire(TIMEOUT_S)
+    assert behind.episodes.num_open == 2
+    behind.episodes.expire(TIMEOUT_S + 1.0)
+    assert behind.is_open == {"left": ["busy"], "right": ["busy"]}
+    assert isinstance(behind.ask(Step("idle", 1, SEEN)), EpisodeGone)
+
+
+def test_who_waits_for_an_answer_is_not_idle(behind: Behind) -> None:
+    behind.play("e")
+    asked = [Asked(Step("e", 1, SEEN))]
+    behind.episodes.answer(asked, behind.now)
+    behind.episodes.touch(asked, 10 * TIMEOUT_S)
+    behind.episodes.expire(10 * TIMEOUT_S + 1.0)
+    assert behind.episodes.num_open == 1
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_repeats_keep_an_episode_alive_on_the_servers(
+    behind: Behind, num_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind.play("e", num_steps)
+    for server in behind.servers:  # which knows repeats
+        server.script = lambda item: Actions(item.episode_id, 1, {}) if num_steps else None
+    repeat: AnyItem = Step("e", num_steps - 1, {}) if num_steps else StartEpisode("e")
+    answer = behind.ask(repeat)
+    num_items = len(behind.left.items)
+    later = time.monotonic() + TIMEOUT_S / 2
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert behind.ask(repeat) == answer
+    assert len(behind.left.items) == len(behind.right.items) == num_items + 1
+    assert behind.ask(repeat) == answer
+    assert len(behind.left.items) == num_items + 1, "not with every repeat"
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"observations": {"a": [0.0, 1.0]}}, "expected Box(1,) float32"),
+    ({"observations": {"a": [10**39]}}, "expected finite numbers"),
+    ({"observations": {"a": "text"}}, "expected Box(1,) float32"),
+    ({"observations": {"a": [float("nan")]}}, "finite"),
+    ({"observations": {"z": [0.0]}}, "no agent 'z'"),
+    ({"rewards": {"a": float("nan")}}, "the reward of agent 'a' is nan"),
+    ({"rewards": {"a": float("inf")}}, "the reward of agent 'a' is inf"),
+    ({"rewards": {"z": 1.0}}, "no agent 'z'"),
+    ({"terminations": {"z": True}}, "no agent 'z'"),
+    ({"logged_actions": {"b": 1}}, "without its observation"),
+    ({"logged_actions": {"a": 99}}, "expected Discrete(9)"),
+    ({"logged_log_probs": {"a": -1.0}}, "without the logged action"),
+    ({"terminations": {"a": True}}, "cannot observe again"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "story"), WRONG)
+def test_nothing_is_kept_of_a_wrong_step_and_others_hear_nothing_of_it(
+    behind: Behind, wrong: dict[str, Any], story: str
+) -> None:
+    behind.play("e")
+    behind.play("other")
+    step = {"observations": {"a": SEEN["a"]}, "rewards": {"a": 1.0}, **wrong}
+    refused, fine = behind.say(Step("e", 1, **step), Step("other", 1, SEEN))
+    assert isinstance(refused, ValueMismatch)
+    assert story in refused.message
+    assert isinstance(fine, Actions)
+    assert isinstance(behind.ask(Step("e", 1, SEEN, {"a": 0.5})), Actions)
+    assert behind.ask(EndEpisode("e", 2)) == Ended("e", 2, {"a": 0.5})
+
+
+def test_nothing_is_kept_of_a_wrong_end(behind: Behind) -> None:
+    behind.play("e")
+    refused = behind.ask(EndEpisode("e", 1, rewards={"a": 1.0, "b": float("nan")}))
+    assert isinstance(refused, ValueMismatch)
+    assert behind.ask(EndEpisode("e", 1, rewards={"a": 2.0})) == Ended("e", 1, {"a": 2.0})
+
+
+def test_an_agent_that_is_done_does_not_come_back(behind: Behind) -> None:
+    behind.play("e")
+    behind.ask(Step("e", 1, {"b": SEEN["b"]}, terminations={"a": True}))
+    refused = behind.ask(Step("e", 2, SEEN))
+    assert isinstance(refused, ValueMismatch)
+    assert refused.agent_id == "a"
+    assert isinstance(behind.ask(Step("e", 2, {"b": SEEN["b"]})), Actions)
+
+
+def test_lists_reach_the_servers_as_arrays(behind: Behind) -> None:
+    """Msgpack has no such integers, and servers take few numbers that are not in arrays."""
+    behind.say(StartEpisode("e"), Step("e", 0, {"a": [2**70]}))
+    (step,) = behind.left.of(Step)
+    assert step.observations["a"].dtype == np.float32
+
+
+def test_a_lost_episode_is_counted_once_though_several_of_its_items_fail(behind: Behind) -> None:
+    behind.right.is_lost_on_receive = True
+    replies = behind.say(StartEpisode("e"), Step("e", 0, SEEN))
+    assert all(isinstance(reply, NotServing) for reply in replies)
+    assert behind.episodes.counts.num_lost == 0, "the server may let nobody in, for ever"
+    behind = Behind()
+    gone = refusing_with(410)
+    behind.right.script = gone
+    replies = behind.say(StartEpisode("e"), Step("e", 0, SEEN))
+    assert all(isinstance(reply, EpisodeGone) for reply in replies)
+    assert behind.episodes.counts.num_lost == 1
+
+
+def refusing_with(code: int) -> Any:
+    def script(item: AnyItem) -> Any:
+        reply = refusing(StartEpisode)(item)
+        return reply and msgspec.structs.replace(reply, code=code)
+
+    return script
+
+
+def test_after_an_error_in_the_gateway_nothing_stays_open(
+    behind: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind.play("e")
+
+    def fail(items: Sequence[AnyItem]) -> None:
+        behind.left._replies = None  # a real transport drops an answer that nobody takes
+        raise OverflowError
+
+    send = behind.right.send
+    sends = iter([fail, send])
+    monkeypatch.setattr(behind.right, "send", lambda items: next(sends)(items))
+    with pytest.raises(OverflowError):
+        behind.ask(Step("e", 1, SEEN))
+    assert isinstance(behind.ask(Step("e", 1, SEEN)), EpisodeGone)
+    assert behind.episodes.num_open == 0
+
+
+def evaluation_of(behind: Behind, num_episodes: int) -> tuple[Evaluation, list[Server]]:
+    servers = [Server("left", "a", []), Server("right", "b", [])]
+    evaluation = Evaluation(MultiplexingClient(servers), num_episodes, {})
+    behind.episodes.evaluate(evaluation)
+    return evaluation, servers
+
+
+def test_an_evaluation_that_is_given_up_uses_its_client_no_more(behind: Behind) -> None:
+    """Another thread closes it then."""
+    evaluation, servers = evaluation_of(behind, 2)
+    assert behind.ask(StartEpisode("e")) == Started("e", is_evaluation=True)
+    assert list(servers[0].open) == ["e"]
+    behind.episodes.evaluate(None)
+    assert not servers[0].open
+    assert not behind.episodes.num_open
+    assert isinstance(behind.ask(Step("e", 0, SEEN)), EpisodeGone)
+    assert behind.ask(StartEpisode("f")) == Started("f")
+    assert not evaluation.is_done.is_set()
+
+
+def test_an_evaluation_episode_that_is_lost_is_played_once_more(behind: Behind) -> None:
+    evaluation, _ = evaluation_of(behind, 1)
+    behind.say(StartEpisode("e"), Step("e", 0, SEEN), AbortEpisode("e"))
+    replies = behind.say(StartEpisode("f"), Step("f", 0, SEEN), EndEpisode("f", 1))
+    assert replies[0] == Started("f", is_evaluation=True)
+    assert evaluation.is_done.is_set()
+    assert [one.returns for one in evaluation.episodes] == [{"a": 0.0, "b": 0.0}]
+    assert behind.ask(StartEpisode("g")) == Started("g")
+
+
+def test_when_the_run_is_over_an_end_may_be_repeated(behind: Behind) -> None:
+    behind.play("ended")
+    behind.play("open")
+    ended = behind.ask(EndEpisode("ended", 1))
+    behind.episodes.refuse_all(RunOver("the run is over"), has_clients=True)
+    assert behind.is_open == NOTHING
+    assert behind.ask(EndEpisode("ended", 1)) == ended
+    assert behind.episodes.unheard == {"open"}
+    assert isinstance(behind.ask(EndEpisode("open", 1)), RunOver)
+    assert not behind.episodes.unheard
+    assert isinstance(behind.ask(StartEpisode("late")), RunOver)
+    assert behind.ask(AbortEpisode("open")) == Aborted("open")
+
+
+def test_why_an_episode_is_over_is_told_again(behind: Behind) -> None:
+    """The first answer may have been lost on its way."""
+    behind.play("e")
+    behind.right.script = refusing(Step)
+    first = behind.ask(Step("e", 1, SEEN))
+    assert "no such luck" in first.message
+    again = behind.ask(Step("e", 1, SEEN))
+    assert isinstance(again, EpisodeGone)
+    assert "episode e is over: no such luck" in again.message

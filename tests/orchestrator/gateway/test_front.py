@@ -1,0 +1,188 @@
+"""The front of a gateway: one thread that asks, and others that hold it, evaluate and stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.client.scripted_servers import Server
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.errors import ServerLost
+from muxrl.orchestrator.gateway import front
+from muxrl.orchestrator.gateway.episodes import Evaluation
+from muxrl.orchestrator.gateway.front import Gateway
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyItem,
+    AnyReply,
+    Started,
+    StartEpisode,
+    Step,
+)
+
+PATIENCE_S = 20.0
+SEEN = {"a": np.zeros(1, np.float32)}
+
+
+class SlowServer(Server):
+    """Answers once `may_answer` is set; loses its patience as a real transport does."""
+
+    def __init__(self) -> None:
+        super().__init__("left", "a", [])
+        self._spec = msgspec.structs.replace(self._spec, max_episodes=8, episode_timeout_s=60.0)
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.is_asked = threading.Event()
+        self.has_given_up = threading.Event()
+
+    def receive(self, patience_s: float | None = None) -> list[AnyReply]:
+        replies = super().receive(patience_s)
+        self.is_asked.set()
+        while not self.may_answer.wait(0.02):
+            if self.has_given_up.is_set():
+                raise ServerLost("left is gone", server_id="left")
+        return replies
+
+    def give_up(self) -> None:
+        self.has_given_up.set()
+
+
+class Asked:
+    """A gateway in front of one server, and a thread for those who wait for it."""
+
+    def __init__(self, server: SlowServer) -> None:
+        self.server = server
+        self.gateway = Gateway(MultiplexingClient([server]), "memory:1", "")
+        self.threads = ThreadPoolExecutor(4)
+
+    def ask(self, item: AnyItem) -> AnyReply:
+        """Returns the answer of the gateway, as the network would have it."""
+        (reply,) = asyncio.run(self.gateway.answered([item]))
+        return reply
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        return self.threads.submit(call, *arguments)
+
+    def keep_busy(self) -> Future[Any]:
+        """Has the server not answer a start, until `may_answer` is set."""
+        self.server.may_answer.clear()
+        self.server.is_asked.clear()
+        answer = self.soon(self.ask, StartEpisode("slow"))
+        assert self.server.is_asked.wait(PATIENCE_S)
+        return answer
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    asked = Asked(SlowServer())
+    yield asked
+    asked.server.may_answer.set()
+    asked.gateway.stop()
+    asked.threads.shutdown()
+
+
+def becomes(is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return is_so()
+
+
+def test_an_idle_episode_expires_while_others_play(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_LOOK_EVERY_S", 0.2)
+    asked.gateway.episodes._spec = msgspec.structs.replace(
+        asked.gateway.spec, episode_timeout_s=0.3
+    )
+    asked.ask(StartEpisode("idle"))
+
+    def is_expired() -> bool:
+        assert asked.ask(AbortEpisode("traffic")) == Aborted("traffic")
+        return asked.gateway.status().num_expired == 1
+
+    assert becomes(is_expired)
+    assert not asked.server.open
+
+
+def test_what_cannot_expire_does_not_end_the_gateway(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_failed = threading.Event()
+
+    def fail(now: float) -> None:
+        has_failed.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(asked.gateway.episodes, "expire", fail)
+    assert has_failed.wait(PATIENCE_S)
+    assert asked.ask(StartEpisode("e")) == Started("e")
+
+
+def test_a_gateway_whose_answers_wait_for_a_server_says_so(asked: Asked) -> None:
+    """Its clients would give it up, which asks no status of the servers behind it."""
+    assert not asked.gateway.status().is_waiting_for_learner
+    answer = asked.keep_busy()
+    assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
+    asked.server.may_answer.set()
+    assert answer.result(PATIENCE_S) == Started("slow")
+    assert becomes(lambda: not asked.gateway.status().is_waiting_for_learner)
+    assert asked.gateway.hold(PATIENCE_S)
+    assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
+
+
+def test_a_hold_that_came_too_late_does_not_hinder_the_next(asked: Asked) -> None:
+    answer = asked.keep_busy()
+    assert not asked.gateway.hold(0.01)
+    asked.gateway.release()
+    held = asked.soon(asked.gateway.hold, PATIENCE_S)
+    assert becomes(lambda: not asked.gateway._released.is_set())
+    asked.server.may_answer.set()
+    assert answer.result(PATIENCE_S) == Started("slow")
+    assert held.result(PATIENCE_S)
+    step = asked.soon(asked.ask, Step("slow", 0, SEEN))
+    assert not step.done()
+    asked.gateway.release()
+    assert isinstance(step.result(PATIENCE_S), Actions)
+
+
+def test_it_stops_while_it_is_held(asked: Asked) -> None:
+    assert asked.gateway.hold(PATIENCE_S)
+    step = asked.soon(asked.ask, StartEpisode("e"))
+    assert becomes(lambda: not asked.gateway._frames.empty())
+    assert asked.gateway.stop()
+    assert isinstance(step.result(PATIENCE_S), AnyReply)
+
+
+def test_it_stops_while_an_evaluation_waits_for_a_lost_server(asked: Asked) -> None:
+    lost = SlowServer()
+    lost.may_answer.clear()
+    evaluation = Evaluation(MultiplexingClient([lost]), 1, {})
+    done = asked.soon(asked.gateway.evaluate, evaluation, PATIENCE_S)
+    assert becomes(lambda: asked.gateway.episodes._evaluation is evaluation)
+    asked.soon(asked.ask, StartEpisode("e"))
+    assert lost.is_asked.wait(PATIENCE_S)
+    assert asked.gateway.stop()
+    assert not done.result(PATIENCE_S)
+
+
+def test_an_evaluation_that_nobody_plays_on_is_given_up_and_closed(asked: Asked) -> None:
+    """Its client is closed in another thread then, which no open episode may use any more."""
+    server = SlowServer()
+    evaluation = Evaluation(MultiplexingClient([server]), 1, {})
+    done = asked.soon(asked.gateway.evaluate, evaluation, 1.0)
+    assert becomes(lambda: asked.gateway.episodes._evaluation is evaluation)
+    assert asked.ask(StartEpisode("e")) == Started("e", is_evaluation=True)
+    assert not done.result(PATIENCE_S)
+    assert not server.open
+    assert asked.gateway.status().num_open_episodes == 0

@@ -1,0 +1,154 @@
+"""A tracker beside a run may fail in any way: the run is told once, and goes on without it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.orchestrator.trackers.tracked_runs import end, tracked_run
+from tests.processes import MARK, assert_all_end
+
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.trackers import beside as beside_module
+from muxrl.orchestrator.trackers import tracking as tracking_module
+from muxrl.orchestrator.trackers.tracking import Tracking, tracking
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = "tests.orchestrator.trackers.faulty"
+ROW = {"env_steps": 100, "loss": 0.5}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
+    monkeypatch.setenv(MARK, tmp_path.name)
+    monkeypatch.chdir(ROOT)  # where it finds the trackers, as a user's are found
+    yield tracked_run(tmp_path)
+    assert_all_end(tmp_path.name, 10.0)
+
+
+def notes(run: RunDirectory) -> list[Any]:
+    path = run.path.parent / "notes.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_it_is_told_all_from_start_to_report(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tracking(run, [f"{HERE}:Notes"]) as trackers:
+        trackers.take("sheep", ROW)
+        trackers.take("joint", {"env_steps": 200})  # no number
+        end(run)
+    (_, about), *rest = notes(run)
+    assert (about["folder"], about["project"], about["group"]) == (str(run.path), "tag", "")
+    assert about["config"]["servers"]["sheep"] == {"algorithm": "PPO", "settings": {"lr": 0.001}}
+    assert rest == [
+        ["log", [{"sheep/loss": 0.5}, 100]],
+        ["artifacts", ["summary.md", "learning.png"]],
+        ["end", "done"],
+    ]
+    assert not caplog.text
+
+
+def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
+    for resumed_at in (None, 100, 200):
+        with tracking(run, [f"{HERE}:Notes"], resumed_at):
+            pass
+    begun = [what for call, what in notes(run) if call == "start"]
+    assert [about["known_as"] for about in begun] == ["", "first", "after first"]
+    assert [what for call, what in notes(run) if call == "end"] == ["interrupted"] * 3
+
+
+@pytest.mark.parametrize(
+    ("tracker", "cause"),
+    [
+        ("AwayAtStart", "ConnectionRefusedError: [Errno 111] Connection refused"),
+        ("Raising", "RuntimeError: the quota"),
+        ("Crashing", "its process died (-9)"),
+        ("Absent", "has no 'Absent'"),
+    ],
+)
+def test_one_that_fails_is_left_alone(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, tracker: str, cause: str
+) -> None:
+    with tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"]) as trackers:
+        deadline = time.monotonic() + 60
+        while not caplog.records and time.monotonic() < deadline:
+            trackers.take("sheep", ROW)
+            time.sleep(0.1)
+        (said,) = caplog.messages
+        trackers.take("sheep", {"env_steps": 200, "loss": 0.25})
+        end(run)
+    assert f"without its tracker '{HERE}:{tracker}': " in said
+    assert cause in said
+    assert f"muxrl track {run.path} {HERE}:{tracker}" in said
+    assert len(caplog.messages) == 1, "once"
+    assert notes(run)[-3:] == [  # the other one goes on
+        ["log", [{"sheep/loss": 0.25}, 200]],
+        ["artifacts", ["summary.md", "learning.png"]],
+        ["end", "done"],
+    ]
+
+
+def test_one_that_blocks_is_not_waited_for(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking_module, "_END_S", 0.5)
+    wide = {"env_steps": 100, "learner": {f"loss_{n}": float(n) for n in range(5_000)}}
+    trackers = Tracking(run, [f"{HERE}:Blocking"])
+    began_at = time.monotonic()
+    for _ in range(20):  # more than its pipe holds
+        trackers.take("sheep", wide)
+    trackers.end()
+    assert time.monotonic() - began_at < 20
+    (said,) = caplog.messages
+    assert "it had not finished when the run had, and was ended" in said
+
+
+def test_one_that_takes_no_rows_is_ended_in_time(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside_module, "_MOST_WAITING", 50)
+    wide = {"env_steps": 100, "learner": {f"loss_{n}": float(n) for n in range(5_000)}}
+    trackers = Tracking(run, [f"{HERE}:Blocking"])
+    deadline = time.monotonic() + 60
+    while not caplog.records and time.monotonic() < deadline:
+        trackers.take("sheep", wide)
+    assert "it has taken none of the last 50 rows" in caplog.messages[0]
+    trackers.end()
+    assert len(caplog.messages) == 1
+
+
+def test_it_ends_when_the_run_is_killed(run: RunDirectory) -> None:
+    program = f"""
+import sys, time
+from pathlib import Path
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.trackers.tracking import tracking
+with tracking(RunDirectory(Path(sys.argv[1])), ["{HERE}:Notes"]) as trackers:
+    trackers.take("sheep", {ROW!r})
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program, str(run.path)]) as process:
+        deadline = time.monotonic() + 60
+        while not (run.path.parent / "notes.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.kill()
+    assert_all_end(run.path.parent.name, 10.0)
+    assert [call for call, _ in notes(run)] == ["start", "log", "end"]
+    assert notes(run)[-1] == ["end", "interrupted"]
+
+
+def test_one_that_cannot_be_started_never_ends_a_run(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside_module.sys, "executable", str(run.path / "no-python"))
+    with tracking(run, [f"{HERE}:Notes"]) as trackers:
+        trackers.take("sheep", ROW)
+    (said,) = caplog.messages
+    assert "No such file" in said

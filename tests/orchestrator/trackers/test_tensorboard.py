@@ -1,0 +1,52 @@
+"""TensorBoard's file: where a run goes on, and on a full disk. `test_offline_files` reads one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.orchestrator.records.full_disk import with_little_room
+from tests.orchestrator.trackers.tracked_runs import tensorboard_events, tracked_run
+
+from muxrl.orchestrator.records.metrics import read_metrics
+from muxrl.orchestrator.trackers.tracking import tracking
+
+
+@pytest.mark.parametrize(("resumed_at", "forgets"), [(None, 0), (15, 16)])
+def test_it_forgets_what_comes_once_more(
+    tmp_path: Path, resumed_at: int | None, forgets: int
+) -> None:
+    run = tracked_run(tmp_path)
+    with tracking(run, ["tensorboard"], resumed_at) as trackers:
+        trackers.take("joint", {"env_steps": 30, "loss": 1.0})
+    (path,) = run.tensorboard.iterdir()
+    version, start, row = tensorboard_events(path)
+    assert version.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (forgets, start.session_log.START)
+    assert row.step == 30
+
+
+@pytest.mark.parametrize("room", [0, 10_000])
+def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, room: int) -> None:
+    run = tracked_run(tmp_path)
+    program = f"""
+from muxrl.orchestrator.trackers.tracking import tracking
+give_room({room})
+with tracking(run, ["tensorboard"]) as trackers:
+    give_room(-1)
+    with MetricsWriter(run) as metrics:
+        for n in range(400):
+            metrics.joint({{"time_s": 1.0, "env_steps": n}})
+            give_room({room})
+            trackers.take("joint", {{"a": 0.5, "b": 1.5, "env_steps": n}})
+            give_room(-1)
+    give_room({room})
+"""
+    done = with_little_room(run.path, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing more is written for the tracker 'tensorboard'") == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(read_metrics(run.metrics / "joint.jsonl")) == 400
+    (events,) = run.tensorboard.iterdir()
+    assert events.stat().st_size == room

@@ -1,0 +1,71 @@
+"""Who may ask for the page, and for what."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+from urllib.parse import quote, urlsplit
+
+import pytest
+from tests.orchestrator.records.recorded import new_run, write_whole_run
+from tests.orchestrator.watch.conftest import MUXRL, Site
+
+
+def ask(site: Site, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(urlsplit(site.address).netloc, timeout=20)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        # A stream of events does not end: its first line is enough.
+        is_stream = answer.getheader("content-type", "").startswith("text/event-stream")
+        return answer.status, (answer.readline() if is_stream else answer.read()).decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/events"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+)
+def test_foreign_pages_are_refused(site: Site, path: str, headers: dict[str, str]) -> None:
+    status, text = ask(site, path, **headers)
+    assert status == 403
+    assert "loopback names only" in text
+    assert "plan.json" not in text
+
+
+def test_only_what_lies_in_the_folder_is_shown(site: Site) -> None:
+    run = new_run(site.root)
+    write_whole_run(run)
+    status, text = ask(site, f"/events?of={quote(run.name)}")
+    assert status == 200
+    assert '"kind":"run"' in text
+    (site.root / "out").symlink_to("/")
+    for other in ("..", f"../{site.root.name}/..", "/etc", "out/etc", "\0"):
+        status, text = ask(site, f"/events?of={quote(other, safe='')}")
+        assert (status, "shows only what lies in its folder" in text) == (404, True), other
+
+
+def test_a_folder_that_is_not_there_is_refused_by_name() -> None:
+    done = subprocess.run([*MUXRL, "watch", "nowhere"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "there is no folder 'nowhere'" in done.stderr
+
+
+def test_a_port_that_is_taken_is_named(site: Site) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [*MUXRL, "watch", site.root, "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"--port: the page cannot be on port {port}" in done.stderr

@@ -1,0 +1,72 @@
+"""How joint records become strips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.watch.activity import Activities
+
+
+def record(time_s: float, env_steps: int, **servers: dict[str, Any]) -> dict[str, Any]:
+    return {"time_s": time_s, "env_steps": env_steps, "servers": servers}
+
+
+def own(time_s: float, learning_s: float, held_s: float, num_refused: int = 0) -> dict[str, Any]:
+    seconds = {"time_s": time_s, "learning_s": learning_s, "held_s": held_s}
+    return {**seconds, "num_refused": num_refused}
+
+
+def watched(*records: dict[str, Any]) -> Activities:
+    activities = Activities(["qmix", "ppo"])
+    for one in records:
+        activities.add(one)
+    return activities
+
+
+def test_seconds_are_shared_out_among_the_states() -> None:
+    activities = watched(
+        record(1.0, 0, qmix=own(11, 5, 1), ppo=own(9, 3, 3)),
+        record(3.0, 50, qmix=own(13, 6, 1.5), ppo=own(11, 3, 3)),
+    )
+    ((begin, end, *seconds),) = activities.stretches("qmix")
+    assert (begin, end) == (1.0, 3.0)
+    # In 2 s it learned for 1 s, for 0.5 s of which the gate was closed.
+    assert seconds == pytest.approx([1.0, 0.5, 0.5, 0.0, 0.0])
+    ((*_, acting, learning, holding, waiting, lost),) = activities.stretches("ppo")
+    # QMIX held for a quarter of the time.
+    assert (learning, holding, lost) == (0, 0, 0)
+    assert (acting, waiting) == pytest.approx((1.5, 0.5))
+
+
+def test_where_no_step_was_played_who_does_not_hold_waits() -> None:
+    activities = watched(
+        record(1.0, 70, qmix=own(1, 0, 0), ppo=own(1, 0, 0)),
+        record(2.0, 70, qmix=own(2, 1, 1), ppo=own(2, 0, 0)),
+    )
+    assert activities.stretches("qmix")[0][2:] == pytest.approx((0, 0, 1, 0, 0))
+    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0))
+
+
+def test_a_server_that_is_lost_and_its_next_process() -> None:
+    activities = watched(
+        record(1.0, 10, qmix=own(50, 20, 10, num_refused=3), ppo=own(50, 0, 0)),
+        record(2.0, 10, qmix={"is_lost": True}, ppo=own(51, 0, 0)),
+        record(3.0, 20, qmix=own(4, 1, 0, num_refused=2), ppo=own(52, 0, 0)),
+    )
+    lost, again = activities.stretches("qmix")
+    assert lost[2:] == pytest.approx((0, 0, 0, 0, 1))
+    assert again[2:] == pytest.approx((0.75, 0.25, 0, 0, 0)), "since its process began"
+    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0))
+    assert activities.num_refused("qmix") == 5
+
+
+def test_a_server_that_says_nothing_has_no_state() -> None:
+    activities = watched(
+        record(1.0, 10, qmix=own(5, 0, 0), ppo={}),
+        record(2.0, 20, qmix=own(5, 0, 0), ppo={}),
+        {"time_s": 3.0, "env_steps": 30},
+    )
+    assert not activities.stretches("qmix")
+    assert not activities.stretches("ppo")

@@ -1,0 +1,94 @@
+"""Curves of a run that goes on are those of its report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.orchestrator.records.recorded import SERVERS, evaluation, new_run, write_whole_run
+
+from muxrl.orchestrator.records.metrics import iter_metrics
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.reports.results import results_of
+from muxrl.orchestrator.watch.returns import EvaluatedReturns, roles_of
+
+
+def shown(run_path: Path, until_s: float = math.inf) -> dict[str, dict[str, Any]]:
+    roles = roles_of({"servers": SERVERS})
+    evaluated = EvaluatedReturns(roles)
+    for record in iter_metrics(run_path / "metrics" / "evaluation.jsonl"):
+        evaluated.add(record)
+    return {role.server_id: evaluated.shown(role, until_s) for role in roles}
+
+
+def test_points_intervals_and_verdicts_are_those_of_the_report(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    report = results_of([RecordedRun.read(run.path)])
+    found = shown(run.path)
+    for server in report.servers:
+        mine = found[server.server_id]
+        for key, name in (("evaluated", "learned"), ("random", "random")):
+            expected = [
+                (c.env_steps, e.mean, e.low, e.high)
+                for c in server.curve
+                if (e := getattr(c, name)) is not None
+            ]
+            assert [p[:2] for p in mine[key]] == [p[:2] for p in expected]
+            assert mine[key][0] == pytest.approx(expected[0])
+        assert server.final is not None
+        assert server.final.advantage is not None
+        advantage = server.final.advantage
+        assert mine["advantage"] == pytest.approx((advantage.mean, advantage.low, advantage.high))
+        assert mine["verdict"] == server.final.verdict
+        assert not mine["has_more"]
+
+
+def test_intervals_that_take_too_long_come_later_the_newest_at_once(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    wolves = shown(run.path, until_s=-math.inf)["wolves"]
+    assert wolves["has_more"]
+    assert wolves["evaluated"][0] == (0, 0.5, None, None)
+    assert None not in wolves["evaluated"][1]
+    assert wolves["advantage"] is not None
+
+
+def test_conditions_are_gathered_as_in_the_report() -> None:
+    """Cf. `test_recorded_run`: near env steps are one evaluation, and another rule begins anew."""
+    evaluated = EvaluatedReturns(roles := roles_of({"servers": SERVERS}))
+    ones = [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]
+    for env_steps, replaced, rule in (
+        (0, None, True),
+        (100, None, False),
+        (103, "wolves", False),
+        (200, None, False),
+        (200, None, False),
+        (204, "wolves", False),
+    ):
+        evaluated.add(evaluation(env_steps, replaced, *ones, should_explore=rule))
+    wolves = evaluated.shown(roles[0], math.inf)
+    assert [p[0] for p in wolves["evaluated"]] == [100, 200]
+    assert [p[0] for p in wolves["random"]] == [100, 200]
+    sheep = evaluated.shown(roles[1], math.inf)
+    assert sheep["random"] == []
+    assert sheep["verdict"] == ""
+
+
+@pytest.mark.parametrize(
+    ("agents", "groups", "expected"),
+    [
+        (["a_0", "a_1"], {}, {"": ["a_0", "a_1"]}),
+        (["wolf_0", "wolf_1", "sheep"], {}, {"wolf": ["wolf_0", "wolf_1"], "sheep": ["sheep"]}),
+        (["x", "y", "z"], {"g": ["x", "z"]}, {"g": ["x", "z"], "y": ["y"]}),
+        (["a", "b", "c", "d", "e"], {}, {"": ["a", "b", "c", "d", "e"]}),
+        (["0", "1"], {}, {"0": ["0"], "1": ["1"]}),
+    ],
+)
+def test_roles_are_groups_or_names_in_common(
+    agents: list[str], groups: dict[str, list[str]], expected: dict[str, list[str]]
+) -> None:
+    plan = {"servers": {"s": {"agents": agents, "groups": groups}}}
+    assert {role.name: list(role.agents) for role in roles_of(plan)} == expected

@@ -1,0 +1,90 @@
+"""Records of a file that grows, each once, whatever pieces it is written in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muxrl.orchestrator.watch import tail as tail_module
+from muxrl.orchestrator.watch.tail import Tail
+
+
+class Taken:
+    """What a tail has handed on since it last began."""
+
+    def __init__(self, path: Path) -> None:
+        self.records: list[Any] = []
+        self.tail = Tail(path, self._begin)
+
+    def _begin(self) -> Any:
+        self.records = []
+        return self.records.append
+
+
+def lines(numbers: list[int]) -> bytes:
+    return b"".join(json.dumps({"n": n}).encode() + b"\n" for n in numbers)
+
+
+@given(cuts=st.lists(st.integers(0, 200), max_size=8), size=st.integers(0, 20))
+def test_each_record_comes_once_in_whatever_pieces_it_is_written(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], size: int
+) -> None:
+    path = tmp_path_factory.mktemp("tail") / "joint.jsonl"
+    taken, content = Taken(path), lines(list(range(size)))
+    taken.tail.read()
+    for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(content)], strict=True):
+        with path.open("ab") as file:
+            file.write(content[begin:end])
+        taken.tail.read()
+    assert taken.records == [{"n": n} for n in range(size)]
+    assert taken.tail.problem == ""
+
+
+def test_a_long_file_comes_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_module, "_PIECE_BYTES", 64)
+    path = tmp_path / "joint.jsonl"
+    path.write_bytes(lines(list(range(50))))
+    taken = Taken(path)
+    assert taken.tail.read(), "there is more"
+    assert 0 < len(taken.records) < 50
+    while taken.tail.read():
+        pass
+    assert taken.records == [{"n": n} for n in range(50)]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize("again", [[], [7], list(range(20, 40))])
+def test_a_file_that_was_cut_back_is_read_anew(tmp_path: Path, kept: int, again: list[int]) -> None:
+    """As a resumed run does it; afterwards it may be shorter than before, or longer."""
+    path = tmp_path / "joint.jsonl"
+    path.write_bytes(lines([0, 1, 2, 3, 4]))
+    taken = Taken(path)
+    taken.tail.read()
+    path.write_bytes(lines([*range(kept), *again]))
+    taken.tail.read()
+    assert taken.records == [{"n": n} for n in [*range(kept), *again]]
+
+
+def test_a_file_that_is_gone_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "joint.jsonl"
+    path.write_bytes(lines([1]))
+    taken = Taken(path)
+    taken.tail.read()
+    path.unlink()
+    taken.tail.read()
+    assert taken.records == []
+
+
+@pytest.mark.parametrize("broken", [b"{", b"[]", b'"n"', b"\xff\xfe", b"\x00\x00"])
+def test_a_broken_line_is_named_and_left_out(tmp_path: Path, broken: bytes) -> None:
+    path = tmp_path / "joint.jsonl"
+    path.write_bytes(lines([1]) + broken + b"\n" + lines([2]))
+    taken = Taken(path)
+    taken.tail.read()
+    assert taken.records == [{"n": 1}, {"n": 2}]
+    assert f"{path}, line 2, is not a JSON object" in taken.tail.problem
