@@ -6,55 +6,52 @@ import numpy as np
 import requests
 from mpe2 import simple_tag_v3
 
-SERVERS = {
-    "http://127.0.0.1:9900": ["adversary_0", "adversary_1", "adversary_2"],
-    "http://127.0.0.1:9910": ["agent_0"],
-}
+URL = "http://127.0.0.1:9900/v1"
 session = requests.Session()
 
 
-def post(url: str, **message: Any) -> Any:
-    """Returns the answer to a message; a refusal raises."""
-    response = session.post(url, json=message, timeout=120)
-    response.raise_for_status()
-    return response.json()
+class EpisodeIsOver(Exception):
+    """The gateway refused; with code 423 the run is over, with 410 another episode may begin."""
+
+    def __init__(self, refusal: dict[str, Any]) -> None:
+        super().__init__(refusal["message"])
+        self.code = refusal["code"]
 
 
-def share(values: dict[str, Any], agents: list[str]) -> dict[str, Any]:
-    """Returns what belongs to these agents, arrays as lists."""
-    return {a: np.asarray(values[a]).tolist() for a in agents if a in values}
+def post(path: str, **message: Any) -> Any:
+    """Returns the answer to a message."""
+    answer = session.post(URL + path, json=message, timeout=600).json()
+    reply = answer["replies"][0] if "replies" in answer else answer
+    if reply["type"] == "refused":
+        raise EpisodeIsOver(reply)
+    return reply
+
+
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns arrays as lists."""
+    return {agent: np.asarray(value).tolist() for agent, value in values.items()}
+
+
+def play() -> None:
+    """Plays one episode."""
+    observations, _ = simulation.reset()
+    episode: dict[str, Any] = {"episode_id": post("/episodes")["episode_id"]}
+    rewards: dict[str, float] = {}
+    t = 0
+    while simulation.agents:
+        said = {"observations": plain(observations), "rewards": plain(rewards)}
+        reply = post("/step", items=[{"type": "step", "t": t} | episode | said])
+        observations, rewards, _, _, _ = simulation.step(reply["actions"])
+        t += 1
+    said = {"rewards": plain(rewards), "final_observations": plain(observations)}
+    post(f"/episodes/{episode['episode_id']}/end", t=t, is_truncated=True, **said)
 
 
 simulation = simple_tag_v3.parallel_env(max_cycles=25)
-for episode in range(10):
-    observations, _ = simulation.reset(seed=episode)
-    rewards: dict[str, float] = {}
-    t = 0
-    episode_id = post(f"{next(iter(SERVERS))}/v1/episodes")["episode_id"]
-    for url in SERVERS:
-        post(f"{url}/v1/episodes", episode_id=episode_id)  # on the first one: a repeat, harmless
-    while simulation.agents:
-        actions: dict[str, int] = {}
-        for url, agents in SERVERS.items():
-            step = {
-                "type": "step",
-                "episode_id": episode_id,
-                "t": t,
-                "observations": share(observations, agents),
-                "rewards": share(rewards, agents),  # for the actions of step t - 1
-            }
-            reply = post(f"{url}/v1/step", items=[step])["replies"][0]
-            if reply["type"] == "refused":
-                raise SystemExit(reply["message"])
-            actions |= reply["actions"]
-        observations, rewards, _, _, _ = simulation.step(actions)
-        t += 1
-    for url, agents in SERVERS.items():
-        ended = post(
-            f"{url}/v1/episodes/{episode_id}/end",
-            t=t,
-            is_truncated=True,
-            rewards=share(rewards, agents),
-            final_observations=share(observations, agents),
-        )
-        print(ended)
+while True:
+    try:
+        play()
+    except EpisodeIsOver as error:
+        print(error)
+        if error.code != 410:
+            break

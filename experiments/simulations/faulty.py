@@ -67,14 +67,18 @@ class Faulty(ZeroCost):
         self._agent_id = agent_id
         self._hang_s = hang_s
         self._episode = -1
+        self._has_acted = True
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Starts the next episode."""
-        self._episode += 1
+        if self._has_acted:  # an episode in which nobody did is not counted
+            self._episode += 1
+        self._has_acted = False
         return super().reset(seed, options)
 
     def step(self, actions: dict[str, Any]) -> Step:
         """Steps as `ZeroCost` does, or fails."""
+        self._has_acted = True
         is_due = self._t == self._at_step and (
             self._episode == self._in_episode
             or (self._is_repeated and self._episode > self._in_episode)

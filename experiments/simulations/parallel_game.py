@@ -34,6 +34,8 @@ class ParallelGame(ParallelEnv[str, Any, Any]):
     """
 
     render_mode = None
+    _infos: Mapping[str, dict[str, Any]] = {}
+    """What a step tells beside observations and rewards, of the agents that `_play` names."""
     is_cut = True
     """Whether the last step truncates the agents, as a time limit does; else it terminates them."""
 
@@ -85,7 +87,7 @@ class ParallelGame(ParallelEnv[str, Any, Any]):
             rewards,
             dict.fromkeys(agents, is_over and not self.is_cut),
             dict.fromkeys(agents, is_over and self.is_cut),
-            {agent: {} for agent in agents},
+            {agent: self._infos.get(agent, {}) for agent in agents},
         )
 
     def _begin(self) -> None:

@@ -2,8 +2,9 @@
 
 All agents move at the same time by one cell, or stay. A prey that shares its cell with a
 predator after the move is caught: every predator is paid 1, the prey pays 1, and it is set down
-again on a cell without a predator. A torus has no corners, and all are equally fast, so one
-predator alone never catches a prey that sees it coming: three must close in from different sides.
+again on a cell without a predator. ``caught`` in its info is then 1, else 0. A torus has no
+corners, and all are equally fast, so one predator alone never catches a prey that sees it coming:
+three must close in from different sides.
 
 It has the sides of `simple_tag` (mpe2) and the sparse reward for a catch, but steps in
 microseconds and lets a value-based team show its learning within 100,000 env steps.
@@ -82,6 +83,10 @@ class TorusChase(ParallelGame):
             for row in range(self._first_prey, len(self._cells))
             if (self._cells[: self._first_prey] == self._cells[row]).all(axis=1).any()
         ]
+        self._infos = {
+            self.possible_agents[row]: {"caught": int(row in caught)}
+            for row in range(self._first_prey, len(self._cells))
+        }
         rewards = dict.fromkeys(self.predators, float(len(caught))) | dict.fromkeys(self.prey, 0.0)
         for row in caught:
             rewards[self.possible_agents[row]] = -1.0

@@ -78,7 +78,7 @@ class TestMeter:
 
 
 @pytest.mark.learning
-@pytest.mark.usefixtures("running_ray")
+@pytest.mark.usefixtures("rllib")
 def test_our_side_makes_as_many_updates_as_its_matched_settings_say(monkeypatch: Any) -> None:
     from muxrl.experiments.studies.beside_benchmarl import muxrl_side
 

@@ -220,7 +220,7 @@ def test_a_folder_without_runs_has_no_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.learning
-@pytest.mark.usefixtures("running_ray")
+@pytest.mark.usefixtures("rllib")
 def test_a_case_is_measured_on_the_way_and_its_training_is_not_disturbed() -> None:
     settings = {"agent": "mlp", "gamma": 0.9, "optimizer_name": "adam", "lr": 0.002,
                 "epsilon": [[0, 1.0], [2000, 0.05]]}  # fmt: skip

@@ -139,8 +139,8 @@ def seek(agent: str, seen: Any, rng: np.random.Generator) -> int:
 def test_foraging_pays_one_for_everything_and_is_terminated_then() -> None:
     env, num_solved, rng = Foraging(), 0, np.random.default_rng(0)
     assert env.observation_spaces["agent_0"].shape == (12,)
-    for seed in range(20):
-        simulation = PettingZooParallel(env)
+    simulation = PettingZooParallel(env)
+    for seed in range(100):
         observations, _ = simulation.reset(seed)
         total, steps = 0.0, 0
         while observations:
@@ -155,7 +155,7 @@ def test_foraging_pays_one_for_everything_and_is_terminated_then() -> None:
         else:
             assert (list(result.truncations), steps) == (["agent_0", "agent_1"], 50)
             assert total < 1
-    assert num_solved >= 10  # a scripted pair can do it: the task is sound
+    assert num_solved >= 30  # a scripted pair does about half of them: the task is sound
 
 
 def test_levels_are_those_of_the_third_version() -> None:
@@ -181,14 +181,14 @@ def greedy_return(config: str, measure: Measure, env_steps: int, server: dict[st
 
 
 @pytest.mark.learning
-@pytest.mark.usefixtures("running_ray")
+@pytest.mark.usefixtures("rllib")
 def test_a_team_of_unlike_members_uses_all_of_their_actions() -> None:
     learned = greedy_return("unlike_cues", evaluated(100), 8_000, {"team_reward": "mean"})
     assert learned > 15  # random 3.8; 9.6 is the most that two actions each could bring
 
 
 @pytest.mark.learning
-@pytest.mark.usefixtures("running_ray")
+@pytest.mark.usefixtures("rllib")
 @pytest.mark.timeout(240)
 def test_a_team_whose_members_arrive_late_and_die_learns_to_live() -> None:
     # Long enough to see that it is not lost again when hardly anybody dies any more.
