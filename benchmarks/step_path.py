@@ -13,12 +13,17 @@ with all servers, and the processor time of client and servers.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -31,19 +36,24 @@ from muxrl.orchestrator.runs.processes import ServerProcess
 from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
+LOCAL_CONFIG = Path(__file__).with_name("local_inference.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """How many simulations share a message, and whether servers learn."""
+    """How many simulations share a message, whether servers learn, and whom they ask."""
 
     num_simulations: int
     is_learning: bool
+    asks_gateway: bool = False
+    is_local: bool = False
 
     def __str__(self) -> str:
         learning = "learning" if self.is_learning else "acting only"
-        return f"{self.num_simulations:>2} simulation{'s' * (self.num_simulations > 1)}, {learning}"
+        through = ", gateway" if self.asks_gateway else ", local" if self.is_local else ""
+        plural = "s" * (self.num_simulations > 1)
+        return f"{self.num_simulations:>2} simulation{plural}, {learning}{through}"
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,8 @@ class Outcome:
 class Timed(MultiplexingClient):
     """Records how long each exchange with all servers took."""
 
-    def __init__(self, addresses: list[str]) -> None:
-        super().__init__(addresses)
+    def __init__(self, addresses: list[str], inference_mode: Literal["remote", "local"]) -> None:
+        super().__init__(addresses, inference_mode=inference_mode)
         self.durations_s: list[float] = []
 
     def exchange(self, outbox: Outbox):  # type: ignore[no-untyped-def]
@@ -84,7 +94,7 @@ def play(contestant: Contestant, addresses: list[str], pids: list[int], seconds:
         make_simulation("muxrl.experiments.simulations.zero_cost:ZeroCost", {})
         for _ in range(contestant.num_simulations)
     ]
-    with Timed(addresses) as client:
+    with Timed(addresses, "local" if contestant.is_local else "remote") as client:
         # An evaluation episode takes the same path, but records nothing to learn from.
         loop = EnvLoop(
             simulations,
@@ -110,11 +120,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--simulations", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--gateway", action="store_true", help="ask through a gateway, too")
+    parser.add_argument("--local", action="store_true", help="act in the client, too; no team")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of step_path.yaml")
     args = parser.parse_args()
     import ray
 
-    experiment = prepare(load_config(CONFIG, args.overrides), needs_stop=False)
+    config = LOCAL_CONFIG if args.local else CONFIG
+    experiment = prepare(load_config(config, args.overrides), needs_stop=False)
     with tempfile.TemporaryDirectory() as folder, ray_session(num_cpus=8):
         actors = [
             ray.remote(ServerProcess)
@@ -123,30 +136,62 @@ def main() -> None:
             for server_id, plan in experiment.servers.items()
         ]
         started = ray.get([actor.start.remote() for actor in actors])
-        run(args, [address for address, _ in started], [pid for _, pid in started])
+        addresses, pids = [address for address, _ in started], [pid for _, pid in started]
+        with gateway_to(addresses) if args.gateway else contextlib.nullcontext() as gateway:
+            run(args, addresses, pids, gateway)
         ray.get([actor.stop.remote() for actor in actors])
 
 
-def run(args: argparse.Namespace, addresses: list[str], pids: list[int]) -> None:
+@contextlib.contextmanager
+def gateway_to(addresses: list[str]) -> Iterator[tuple[str, int]]:
+    """Starts a gateway, and yields its address and process id."""
+    command = [sys.executable, "-m", "muxrl", "gateway", *addresses]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().partition(": ")[2].partition(";")[0], process.pid
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def run(
+    args: argparse.Namespace,
+    addresses: list[str],
+    pids: list[int],
+    gateway: tuple[str, int] | None,
+) -> None:
     """Plays all rounds and prints the table."""
     contestants = [
-        Contestant(n, is_learning) for n in args.simulations for is_learning in (False, True)
+        Contestant(n, is_learning, asks_gateway, is_local)
+        for n in args.simulations
+        for is_learning in (False, True)
+        for asks_gateway in ((False, True) if gateway else (False,))
+        for is_local in ((False, True) if args.local else (False,))
+        if not (asks_gateway and is_local)
     ]
+
+    def play_one(contestant: Contestant, seconds: float) -> Outcome:
+        if not contestant.asks_gateway:
+            return play(contestant, addresses, pids, seconds)
+        assert gateway is not None
+        return play(contestant, [gateway[0]], [*pids, gateway[1]], seconds)
+
     for contestant in contestants:  # warm-up: first batches, first updates, buffers
-        play(contestant, addresses, pids, min(args.seconds, 3.0))
+        play_one(contestant, min(args.seconds, 3.0))
     outcomes: dict[Contestant, list[Outcome]] = {c: [] for c in contestants}
     for _ in range(args.rounds):
         for contestant in contestants:
-            outcomes[contestant].append(play(contestant, addresses, pids, args.seconds))
+            outcomes[contestant].append(play_one(contestant, args.seconds))
     print(f"{len(addresses)} servers, {args.rounds} rounds of {args.seconds:g} s, in turn")
-    print(f"{'':28}{'env steps/s (range)':>26}{'exchange ms p50':>17}{'p99':>7}{'cpu ms/step':>13}")
+    print(f"{'':37}{'env steps/s (range)':>26}{'exchange ms p50':>17}{'p99':>7}{'cpu ms/step':>13}")
     for contestant, rounds in outcomes.items():
         rates = [r.steps_per_s for r in rounds]
         exchanges = np.concatenate([r.exchange_ms for r in rounds])
         p50, p99 = np.percentile(exchanges, [50, 99])
         cpu = statistics.median(r.cpu_ms_per_step for r in rounds)
         span = f"{statistics.median(rates):,.0f} ({min(rates):,.0f}..{max(rates):,.0f})"
-        print(f"{contestant!s:28}{span:>26}{p50:>17.2f}{p99:>7.1f}{cpu:>13.2f}")
+        print(f"{contestant!s:37}{span:>26}{p50:>17.2f}{p99:>7.1f}{cpu:>13.2f}")
 
 
 if __name__ == "__main__":

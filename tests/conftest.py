@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,19 +56,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 @pytest.fixture(scope="session")
-def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One Ray of two logical CPUs for all tests of this process that ask for it.
-
-    RLlib hands weights over through it. Afterwards neither a process nor a folder of it is left.
-    """
+def rllib(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For tests that learn in this process: no Ray, one thread, nothing in the user's home."""
     import torch
     from ray.tune.trainable import trainable
 
-    from muxrl.orchestrator.runs.ray_session import ray_session
+    from muxrl.servers.object_store import keep_objects_here
 
+    keep_objects_here()
     torch.set_num_threads(1)
     # Every Algorithm makes itself a directory there, by default ~/ray_results.
     trainable.DEFAULT_STORAGE_PATH = str(tmp_path_factory.mktemp("ray_results"))
+
+
+@pytest.fixture(scope="session")
+def running_ray() -> Iterator[None]:
+    """One Ray of two logical CPUs for all tests of this process that ask for it.
+
+    Afterwards neither a process nor a folder of it is left.
+    """
+    from muxrl.orchestrator.runs.ray_session import ray_session
+
     mark = f"{os.getpid()}-session"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -79,7 +86,8 @@ def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield
     session.close()
     assert_all_end(mark, patience_s=30.0)
-    assert not Path(folder).exists(), "Ray's folder"
+    assert folder is not None
+    assert not folder.exists(), "Ray's folder"
 
 
 def _has(item: pytest.Item, marker: str) -> bool:

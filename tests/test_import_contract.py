@@ -115,8 +115,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         pytest.fail("imports in a circle: " + " <- ".join(error.args[1]))
 
 
-def test_the_protocol_needs_msgspec_and_numpy_alone() -> None:
-    known = set(sys.stdlib_module_names) | {"muxrl", "msgspec", "numpy"}
+def test_the_protocol_needs_msgspec_numpy_and_websockets_alone() -> None:
+    known = set(sys.stdlib_module_names) | {"muxrl", "msgspec", "numpy", "websockets"}
     found = {m.partition(".")[0] for path in modules_of("protocol") for _, m, _ in imports(path)}
     assert found <= known
 
@@ -131,6 +131,7 @@ def test_the_protocol_needs_msgspec_and_numpy_alone() -> None:
         "import muxrl.client.random_policy",
         "import muxrl.client.adapters",
         "import muxrl.orchestrator.cli",
+        "import muxrl.orchestrator.compliance.server_trial",
     ],
 )
 def test_a_simulation_s_side_and_the_command_s_help_are_light(statement: str) -> None:

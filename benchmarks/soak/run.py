@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.soak.agreement import Moment, agreement
 from benchmarks.soak.faults import Fault, faults
+from benchmarks.soak.latency import Latency, free_ports, measure
 from benchmarks.soak.samples import Bound, Life, Samples
 from tests.faults.started import Started
 from tests.processes import Process, marked
@@ -40,6 +41,8 @@ PATIENCE_S = 180.0
 MIN_PACE = 0.3
 """Least pace after the last fault, as a part of that before the first: other work on the machine
 counts, too."""
+MAX_LATENCY = 3.0
+"""Largest median of an exchange after the last fault, as a multiple of that before the first."""
 MAX_CPU = 1.5
 """Most processor time a step after the last fault, as a multiple of that before the first."""
 
@@ -115,6 +118,8 @@ class _Soaked:
         self._went_on_at_s: list[float] = []
         self._samples = Samples()
         self._moments: dict[int, Moment] = {}
+        self._ports = free_ports(len(SERVERS))
+        self._latencies: list[Latency] = []
         self._output = (folder.parent / "output").open("w+")
         self._run = Started.of_command(
             [
@@ -122,6 +127,7 @@ class _Soaked:
                 str(EXPERIMENT),
                 f"seed={seed}",
                 f"stop.time_s={time_s}",
+                *(f"servers.{s}.port={p}" for s, p in zip(SERVERS, self._ports, strict=True)),
                 "--run-dir",
                 str(folder),
                 "--no-progress",
@@ -141,6 +147,7 @@ class _Soaked:
 
     def soak(self, bound: Bound) -> Outcome:
         self._wait("learning of all servers", self._all_learn)
+        self._latencies.append(measure(self._ports))
         began_s = self._clock()
         hurt_until_s = self._time_s - max(self._fault_every_s, MIN_CALM_S)
         due_s = began_s + self._fault_every_s
@@ -150,6 +157,7 @@ class _Soaked:
                 break
             self._hurt(next(self._coming))
             due_s += self._fault_every_s
+        self._latencies.append(measure(self._ports))
         deadline = time.monotonic() + self._time_s + PATIENCE_S
         while self._run.popen.poll() is None:
             if time.monotonic() > deadline:
@@ -356,6 +364,10 @@ class _Soaked:
         yield Check(
             "processor", seen, [f"dearer: {seen}"] if after.cpu_ms > MAX_CPU * before.cpu_ms else []
         )
+        first, last = self._latencies
+        seen = f"of an exchange: {first} before, {last} after"
+        is_slow = last.p50_ms > MAX_LATENCY * first.p50_ms
+        yield Check("latency", seen, [f"slower: {seen}"] if is_slow else [])
         durations = [b - a for a, b in zip(self._hurt_at_s, self._went_on_at_s, strict=True)]
         median, longest = statistics.median(durations), max(durations)
         yield Check("outage", f"median {median:.0f} s, longest {longest:.0f} s until it went on")

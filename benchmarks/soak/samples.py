@@ -16,6 +16,8 @@ _WARM_UP_S = 45.0
 replays that fill."""
 _MIN_WINDOW_S = 20.0
 """Over less than that a slope says nothing."""
+_OF_A_WORKER = 3
+"""Descriptors of Ray 2.60's raylet for each worker, its child: workers come and go with faults."""
 MOST_LOGS = 200.0
 """Ray 2.60 keeps the logs of so many workers open, of those that have ended, too
 (``LOG_MONITOR_MAX_OPEN_FILES``)."""
@@ -31,18 +33,24 @@ class Sample:
     threads: int
 
     @classmethod
-    def of(cls, pid: int, at_s: float) -> Sample:
+    def of(cls, pid: int, at_s: float, *, per_child: int = 0) -> Sample:
         """Reads it.
+
+        Args:
+            pid: of the process.
+            at_s: when.
+            per_child: descriptors that it holds for each child, which do not count.
 
         Raises:
             OSError: the process has ended.
         """
         folder = Path(f"/proc/{pid}")
+        children = (folder / "task" / str(pid) / "children").read_text() if per_child else ""
         stat = (folder / "stat").read_text().rpartition(")")[2].split()
         return cls(
             at_s,
             int((folder / "statm").read_text().split()[1]) * _PAGE_MIB,
-            len(os.listdir(folder / "fd")),
+            len(os.listdir(folder / "fd")) - per_child * len(children.split()),
             int(stat[17]),
         )
 
@@ -119,7 +127,7 @@ class Samples:
     def take(self, pid: int, started_at: str, name: str, at_s: float) -> None:
         """Looks at a process; nothing is kept of one that has just ended."""
         try:
-            sample = Sample.of(pid, at_s)
+            sample = Sample.of(pid, at_s, per_child=_OF_A_WORKER if name == "raylet" else 0)
         except OSError:
             return
         # The name, too: Ray's workers wait unnamed before they become something.

@@ -24,7 +24,7 @@ from muxrl.servers.server import PolicyServer
 
 
 @pytest.fixture(scope="module")
-def make_server(running_ray: None) -> Iterator[MakeServer]:
+def make_server(rllib: None) -> Iterator[MakeServer]:
     """Starts servers, and stops them when the module is through."""
     servers: list[PolicyServer] = []
 
@@ -51,7 +51,7 @@ def ppo(make_server: MakeServer) -> PolicyServer:
 
 
 @pytest.fixture(scope="session")
-def checkpoint(running_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a PPO server that has not learned anything yet."""
     agents = {agent: SEES[agent] for agent in "ab"}
     server = PolicyServer(make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL))

@@ -32,6 +32,7 @@ _ROUTES = [
     ("GET", "/v1/spec"),
     ("GET", "/v1/status"),
     ("GET", "/v1/health"),
+    ("GET", "/metrics"),
     ("POST", "/v1/step"),
     ("POST", "/v1/episodes"),
     ("POST", "/v1/episodes/{}/end"),

@@ -11,9 +11,9 @@ from typing import Any
 
 from muxrl.client.http import HttpTransport
 from muxrl.client.random_policy import RandomTransport
-from muxrl.client.transport import AnyItem, Transport
+from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
-from muxrl.protocol.messages import AnyReply
+from muxrl.protocol.messages import AnyItem, AnyReply
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.server import PolicyServer

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from muxrl.servers import http_connection
-from muxrl.servers.access import _is_loopback
+from muxrl.servers.access import is_loopback
 from muxrl.servers.config import LimitsConfig
 from muxrl.servers.server import PolicyServer
 
@@ -97,7 +97,7 @@ def test_without_a_token_a_foreign_host_name_is_refused(url: str, ppo: PolicySer
 
 
 @pytest.mark.parametrize(
-    ("host", "is_loopback"),
+    ("host", "is_ours"),
     [
         *((h, True) for h in ("localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:80")),
         *((h, True) for h in ("[::1]", "app.localhost:1", "localhost.")),
@@ -105,8 +105,8 @@ def test_without_a_token_a_foreign_host_name_is_refused(url: str, ppo: PolicySer
         *((h, False) for h in ("localhost.evil.example", "[::2]:80", "0.0.0.0", "notlocalhost")),
     ],
 )
-def test_loopback_names(host: str, is_loopback: bool) -> None:
-    assert _is_loopback(host) is is_loopback
+def test_loopback_names(host: str, is_ours: bool) -> None:
+    assert is_loopback(host) is is_ours
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,24 @@ def test_an_unknown_route_and_method_are_answered_as_all_else(url: str) -> None:
         assert answer.json()["code"] == code
 
 
+def test_who_asks_for_a_shutdown_is_obeyed_or_told_what_ends_it() -> None:
+    asked: list[bool] = []
+    for on_shutdown, code in ((None, 403), (lambda: asked.append(True), 200)):
+        server = PolicyServer(
+            make_plan("RANDOM", {"a": SEES["a"]}, token=TOKEN), on_shutdown=on_shutdown
+        )
+        server.start()
+        try:
+            answer = requests.post(f"http://{server.address}/v1/shutdown", headers=BEARER)
+            assert answer.status_code == code
+        finally:
+            assert server.stop()
+        if code == 403:
+            assert "belongs to a run" in answer.json()["message"]
+            assert "muxrl stop" in answer.json()["message"]
+    assert asked == [True]
+
+
 def test_a_client_that_offers_http_2_is_served_body_and_all(raw: socket.socket) -> None:
     body = b'{"episode_id": "from-java"}'
     raw.sendall(
@@ -236,6 +254,15 @@ def test_half_a_request_is_given_up(
         slow.sendall(sent)
         assert slow.recv(1000) == b""
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+def test_a_websocket_outlives_the_deadline_of_its_request(
+    open_server: PolicyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "REQUEST_DEADLINE_S", 0.2)
+    with connect(f"ws://{open_server.address}/v1/ws", proxy=None) as connection:
+        time.sleep(0.5)
+        assert connection.ping().wait(5.0)
 
 
 def test_a_connection_that_goes_in_the_middle_of_a_body_leaves_no_traceback(

@@ -1,7 +1,8 @@
 """Exactly once, as a property: whatever links lose, repeat, delay or cut, all is recorded once.
 
-Client, transport and server are the real ones, without sockets, threads and clocks: Hypothesis
-plays the network between them, and shrinks what it finds.
+Client, transport, gateway and server are the real ones, without sockets, threads and clocks:
+Hypothesis plays the network between them, and shrinks what it finds. The client asks the servers
+itself, or a gateway that does, with a hostile link on each side.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
-from muxrl.client import MultiplexingClient, ServerLost
-from muxrl.client.transport import Broken, NetworkTransport
+from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost
+from muxrl.client.network_transport import Broken, NetworkTransport
+from muxrl.orchestrator.gateway.front import Gateway, _Waiting
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.messages import AgentInfo, AnyReply, BatchReply, ServerSpec, Status
@@ -30,6 +32,7 @@ from muxrl.servers.batcher import Batcher
 from muxrl.servers.episodes.episode import PendingStep
 
 SERVERS = {"left": "ab", "right": "c"}
+GATEWAY = "gateway"
 AGENTS = "abc"
 FATES = (
     "frame lost",  # the connection stays, nothing comes
@@ -51,7 +54,8 @@ class Server:
         self.is_held = False
         agents = {a: AgentInfo(p.policy_id, p.observation_space, p.action_space)
                   for a, p in plan.agents.items()}  # fmt: skip
-        spec = ServerSpec(PROTOCOL_VERSION, server_id, "PPO", agents)
+        max_episodes = plan.limits.max_episodes
+        spec = ServerSpec(PROTOCOL_VERSION, server_id, "PPO", agents, max_episodes=max_episodes)
         feed = self.scripted.feed
         feed._num_ahead = lambda: int(self.is_held)  # type: ignore[method-assign]
         self.app = PolicyServerApp(
@@ -61,27 +65,68 @@ class Server:
             store=self.scripted.store,
             batcher=Batcher(self, server_id),  # type: ignore[arg-type]
             feed=feed,
+            policy_lag=lambda: None,
             status=lambda: Status(server_id, "ready", is_waiting_for_learner=self.is_held),
-            shutdown=lambda: None,
         )
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[Any], int]:
         """In place of inference."""
         return [self.scripted.choose(step) for step in steps], 0
 
-    def answer(self, frame: bytes) -> list[bytes]:
-        """Returns a list that has the answer, or will have it."""
-        answers: list[bytes] = []
-
-        def reply(replies: list[AnyReply]) -> None:
-            answers.append(encode(BatchReply(replies)))
-
-        self.app.answer(decode_batch(frame).items, reply, is_alone=True)
-        return answers
+    def answer(self, *frames: bytes) -> list[bytes]:
+        """Returns a list that has the answer to the first of these frames, or will have it."""
+        answers: list[list[bytes]] = [[] for _ in frames]
+        for frame, mine in zip(frames, answers, strict=True):
+            self.app.answer(decode_batch(frame).items, keep_in(mine), is_alone=True)
+        return answers[0]
 
     def release(self) -> None:
         self.is_held = False
         self.app.feed._let_through()
+
+
+def keep_in(answers: list[bytes]) -> Callable[[list[AnyReply]], None]:
+    return lambda replies: answers.append(encode(BatchReply(replies)))
+
+
+class Loop:
+    """In place of the event loop that sends a gateway's answers."""
+
+    def call_soon_threadsafe(self, call: Callable[..., object], *arguments: object) -> None:
+        call(*arguments)
+
+
+class UnthreadedGateway(Gateway):
+    """A gateway without a thread that asks: the test says when frames are taken."""
+
+    def _ask(self) -> None:
+        """Nothing."""
+
+
+class GatewayServer:
+    """A `Gateway` to these servers, which takes frames that come in together in one round."""
+
+    def __init__(self, links: Mapping[str, HostileTransport]) -> None:
+        self.app = UnthreadedGateway(MultiplexingClient(links), "memory:2", "")
+        self.is_held = False
+        self._frames: list[_Waiting] = []
+
+    def answer(self, *frames: bytes) -> list[bytes]:
+        """As `Server.answer`; while it is held, frames wait as they do for its thread."""
+        answers: list[list[bytes]] = [[] for _ in frames]
+        for frame, mine in zip(frames, answers, strict=True):
+            items = decode_batch(frame).items
+            self._frames.append(_Waiting(items, keep_in(mine), Loop()))  # type: ignore[arg-type]
+        self.app._busy_since = -1e9 if self.is_held else None
+        if not self.is_held:
+            self.release()
+        return answers[0]
+
+    def release(self) -> None:
+        self.is_held, self.app._busy_since = False, None
+        frames, self._frames = self._frames, []
+        if frames:
+            self.app._answer_together(frames)
 
 
 class Unhurried:
@@ -97,7 +142,7 @@ class Unhurried:
 class HostileTransport(NetworkTransport):
     """Carries frames as `fates` say, one for each time that a frame is sent; then faithfully."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server | GatewayServer) -> None:
         super().__init__("memory:1", patience_s=10_000.0)
         self.server = server
         self.fates: deque[str] = deque()
@@ -122,9 +167,7 @@ class HostileTransport(NetworkTransport):
             self._answers = []
         else:
             self.server.is_held |= fate == "held"
-            self._answers = self.server.answer(frame)
-            if fate == "twice":
-                self.server.answer(frame)
+            self._answers = self.server.answer(*[frame] * (2 if fate == "twice" else 1))
             if fate == "answer lost":
                 self._answers = []
             if fate == "cut after":
@@ -159,9 +202,13 @@ class Made:
     actions: dict[str, list[int]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
     """For each of its actions."""
+    paid: int = 0
+    """To all agents, before their first actions, too."""
 
 
-fates = st.fixed_dictionaries({s: st.lists(st.sampled_from(FATES), max_size=3) for s in SERVERS})
+fates = st.fixed_dictionaries(
+    {s: st.lists(st.sampled_from(FATES), max_size=3) for s in (*SERVERS, GATEWAY)}
+)
 acting = st.lists(st.sampled_from(AGENTS), min_size=1, unique=True)
 rewards = st.dictionaries(st.sampled_from(AGENTS), st.integers(-3, 3))
 
@@ -169,16 +216,23 @@ rewards = st.dictionaries(st.sampled_from(AGENTS), st.integers(-3, 3))
 class Network(RuleBasedStateMachine):
     """Plays episodes over hostile links."""
 
+    loss: type[Exception] = ServerLost
+    """What the simulation hears of a server that stays away."""
+
     @initialize()
     def connect(self) -> None:
         self.servers = {server_id: Server(server_id) for server_id in SERVERS}
         self.links = {s: HostileTransport(server) for s, server in self.servers.items()}
-        self.client = MultiplexingClient(self.links)
+        self.client = self.reach(self.links)
         self.ids = itertools.count()
         self.playing: list[Made] = []
         self.ended: list[Made] = []
         self.aborted: list[Made] = []
         self.lost: list[Made] = []
+
+    def reach(self, links: dict[str, HostileTransport]) -> MultiplexingClient:
+        """Returns the simulation's client; adds links if it uses others."""
+        return MultiplexingClient(links)
 
     def start(self) -> None:
         episode_id = self.client.start_episode(f"e{next(self.ids)}")
@@ -205,6 +259,7 @@ class Network(RuleBasedStateMachine):
                 made.rewards.setdefault(agent, []).append(0.0)
             paid = data.draw(rewards)
             self.client.log_returns(made.episode_id, paid)
+            made.paid += sum(paid.values())
             for agent, reward in paid.items():
                 if agent in made.rewards:
                     made.rewards[agent][-1] += reward
@@ -229,9 +284,8 @@ class Network(RuleBasedStateMachine):
         self.set(fates)
         link = self.links[down]
         link.is_down, link._patience_s = True, 0.0
-        with pytest.raises(ServerLost) as loss:
+        with pytest.raises(self.loss, match=f"server '{down}'"):
             self.client.get_action(made.episode_id, {a: seen(a, made.t) for a in AGENTS})
-        assert loss.value.server_id == down
         link.is_down, link._patience_s = False, 10_000.0
         for agent in AGENTS:
             made.times.setdefault(agent, []).append(made.t)
@@ -242,7 +296,7 @@ class Network(RuleBasedStateMachine):
         """What an old connection still carried reaches the server."""
         link = self.links[server_id]
         while link.late:
-            self.servers[server_id].answer(link.late.popleft())
+            link.server.answer(link.late.popleft())
 
     def teardown(self) -> None:
         if not hasattr(self, "client"):
@@ -251,8 +305,9 @@ class Network(RuleBasedStateMachine):
             self.set({})
             self.client.abort_episode(made.episode_id)
             self.aborted.append(made)
-        for server_id, server in self.servers.items():
+        for server_id in self.links:
             self.deliver_late(server_id)
+        for server_id, server in self.servers.items():
             server.release()
             server.scripted.store.expire(time.monotonic() + 1e6)
             self.check(server.scripted, SERVERS[server_id])
@@ -288,5 +343,43 @@ class Network(RuleBasedStateMachine):
         return self.playing.pop(data.draw(st.integers(0, len(self.playing) - 1)))
 
 
+class NetworkWithGateway(Network):
+    """The same, and the simulation holds one conversation, with a gateway."""
+
+    loss = EpisodeLost
+
+    def reach(self, links: dict[str, HostileTransport]) -> MultiplexingClient:
+        self.gateway = GatewayServer(dict(links))
+        links[GATEWAY] = HostileTransport(self.gateway)
+        return MultiplexingClient([links[GATEWAY]])
+
+    @rule(data=st.data(), fates=fates)
+    def lose_the_gateway(self, data: Any, fates: dict[str, list[str]]) -> None:
+        self.loss = ServerLost
+        self.lose_a_server(data, GATEWAY, fates)
+        self.loss = EpisodeLost
+
+    @rule(is_beside=st.booleans())
+    def deliver_late_to_the_gateway(self, is_beside: bool) -> None:
+        """By itself, or in one round with what comes next."""
+        self.gateway.is_held = is_beside
+        self.deliver_late(GATEWAY)
+
+    def teardown(self) -> None:
+        if hasattr(self, "gateway"):
+            self.gateway.release()
+        super().teardown()
+        if hasattr(self, "gateway"):
+            episodes = self.gateway.app.episodes
+            made = [*self.ended, *self.aborted, *self.lost]
+            assert [sum(one.returns.values()) for one in episodes.ended] == [
+                one.paid for one in self.ended
+            ]
+            assert episodes.counts.num_env_steps == sum(one.t for one in made)
+            assert self.gateway.app.num_mismatches == 0
+
+
 TestExactlyOnce = Network.TestCase
 TestExactlyOnce.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestExactlyOnceThroughAGateway = NetworkWithGateway.TestCase
+TestExactlyOnceThroughAGateway.settings = settings(TestExactlyOnce.settings, max_examples=80)

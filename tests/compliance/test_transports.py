@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from prometheus_client.parser import text_string_to_metric_families
 from tests.compliance.real_servers import MAX_BYTES, TOKEN, make_plan, transport_to
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -113,8 +114,54 @@ def test_bad_json_at_the_endpoints_for_one_item(url: str, path: str, body: bytes
     assert answer.json()["type"] == "refused"
 
 
+def samples(url: str) -> dict[tuple[str, str], float]:
+    """What Prometheus's own parser reads: by name and the one label beside the server's."""
+    answer = requests.get(f"{url}/metrics", headers=BEARER)
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for family in text_string_to_metric_families(answer.text):
+        assert family.documentation
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("server") == "ppo"
+            found[sample.name, "".join(labels.values())] = sample.value
+            assert sample.name.endswith("_total") == (family.type == "counter")
+    return found
+
+
+def test_prometheus_reads_what_a_server_counts(url: str) -> None:
+    def post(path: str, body: dict[str, Any]) -> Any:
+        return requests.post(url + path, json=body, headers=BEARER).json()
+
+    before = samples(url)
+    assert before["muxrl_phase", "ready"] == 1.0
+    names = ("batches_ahead", "policy_lag_mean", "policy_lag_max", "weights_version", "websockets",
+             "update_seconds_total", "held_seconds_total", "training_iterations_total",
+             "expired_episodes_total", "open_episodes")  # fmt: skip
+    assert {(f"muxrl_{name}", "") for name in names} <= before.keys()
+    step = {"type": "step", "episode_id": "counted", "observations": {"a": [0.0, 0.0]}}
+    post("/v1/episodes", {"episode_id": "counted"})
+    for t in range(3):
+        post("/v1/step", {"items": [{**step, "t": t}]})
+    assert post("/v1/step", {"items": [{**step, "t": 7}]})["replies"][0]["code"] == 409
+    post("/v1/episodes/counted/end", {"t": 3})
+    after = samples(url)
+    rose = {key: after[key] - before.get(key, 0.0) for key in after}
+    assert rose["muxrl_env_steps_total", ""] == rose["muxrl_agent_steps_total", ""] == 3
+    assert rose["muxrl_episodes_total", "ended"] == 1
+    assert rose["muxrl_episodes_total", "aborted"] == 0
+    assert rose["muxrl_refusals_total", "409"] == 1
+    assert after["muxrl_open_episodes", ""] == before["muxrl_open_episodes", ""]
+    # Two items of one episode, and four messages with steps, of which one was refused.
+    assert rose["muxrl_exchange_seconds_count", ""] == 6
+    assert rose["muxrl_forward_seconds_count", ""] == 3
+    assert 0.0 < rose["muxrl_forward_seconds_sum", ""] < rose["muxrl_exchange_seconds_sum", ""]
+    assert rose["muxrl_exchange_seconds_bucket", "+Inf"] == 6
+    assert after["muxrl_restarts_total", ""] == 0.0
+
+
 @pytest.mark.parametrize("given", [None, "", "wrong", TOKEN[:4], "ÿ"])
-@pytest.mark.parametrize("path", ["/v1/spec", "/v1/status", "/v1/health"])
+@pytest.mark.parametrize("path", ["/v1/spec", "/v1/status", "/v1/health", "/metrics"])
 def test_a_wrong_token(url: str, path: str, given: str | None) -> None:
     headers = {} if given is None else {"Authorization": f"Bearer {given}".encode("latin-1")}
     answer = requests.get(url + path, headers=headers)
@@ -193,11 +240,6 @@ def test_a_malformed_frame_is_refused_and_the_connection_goes_on(
         assert (b"not a batch" if isinstance(answer, bytes) else "not a batch") in answer  # type: ignore[operator]
     websocket.send('{"items":[{"type":"abort","episode_id":"e"}]}')
     assert "aborted" in str(websocket.recv(5.0))
-
-
-def test_unknown_paths_and_methods(url: str) -> None:
-    assert requests.get(f"{url}/v2/spec", headers=BEARER).status_code == 404
-    assert requests.get(f"{url}/v1/step", headers=BEARER).status_code == 405
 
 
 def test_a_client_that_vanishes_leaves_the_server_in_peace(ppo: PolicyServer, url: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 from tests.processes import MARK, Process, assert_all_end, marked
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 85.0
+PATIENCE_S = 120.0
 """For a run to start to learn; on a busy machine that takes many seconds."""
 ENDS_S = 30.0
 """For a run to end."""
@@ -84,6 +84,14 @@ class Started:
     def started(self) -> list[Process]:
         """Returns its living descendants."""
         return [process for process in marked(self.mark) if process.pid != self.popen.pid]
+
+    def writer_of(self, log: Path) -> int | None:
+        """Returns the pid of the descendant whose stdout is this file, None if there is none."""
+        for process in self.started():
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{process.pid}/fd/1") == str(log):
+                    return process.pid
+        return None
 
     def wait(self, timeout_s: float = ENDS_S) -> int:
         """Returns the exit code."""

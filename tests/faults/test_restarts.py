@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import requests
 from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S
 from tests.faults.test_launch_faults import Run, assert_readable, config, launch, small_server
@@ -35,6 +36,16 @@ def lasting(fault: str | None = None, at_step: int = 150, **changes: Any) -> dic
 def rows(run: Run, name: str) -> list[dict[str, Any]]:
     path = run.folder / "metrics" / f"{name}.jsonl"
     return [json.loads(row) for row in path.read_text().splitlines()]
+
+
+def num_restarts(address: str) -> float | None:
+    """Returns what a server or gateway says in ``GET /metrics``; None: it does not listen."""
+    try:
+        text = requests.get(f"http://{address}/metrics", timeout=PATIENCE_S).text
+    except requests.ConnectionError:
+        return None
+    (line,) = (one for one in text.splitlines() if one.startswith("muxrl_restarts_total{"))
+    return float(line.split()[-1])
 
 
 def wait_for_checkpoint(run: Run) -> None:
@@ -114,6 +125,36 @@ def test_a_server_that_is_stopped_is_killed_and_others_are_watched(
     assert max(b - a for a, b in itertools.pairwise(times)) < 4.0
 
 
+def test_others_learn_beside_random_agents_while_a_server_is_lost(
+    launch: Callable[..., Run],
+) -> None:
+    experiment = lasting(timeouts={"report_s": 10})
+    experiment["servers"]["a2c"]["on_server_loss"] = "random"
+    run = launch(experiment)
+    wait_for_checkpoint(run)
+    os.kill(run.pid_of("a2c"), signal.SIGSTOP)
+    wait_until_it_goes_on(run, "a2c")
+    restarted = rows(run, "a2c")[-1]["env_steps"]
+    run.wait_for("learning of a2c", lambda: rows(run, "a2c")[-1]["env_steps"] > restarted + 500)
+    summary = end_well(run)
+    assert_goes_forward(run)
+    last = rows(run, "joint")[-1]
+    num_random = last["num_random_episodes"]["a2c"]
+    assert last["num_random_episodes"].keys() == {"a2c"}
+    assert num_random < last["episodes"]
+    # It was stopped until it counted as lost, and then it had to start: the other one learned.
+    assert num_random >= 5
+    assert rows(run, "ppo")[-1]["env_steps"] > rows(run, "a2c")[-1]["env_steps"] + 400
+    assert last["num_mismatches"] == 0
+    assert f"agents of a2c acted at random in {num_random} training episodes" in "".join(
+        summary["notes"]
+    )
+    # What it learned from are its own actions: random ones are in no episode of its. The files'
+    # last rows are not of one moment.
+    own, all_of_them = (rows(run, name)[-1]["episodes"] for name in ("a2c", "ppo"))
+    assert own <= all_of_them - num_random + 1
+
+
 def test_a_server_begins_from_scratch_where_it_has_no_checkpoint(
     launch: Callable[..., Run],
 ) -> None:
@@ -167,8 +208,9 @@ def test_a_simulation_that_is_killed_is_started_again(launch: Callable[..., Run]
 def test_a_simulation_that_raises_now_and_then_does_not_end_a_run(
     launch: Callable[..., Run],
 ) -> None:
-    # In its fourth episode, and again in the fourth of the process that comes after.
-    run = launch(lasting("raise", at_step=350, stop={"env_steps": 900}))
+    # In its fourth episode, and again in the fourth of the process that comes after. The next one
+    # would do so at 1,050: the run has until then to notice that it is over.
+    run = launch(lasting("raise", at_step=350, stop={"env_steps": 720}))
     assert run.wait(2 * PATIENCE_S) == 0, run.output
     assert_readable(run)
     assert_goes_forward(run)
@@ -206,7 +248,7 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
         "observation_space": {"type": "box", "shape": [1]},
         "action_space": {"type": "discrete", "n": 9},
     }
-    experiment = lasting(stop={"env_steps": 3_000})
+    experiment = lasting(stop={"env_steps": 6_000})
     experiment["simulation"] = {"env": "external", "agents": {"a": spaces, "b": spaces}}
     experiment["servers"] = {
         "ppo": small_server("PPO", "a"),
@@ -223,7 +265,7 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
         if checkpoints and checkpoints[0] and loop.num_env_steps % 10 == 5 and not is_killed:
             is_killed = True
             os.kill(run.pid_of("a2c"), signal.SIGKILL)
-        return run.popen.poll() is not None or loop.num_env_steps >= 6_000
+        return run.popen.poll() is not None or loop.num_env_steps >= 12_000
 
     with (
         MultiplexingClient(json.loads(addresses.read_text()), patience_s=PATIENCE_S) as client,
@@ -240,6 +282,38 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
     joint = rows(run, "joint")
     assert [row["env_steps"] for row in joint] == sorted(row["env_steps"] for row in joint)
     assert [row["restarted"] for row in joint if "restarted" in row] == [["a2c"]]
+
+
+def test_servers_that_are_killed_in_a_save_and_in_the_final_evaluation_go_on(
+    launch: Callable[..., Run],
+) -> None:
+    experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 100})
+    run = launch(experiment)
+    wait_for_checkpoint(run)
+    folder = run.folder / "checkpoints"
+    pids = {name: run.pid_of(name) for name in ("ppo", "a2c")}
+
+    def is_saving() -> bool:
+        return any(not p.is_symlink() and not p.name.isdigit() for p in folder.iterdir())
+
+    run.wait_for("a checkpoint that is being written", is_saving)
+    os.kill(pids["a2c"], signal.SIGKILL)
+    wait_until_it_goes_on(run, "a2c")
+    status = run.folder / "status.json"
+    run.wait_for(
+        "the final evaluation", lambda: json.loads(status.read_text())["state"] == "evaluating"
+    )
+    os.kill(pids["ppo"], signal.SIGKILL)
+    assert run.wait(2 * PATIENCE_S) == 0, run.output
+    assert_readable(run)
+    assert_goes_forward(run)
+    run.assert_nothing_is_left()
+    assert json.loads(status.read_text())["num_restarts"] == {"a2c": 1, "ppo": 1}
+    last = [row for row in rows(run, "evaluation") if row["is_final"]]
+    assert [row["replaced"] for row in last] == [None, "a2c", "ppo"]
+    assert all(len(row["returns"]["agent_0"]) == 100 for row in last)
+    place, _, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})
 
 
 def test_an_evaluation_that_is_killed_is_begun_again(launch: Callable[..., Run]) -> None:

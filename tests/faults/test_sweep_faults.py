@@ -39,7 +39,7 @@ def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
             "stop": {"env_steps": 200},
             "evaluation": {"final_num_episodes": 0},
             "metrics_interval_s": 0.1,
-            "tensorboard": False,
+            "trackers": [],
         },
         "roles": {"all": ["*"]},
         "algorithms": {"random": {"resources": {"num_cpus": 0.25}}},

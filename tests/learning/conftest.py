@@ -1,8 +1,8 @@
-"""Every test here trains through Ray."""
+"""Every test here trains through RLlib."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def _with_ray(running_ray: None) -> None:
+def _with_rllib(rllib: None) -> None:
     pass

@@ -20,7 +20,15 @@ _SETTINGS = {
     "num_epochs: 6, lr: 0.003, gamma: 0.9}",
     "A2C": "settings={lr: 0.003, gamma: 0.9}",
     "MAPPO": "settings={train_batch_size_per_learner: 300, num_epochs: 6, lr: 0.003, gamma: 0.9}",
+    "APPO": "settings={train_batch_size_per_learner: 300, lr: 0.003, gamma: 0.9}",
+    "DQN": "settings={lr: 0.003, gamma: 0.9, epsilon: [[0, 1.0], [1000, 0.05]], "
+    "target_network_update_freq: 200, num_steps_sampled_before_learning_starts: 300}",
+    "SAC": "settings={actor_lr: 0.003, critic_lr: 0.003, alpha_lr: 0.003, gamma: 0.9, "
+    "initial_alpha: 0.1, rollout_fragment_length: 4, train_batch_size: 64, "
+    "num_steps_sampled_before_learning_starts: 300}",
 }
+# Replays learn from each step many times, and each update takes time.
+_ENV_STEPS = {"DQN": 1_500, "SAC": 1_500}
 
 
 @pytest.mark.parametrize("name", _SETTINGS)
@@ -36,7 +44,7 @@ def test_no_unavailable_action_is_ever_taken_and_the_best_available_is_learned(n
     with serve(load_config("doors", overrides)) as served, served.client() as client:
         untrained = _mean(served.evaluate(30, should_explore=True))
         loop = EnvLoop([served.simulation() for _ in range(4)], client)
-        loop.run(should_stop=lambda: loop.num_env_steps >= 5_000)
+        loop.run(should_stop=lambda: loop.num_env_steps >= _ENV_STEPS.get(name, 5_000))
         served.check()
         greedy, sampled = (_mean(served.evaluate(100, should_explore=e)) for e in (False, True))
     assert untrained == pytest.approx(random_return(), abs=0.6)

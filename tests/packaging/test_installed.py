@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.commands.test_probe import PLAIN_ENV, PLAIN_SECTION
 from tests.packaging.installed import Installed
 
 pytestmark = pytest.mark.packaging
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 90.0
-"""For a server to be ready: it starts a Ray of its own, on a machine that may be busy."""
+PATIENCE_S = 150.0
+"""For the servers to be ready, on a machine that may be busy."""
 
 SEEN = """
 import importlib.util, sys, muxrl
@@ -57,60 +54,36 @@ def test_a_packaged_experiment_is_checked(full: Installed) -> None:
     assert "who serves whom" in done.stdout
 
 
-@contextlib.contextmanager
-def serving(full: Installed, server_id: str, port: int, log: Path) -> Iterator[Callable[[], None]]:
-    """Serves one server of the packaged experiment `twenty_lines`, and ends it with Ctrl-C.
-
-    Yields:
-        What waits until it is ready.
-    """
-    command = ("serve", "twenty_lines", "--server", server_id, f"servers.{server_id}.port={port}")
-    process = full.start("muxrl", *command, log=log)
-    try:
-        yield lambda: wait_until_ready(process, log)
-        assert process.poll() is None, log.read_text()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60.0) == 0, log.read_text()
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
-def wait_until_ready(process: subprocess.Popen[Any], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while "ready on http://" not in log.read_text():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
-
-
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_the_twenty_line_loop_plays_against_two_served_servers(
-    full: Installed, tmp_path: Path
-) -> None:
-    """As in the README, with free ports and 4 episodes instead of 100."""
-    ports = {"ppo": _free_port(), "a2c": _free_port()}
+def test_the_twenty_line_loop_plays_until_its_run_is_over(full: Installed, tmp_path: Path) -> None:
+    """As in the README, with a free port and a shorter run."""
+    port = _free_port()
     script = (ROOT / "experiments/examples/twenty_lines.py").read_text()
-    for port, server_id in ((9900, "ppo"), (9910, "a2c")):
-        assert f"127.0.0.1:{port}" in script
-        script = script.replace(f"127.0.0.1:{port}", f"127.0.0.1:{ports[server_id]}")
-    assert "range(100)" in script
-    (tmp_path / "loop.py").write_text(script.replace("range(100)", "range(4)"))
-    logs = {server_id: tmp_path / f"{server_id}.log" for server_id in ports}
-    with (
-        serving(full, "ppo", ports["ppo"], logs["ppo"]) as wait_for_ppo,
-        serving(full, "a2c", ports["a2c"], logs["a2c"]) as wait_for_a2c,
-    ):
-        wait_for_ppo()
-        wait_for_a2c()
+    assert "127.0.0.1:9900" in script
+    (tmp_path / "loop.py").write_text(script.replace("127.0.0.1:9900", f"127.0.0.1:{port}"))
+    log = tmp_path / "run.log"
+    shorter = ["stop.env_steps=500", "evaluation.interval_env_steps=null",
+               "evaluation.final_num_episodes=3", f"simulation.gateway.port={port}"]  # fmt: skip
+    run = full.start("muxrl", "launch", "twenty_lines", *shorter, "--no-progress", log=log)
+    try:
+        wait_for_gateway(run, log)
         done = full.run("python", str(tmp_path / "loop.py"))
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if re.match(r"\d+ \{", line)]
-    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]
-    for agent in ("adversary_0", "adversary_1", "adversary_2", "agent_0"):
-        assert all(f"'{agent}': " in line for line in lines)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert run.wait(60.0) == 0, log.read_text()
+    finally:
+        if run.poll() is None:
+            run.kill()
+            run.wait()
+    assert "Evaluated after" in log.read_text()
+
+
+def wait_for_gateway(run: subprocess.Popen[Any], log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while "gateway to all of them" not in log.read_text():
+        assert run.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
 
 
 def test_without_extras_the_client_is_there_and_nothing_heavy(light: Installed) -> None:
@@ -124,7 +97,31 @@ def test_without_extras_the_help_is_there(light: Installed) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", [["check", "chase"], ["evaluate", "run"]])
+def test_without_extras_a_server_s_rules_are_tried(light: Installed) -> None:
+    done = light.run("muxrl", "compliance", "--server", f"127.0.0.1:{_free_port()}")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("broken   endpoints  GET /v1/spec")
+
+
+def test_without_extras_an_environment_is_probed(light: Installed, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLAIN_ENV)
+    run = "import sys; sys.path.append(sys.argv.pop()); from muxrl.orchestrator.cli import main; "
+    done = light.run("python", "-c", f"{run} sys.exit(main())", "probe", "mine:Mine", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"\n{PLAIN_SECTION}")
+
+
+def test_without_extras_launch_says_what_to_install(light: Installed) -> None:
+    done = light.run("python", "-c", "from muxrl import launch")
+    assert done.returncode == 1
+    *_, last = done.stderr.strip().splitlines()
+    assert last.startswith("ModuleNotFoundError: muxrl.launch needs ")
+    assert last.endswith("it comes with: pip install 'muxrl[servers]'")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["check", "chase"], ["evaluate", "run"], ["compliance", "--client", "--", "x"]]
+)
 def test_without_extras_a_command_says_what_to_install(
     light: Installed, arguments: list[str]
 ) -> None:

@@ -1,0 +1,41 @@
+"""A gateway for tests, which can say that the run is over."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from muxrl.client.multiplexer import MultiplexingClient
+from muxrl.orchestrator.gateway.served import ServedGateway
+from muxrl.protocol.errors import RunOver
+from muxrl.servers.server import PolicyServer
+
+
+@contextlib.contextmanager
+def gateway_to(*servers: PolicyServer, num_episodes: int | None = None) -> Iterator[ServedGateway]:
+    """Yields a gateway to these servers; ends it.
+
+    Args:
+        num_episodes: after so many the run is over; None: it never is.
+    """
+    served = ServedGateway(lambda: MultiplexingClient([server.address for server in servers]))
+    served.start()
+    is_through = threading.Event()
+
+    def end_run() -> None:
+        while not is_through.wait(0.01):
+            if served.gateway.episodes.counts.num_episodes >= (num_episodes or 0):
+                served.gateway.end(RunOver("the run is over"), 10.0)
+                return
+
+    ending = threading.Thread(target=end_run)
+    if num_episodes is not None:
+        ending.start()
+    try:
+        yield served
+    finally:
+        is_through.set()
+        if num_episodes is not None:
+            ending.join()
+        assert served.stop()

@@ -1,0 +1,122 @@
+"""What docs/external.md shows is played as it stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from mpe2 import simple_speaker_listener_v4
+from tests.compliance.gateways import gateway_to
+from tests.compliance.real_servers import MakeServer, make_plan
+
+from muxrl.client import PolicyClient
+from muxrl.client.adapters import adapt
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator.config.load import load_config
+from muxrl.orchestrator.config.resolve import prepare
+from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.config import AgentPlan
+from muxrl.servers.server import PolicyServer
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "external.md").read_text()
+ADDRESS = "127.0.0.1:9900"
+
+
+def test_an_episode_with_curl_alone(make_server: MakeServer, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl here")
+    config = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert config is not None
+    (tmp_path / "routes.yaml").write_text(config[1])
+    experiment = prepare(load_config(tmp_path / "routes.yaml"))
+    servers = [make_server(plan) for plan in experiment.servers.values()]
+    shown = re.findall(rf"```\n(curl {ADDRESS}.*?')\n(\{{.*?)```", PAGE, re.DOTALL)
+    assert len(shown) == 4
+    with gateway_to(*servers) as gateway:
+        for command, answer in shown:
+            here = command.replace(ADDRESS, gateway.address)
+            done = subprocess.run(
+                ["bash", "-c", here], capture_output=True, text=True, check=True, timeout=30
+            )
+            said, expected = json.loads(done.stdout), json.loads(answer)
+            if "logged_actions" not in command:  # the policy's own choice is anybody's guess
+                for reply in [*said.get("replies", []), *expected.get("replies", [])]:
+                    assert all(0 <= action < 10 for action in reply["actions"].values())
+                    reply["actions"] = sorted(reply["actions"])
+            assert said == expected
+    assert servers[0].policies.store.counts.num_agent_steps == 8
+
+
+@pytest.mark.parametrize("example", ["twenty_lines.py", "twenty_lines_http.py", "on the page"])
+def test_the_loops_play_until_the_run_is_over(example: str, tmp_path: Path) -> None:
+    if example == "on the page":
+        (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    else:
+        code = (ROOT / "experiments/examples" / example).read_text()
+    assert ADDRESS in code
+    sees: dict[str, Space] = {f"adversary_{i}": Box((16,)) for i in range(3)} | {
+        "agent_0": Box((14,))
+    }
+    server = PolicyServer(make_plan("RANDOM", sees))
+    server.start()
+    try:
+        with gateway_to(server, num_episodes=6) as gateway:
+            loop = tmp_path / "loop.py"
+            loop.write_text(code.replace(ADDRESS, gateway.address))
+            subprocess.run([sys.executable, loop], check=True, timeout=60)
+            counts = gateway.gateway.episodes.counts
+            assert counts.num_episodes >= 6
+            assert counts.num_agent_steps >= 6 * 25 * 4
+    finally:
+        assert server.stop()
+
+
+class Won(gymnasium.Wrapper):
+    """Says with every step how the episode stands."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, {**info, "win": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("env", "won"),
+    [
+        pytest.param(lambda: Won(gymnasium.make("CartPole-v1")), {"agent": 1.0}, id="gymnasium"),
+        pytest.param(lambda: simple_speaker_listener_v4.env(max_cycles=5), None, id="aec"),
+    ],
+)
+def test_the_ready_loop_plays_what_is_adapted_and_tells_its_metrics(
+    env: Callable[[], Any], won: dict[str, float] | None
+) -> None:
+    simulation = adapt(env())
+    agents = {
+        agent: AgentPlan(agent, simulation.observation_spaces[agent], space)
+        for agent, space in simulation.action_spaces.items()
+    }
+    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
+    server.start()
+    try:
+        with gateway_to(server, num_episodes=3) as gateway:
+            with PolicyClient(gateway.address) as client:
+                loop = EnvLoop([simulation], client, on_lost="restart", metrics={"win": "max"})
+                loop.run()
+            assert loop.num_episodes >= 3
+            played = list(gateway.gateway.episodes.ended)
+    finally:
+        assert server.stop()
+    assert played
+    assert all(episode.returns.keys() == set(simulation.possible_agents) for episode in played)
+    assert all(episode.metrics.pop("episode_length")[COMMON] > 0 for episode in played)
+    assert all(episode.metrics == ({"win": won} if won else {}) for episode in played)

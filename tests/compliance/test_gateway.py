@@ -1,0 +1,429 @@
+"""One address in front of several real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+from tests.client.scripted_servers import CountingSimulation
+from tests.compliance.links import Link
+from tests.compliance.real_servers import (
+    PPO_SETTINGS,
+    SMALL_MODEL,
+    MakeServer,
+    Peer,
+    make_plan,
+)
+from tests.compliance.test_patience import Learner
+
+from muxrl.client import EpisodeLost, MultiplexingClient, PolicyClient, ServerUnavailable
+from muxrl.client.env_loop import EnvLoop
+from muxrl.client.http import HttpTransport
+from muxrl.client.websocket import WebSocketTransport
+from muxrl.orchestrator.gateway.served import ServedGateway
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    Ended,
+    EndEpisode,
+    PlayedSteps,
+    Refused,
+    Started,
+    StartEpisode,
+    Step,
+)
+from muxrl.protocol.openapi import openapi
+from muxrl.protocol.spaces import Box
+from muxrl.servers.config import LimitsConfig
+from muxrl.servers.server import PolicyServer
+
+SEEN = {agent: np.array([i], np.float32) for i, agent in enumerate("abc")}
+_IDS = iter(f"episode-{n}" for n in range(10_000))
+
+
+@pytest.fixture(scope="module")
+def servers(make_server: MakeServer) -> dict[str, PolicyServer]:
+    """A learning server for a, one that counts for b, a random one for c."""
+    limits = LimitsConfig(max_episodes=8)
+    counter = {"policy": "tests.compliance.real_servers:make_counter"}
+    plans = [
+        make_plan("PPO", {"a": Box((1,))}, settings=PPO_SETTINGS, model=SMALL_MODEL, limits=limits),
+        make_plan("SCRIPTED", {"b": Box((1,))}, settings=counter, limits=limits),
+        make_plan("RANDOM", {"c": Box((1,))}, limits=limits),
+    ]
+    return {plan.server_id: make_server(plan) for plan in plans}
+
+
+@pytest.fixture(scope="module")
+def gateway(servers: dict[str, PolicyServer]) -> Iterator[ServedGateway]:
+    addresses = {name: server.address for name, server in servers.items()}
+    gateway = ServedGateway(lambda: MultiplexingClient(addresses))
+    gateway.start()
+    yield gateway
+    assert gateway.stop()
+
+
+@pytest.fixture(params=[WebSocketTransport, HttpTransport])
+def peer(request: pytest.FixtureRequest, gateway: ServedGateway) -> Iterator[Peer]:
+    peer = Peer(request.param(gateway.address))
+    yield peer
+    peer.transport.close()
+
+
+def counts(servers: dict[str, PolicyServer]) -> dict[str, tuple[int, int]]:
+    """Open episodes and training env steps of each."""
+    found = {name: server.status() for name, server in servers.items()}
+    return {name: (s.num_open_episodes, s.num_env_steps) for name, s in found.items()}
+
+
+def test_a_gateway_is_a_server_of_all_agents(peer: Peer, servers: dict[str, PolicyServer]) -> None:
+    spec = peer.transport.fetch_spec()
+    assert (spec.server_id, spec.algorithm) == ("gateway", "GATEWAY")
+    assert {agent: info.policy_id for agent, info in spec.agents.items()} == {
+        "a": "ppo/policy_1",
+        "b": "scripted/policy_1",
+        "c": "random/policy_1",
+    }
+    assert spec.max_episodes == 8
+    assert spec.while_learning == "wait"  # as the PPO server does
+
+
+def test_a_gateway_serves_the_protocol_s_document(gateway: ServedGateway) -> None:
+    answer = requests.get(f"http://{gateway.address}/v1/openapi.json", timeout=10)
+    assert answer.json() == openapi()
+
+
+def test_nobody_acts_in_a_gateways_place(peer: Peer, gateway: ServedGateway) -> None:
+    with pytest.raises(ServerUnavailable, match="GATEWAY has none of its own"):
+        MultiplexingClient([gateway.address], inference_mode="local")
+    e = next(_IDS)
+    _, played, aborted = peer.say(
+        StartEpisode(e), PlayedSteps(e, 0, [Step(e, 0, {})], {}), AbortEpisode(e)
+    )
+    assert isinstance(played, Refused)
+    assert "takes no steps in which a client acted by itself" in played.message
+    assert aborted == Aborted(e)
+
+
+def test_an_episode_is_played_and_recorded_on_every_server(
+    peer: Peer, servers: dict[str, PolicyServer]
+) -> None:
+    before = counts(servers)
+    e = next(_IDS)
+    replies = peer.say(StartEpisode(e), Step(e, 0, SEEN))
+    assert replies[0] == Started(e)
+    for t in range(1, 5):
+        reply = replies[-1]
+        assert isinstance(reply, Actions)
+        assert (reply.t, list(reply.actions)) == (t - 1, ["a", "b", "c"])
+        assert reply.actions["b"] == (t - 1) % 3
+        replies = peer.say(Step(e, t, SEEN, {"a": 1.0, "b": 0.5, "c": float(t)}))
+    ended = peer.ask(EndEpisode(e, 5, rewards={"a": 1.0}, final_observations=SEEN))
+    assert ended == Ended(e, 5, {"a": 5.0, "b": 2.0, "c": 10.0})
+    assert counts(servers) == {name: (0, steps + 5) for name, (_, steps) in before.items()}
+
+
+def test_what_only_the_simulation_knows_is_kept_with_the_episode(
+    peer: Peer, gateway: ServedGateway
+) -> None:
+    told = {"win": 1, "way": {"a": 2.0, "c": 5.0}}
+    mine = []
+    for metrics in (told, {}):
+        mine.append(next(_IDS))
+        peer.say(StartEpisode(mine[-1]), Step(mine[-1], 0, SEEN))
+        assert isinstance(peer.ask(EndEpisode(mine[-1], 1, metrics=metrics)), Ended)
+    kept = {one.episode_id: one.metrics for one in gateway.gateway.episodes.ended}
+    length = {"episode_length": {"__common__": 1.0}}
+    assert [kept[e] for e in mine] == [
+        {"win": {"__common__": 1.0}, "way": {"a": 2.0, "c": 5.0}} | length,
+        length,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "story"),
+    [
+        ({"way": {"z": 1.0}}, "no server has an agent 'z'"),
+        ({"episode_length": 3.0}, "'episode_length' cannot name a metric"),
+        ({"a/b": 3.0}, "'a/b' cannot name a metric"),
+    ],
+)
+def test_metrics_that_cannot_be_are_refused_and_the_end_may_come_again(
+    peer: Peer, metrics: Any, story: str
+) -> None:
+    e = next(_IDS)
+    peer.say(StartEpisode(e), Step(e, 0, SEEN))
+    refused = peer.ask(EndEpisode(e, 1, rewards={"a": 1.0}, metrics=metrics))
+    assert isinstance(refused, Refused)
+    assert (refused.code, story in refused.message) == (422, True), refused
+    ended = peer.ask(EndEpisode(e, 1, rewards={"a": 1.0}))
+    assert isinstance(ended, Ended)
+    assert ended.returns == {"a": 1.0}, "nothing of a refused end is kept"
+
+
+def test_servers_hear_only_of_agents_that_act(peer: Peer, servers: dict[str, PolicyServer]) -> None:
+    before = counts(servers)
+    e = next(_IDS)
+    peer.say(StartEpisode(e), Step(e, 0, {"a": SEEN["a"]}))
+    peer.say(Step(e, 1, {"b": SEEN["b"]}, {"a": 1.0}))
+    reply = peer.ask(Step(e, 2, {"a": SEEN["a"]}, {"b": 2.0}))
+    assert isinstance(reply, Actions)
+    assert list(reply.actions) == ["a"]
+    assert peer.ask(EndEpisode(e, 3)) == Ended(e, 3, {"a": 1.0, "b": 2.0})
+    after = counts(servers)
+    assert {name: after[name][1] - before[name][1] for name in after} == {
+        "ppo": 2,
+        "scripted": 1,
+        "random": 0,
+    }
+
+
+def test_what_is_said_twice_is_recorded_once(peer: Peer, servers: dict[str, PolicyServer]) -> None:
+    before = counts(servers)
+    e = next(_IDS)
+    said: list[Any] = [
+        StartEpisode(e),
+        Step(e, 0, SEEN),
+        Step(e, 1, SEEN, {"a": 1.0}),
+        EndEpisode(e, 2, rewards={"b": 1.0}),
+        AbortEpisode(e),
+    ]
+    once = []
+    for item in said:
+        answer = peer.ask(item)
+        if not isinstance(item, StartEpisode):
+            assert peer.ask(item) == answer
+        once.append(answer)
+    assert once[3] == once[4] == Ended(e, 2, {"a": 1.0, "b": 1.0})
+    assert counts(servers) == {name: (0, steps + 2) for name, (_, steps) in before.items()}
+
+
+@pytest.mark.parametrize(
+    ("item", "code", "story"),
+    [
+        (lambda e: Step(e, 3, SEEN), 409, "awaits t=1, got t=3"),
+        (lambda e: EndEpisode(e, 9), 409, "awaits t=1, got t=9"),
+        (lambda e: StartEpisode(e, "eval"), 409, "already open"),
+        (lambda e: Step(e, 1, {"z": SEEN["a"]}), 422, "there is no agent 'z' here"),
+        (lambda e: Step(e, 1, SEEN, {"z": 1.0}), 422, "there is no agent 'z' here"),
+        (lambda e: Step(e, 1, {"b": [0.0] * 7}), 422, "expected Box(1,) float32, got shape"),
+        (lambda e: Step("unheard-of", 0, SEEN), 410, "does not know episode unheard-of"),
+        (lambda e: StartEpisode("a/b"), 400, "cannot be an episode's id"),
+    ],
+)
+def test_the_gateway_refuses_by_itself_and_the_episode_goes_on(
+    peer: Peer, item: Any, code: int, story: str
+) -> None:
+    e = next(_IDS)
+    peer.say(StartEpisode(e), Step(e, 0, SEEN))
+    refused = peer.ask(item(e))
+    assert isinstance(refused, Refused)
+    assert (refused.code, story in refused.message) == (code, True), refused
+    assert "server 'gateway'" in refused.message
+    assert isinstance(peer.ask(Step(e, 1, SEEN, {"a": 1.0})), Actions)
+    assert isinstance(peer.ask(EndEpisode(e, 2)), Ended)
+
+
+def test_what_a_server_refuses_is_told_by_name_and_closes_the_episode_everywhere(
+    peer: Peer, servers: dict[str, PolicyServer]
+) -> None:
+    e, other = next(_IDS), next(_IDS)
+    peer.say(StartEpisode(e), Step(e, 0, SEEN), StartEpisode(other), Step(other, 0, SEEN))
+    without_last_observations = EndEpisode(e, 1, is_truncated=True)
+    refused, fine = peer.say(without_last_observations, Step(other, 1, SEEN))
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.agent_id) == (422, "a")
+    assert "server 'ppo'" in refused.message
+    assert "final observation" in refused.message
+    assert isinstance(fine, Actions)
+    again = peer.ask(Step(e, 1, SEEN))
+    assert isinstance(again, Refused)
+    assert again.code == 410
+    assert peer.ask(AbortEpisode(e)) == Aborted(e)
+    assert isinstance(peer.ask(EndEpisode(other, 2)), Ended)
+    assert {name: open_ for name, (open_, _) in counts(servers).items()} == dict.fromkeys(
+        servers, 0
+    )
+
+
+def test_a_frame_of_two_steps_of_one_episode_is_answered_in_order(peer: Peer) -> None:
+    e = next(_IDS)
+    replies = peer.say(StartEpisode(e), Step(e, 0, SEEN), Step(e, 1, SEEN), EndEpisode(e, 2))
+    assert [type(reply) for reply in replies] == [Started, Actions, Actions, Ended]
+
+
+def test_too_many_episodes_are_refused(peer: Peer) -> None:
+    ids = [next(_IDS) for _ in range(9)]
+    replies = peer.say(*(StartEpisode(e) for e in ids))
+    assert replies[:8] == [Started(e) for e in ids[:8]]
+    assert isinstance(replies[8], Refused)
+    assert replies[8].code == 429
+    peer.say(*(AbortEpisode(e) for e in ids[:8]))
+
+
+def test_many_simulations_learn_through_one_gateway(
+    gateway: ServedGateway, servers: dict[str, PolicyServer]
+) -> None:
+    before = servers["ppo"].status().weights_seq_no
+    with PolicyClient(gateway.address) as client:
+        loop = EnvLoop([CountingSimulation("abc", num_steps=10) for _ in range(4)], client)
+        loop.run(should_stop=lambda: loop.num_env_steps >= 400)
+        assert client.num_mismatches == 0
+    deadline = time.monotonic() + 20.0
+    while servers["ppo"].status().weights_seq_no <= before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert servers["ppo"].status().weights_seq_no > before
+    status = gateway.gateway.status()
+    assert status.num_episodes >= 40
+    assert status.num_open_episodes == 0
+
+
+def test_plain_json_by_agent_is_enough(gateway: ServedGateway) -> None:
+    base = f"http://{gateway.address}/v1"
+    e = requests.post(f"{base}/episodes", json={}, timeout=10).json()["episode_id"]
+    step = {
+        "type": "step",
+        "episode_id": e,
+        "t": 0,
+        "observations": {"a": [0.5], "b": [1], "c": [0]},
+    }
+    (reply,) = requests.post(f"{base}/step", json={"items": [step]}, timeout=10).json()["replies"]
+    assert reply["actions"].keys() == {"a", "b", "c"}
+    ended = requests.post(
+        f"{base}/episodes/{e}/end", json={"t": 1, "rewards": {"a": 2.0}}, timeout=10
+    )
+    assert ended.json() == {"type": "ended", "episode_id": e, "num_steps": 1, "returns": {"a": 2.0}}
+
+
+def test_a_server_that_stops_is_named_and_episodes_end_on_the_others(
+    make_server: MakeServer, servers: dict[str, PolicyServer]
+) -> None:
+    doomed = PolicyServer(make_plan("RANDOM", {"d": Box((1,))}, server_id="doomed"))
+    doomed.start()
+    addresses = {"doomed": doomed.address, "scripted": servers["scripted"].address}
+    gateway = ServedGateway(lambda: MultiplexingClient(addresses, patience_s=0.5))
+    gateway.start()
+    try:
+        with PolicyClient(gateway.address) as client:
+            client.start_episode("e")
+            seen = {"d": SEEN["a"], "b": SEEN["b"]}
+            client.get_action("e", seen)
+            assert doomed.stop()
+            with pytest.raises(EpisodeLost, match="server 'doomed'"):
+                client.get_action("e", seen)
+        assert counts(servers)["scripted"][0] == 0
+    finally:
+        assert gateway.stop()
+
+
+def test_the_command_puts_a_gateway_in_front_of_servers(servers: dict[str, PolicyServer]) -> None:
+    command = [sys.executable, "-m", "muxrl", "gateway", *(s.address for s in servers.values())]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        match = re.fullmatch(r"gateway to (.*): (http://[\d.:]+); Ctrl-C ends it\n", told)
+        assert match, told
+        assert match[1] == ", ".join(servers)
+        with PolicyClient(match[2]) as client:
+            assert list(client.specs) == ["gateway"]
+            episode_id = client.start_episode()
+            assert client.get_action(episode_id, SEEN).keys() == SEEN.keys()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20.0) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    assert [num_open for num_open, _ in counts(servers).values()] == [0, 0, 0]
+
+
+def test_a_gateway_needs_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys, muxrl.orchestrator.gateway.served\n"
+        "print([m for m in ('ray', 'torch', 'gymnasium') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_start_that_a_lost_gateway_had_passed_on_begins_again(
+    peer: Peer, servers: dict[str, PolicyServer]
+) -> None:
+    e = next(_IDS)
+    with PolicyClient(servers["scripted"].address) as before:  # the gateway that was lost
+        before.start_episode(e)
+    refused = peer.ask(StartEpisode(e))
+    assert isinstance(refused, Refused)
+    assert (refused.code, "already over on server 'scripted'" in refused.message) == (410, True)
+    assert [num_open for num_open, _ in counts(servers).values()] == [0, 0, 0]
+
+
+def test_prometheus_reads_what_a_gateway_counts(peer: Peer, gateway: ServedGateway) -> None:
+    def ended() -> float:
+        text = requests.get(f"http://{gateway.address}/metrics").text
+        (line,) = (line for line in text.splitlines() if 'end="ended"' in line)
+        assert line.startswith('muxrl_episodes_total{server="gateway",')
+        return float(line.rpartition(" ")[2])
+
+    before, e = ended(), next(_IDS)
+    peer.say(StartEpisode(e), Step(e, 0, SEEN))
+    peer.ask(EndEpisode(e, 1))
+    assert ended() == before + 1
+
+
+def test_links_that_are_cut_and_swallow_on_both_sides_lose_nothing(
+    servers: dict[str, PolicyServer],
+) -> None:
+    before = counts(servers)
+    with contextlib.ExitStack() as stack:
+        behind = {name: stack.enter_context(Link(s.address)) for name, s in servers.items()}
+        addresses = {name: link.address for name, link in behind.items()}
+        gateway = ServedGateway(lambda: MultiplexingClient(addresses, patience_s=4.0))
+        gateway.start()
+        stack.callback(gateway.stop)
+        links = [stack.enter_context(Link(gateway.address)), *behind.values()]
+        harms: list[Callable[[Link], None]] = [
+            Link.cut,
+            lambda link: link.swallow("answer"),
+            lambda link: link.swallow("frame"),
+        ]
+        with PolicyClient(links[0].address, patience_s=4.0) as client:
+            for harm in harms:
+                e = client.start_episode()
+                for t in range(len(links)):
+                    harm(links[t])
+                    client.get_action(e, SEEN)
+                    client.log_returns(e, {"a": 1.0, "b": 2.0, "c": 3.0})
+                harm(links[0])
+                client.end_episode(e, SEEN, truncated=True)
+            assert client.num_mismatches == gateway.gateway.num_mismatches == 0
+        assert sum(link.num_swallowed for link in links) == 2 * (len(links) + 1)
+        assert gateway.gateway.status().num_env_steps == 3 * len(links)
+    steps = 3 * len(links)
+    assert counts(servers) == {name: (0, before[name][1] + steps) for name in servers}
+
+
+def test_a_client_does_not_lose_a_gateway_whose_server_learns(
+    gateway: ServedGateway, servers: dict[str, PolicyServer]
+) -> None:
+    learner = Learner(servers["random"])
+    with PolicyClient(gateway.address, patience_s=0.5) as client:
+        timer = threading.Timer(3.0, learner.finish)
+        timer.start()
+        try:
+            e = client.start_episode()
+            assert client.get_action(e, SEEN).keys() == SEEN.keys()
+            client.end_episode(e)
+        finally:
+            timer.join()

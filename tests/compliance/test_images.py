@@ -1,0 +1,86 @@
+"""Boards, grids and images of any size, and matrices, on real servers that learn from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, make_plan
+
+from muxrl.client import PolicyClient
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.algorithms.networks import find_convolutions
+from muxrl.servers.config import AgentPlan
+
+SEES: dict[str, Space] = {
+    "tictactoe": Box((3, 3, 2)),
+    "connect4": Box((6, 7, 2)),
+    "pursuit": Box((13, 13, 5)),
+    "small": Box((42, 42, 3), "uint8", 0, 255),  # of this size RLlib has networks
+    "matrix": Box((5, 4)),
+    "number": Box(()),
+}
+_REPLAY = {
+    "num_steps_sampled_before_learning_starts": 1,
+    "train_batch_size_per_learner": 4,
+    "min_sample_timesteps_per_iteration": 10,
+    "rollout_fragment_length": 10,
+}
+_NEWEST = {"train_batch_size_per_learner": 40}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "PPO": (PPO_SETTINGS, SMALL_MODEL),
+    "A2C": (_NEWEST, SMALL_MODEL | {"use_lstm": True, "lstm_cell_size": 8}),
+    "IMPALA": (_NEWEST, SMALL_MODEL),
+    "APPO": (_NEWEST, SMALL_MODEL),
+    "DQN": (_REPLAY, SMALL_MODEL),
+    "SAC": (_REPLAY, SMALL_MODEL),
+}
+
+
+@pytest.mark.parametrize("algorithm", CASES)
+def test_policies_learn_from_boards_images_and_matrices(
+    make_server: MakeServer, algorithm: str
+) -> None:
+    settings, model = CASES[algorithm]
+    agents = {agent: AgentPlan(agent, space, Discrete(3)) for agent, space in SEES.items()}
+    plan = make_plan(algorithm, {}, settings=settings, model=model)
+    server = make_server(dataclasses.replace(plan, agents=agents))
+    rng = np.random.default_rng(0)
+
+    def see() -> dict[str, Any]:
+        return {
+            agent: (rng.random(space.shape) * 2).astype(space.dtype)
+            for agent, space in SEES.items()
+            if isinstance(space, Box)
+        }
+
+    deadline = time.monotonic() + 60.0
+    with PolicyClient(server.address) as client:
+        while server.status().weights_seq_no < 1 and time.monotonic() < deadline:
+            episode_id = client.start_episode()
+            for _ in range(10):
+                assert client.get_action(episode_id, see()).keys() == SEES.keys()
+                client.log_returns(episode_id, dict.fromkeys(SEES, 1.0))
+            client.end_episode(episode_id, see())
+    assert server.status().weights_seq_no >= 1
+    assert server.status().problem == ""
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (13, 13, 5), (280, 480, 3), (400, 9, 1)])
+def test_convolutions_end_in_256_features(shape: tuple[int, ...]) -> None:
+    filters = find_convolutions(spaces.Box(0.0, 1.0, shape, np.float32))
+    assert filters is not None
+    sides = np.array(shape[:2])
+    for _, _, stride in filters[:-1]:
+        sides = -(-sides // stride)
+    assert max(sides) <= 10
+    assert filters[-1] == [256, sides.tolist(), 1, "valid"]
+
+
+def test_sizes_that_rllib_knows_keep_its_networks() -> None:
+    assert find_convolutions(spaces.Box(0.0, 1.0, (84, 84, 4), np.float32)) is None
+    assert find_convolutions(spaces.Box(0.0, 1.0, (9,), np.float32)) is None

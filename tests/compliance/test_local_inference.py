@@ -1,0 +1,283 @@
+"""A client that acts by itself, and real servers that learn from what it tells them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
+
+from muxrl.client import (
+    AssignmentError,
+    EpisodeLost,
+    MultiplexingClient,
+    RefusedByServer,
+    ServerUnavailable,
+)
+from muxrl.client.local_transport import LocalTransport
+from muxrl.client.multiplexer import Outbox
+from muxrl.client.random_policy import RandomTransport
+from muxrl.protocol.messages import PlayedSteps, Step
+from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.servers.config import AgentPlan, LimitsConfig
+from muxrl.servers.server import PolicyServer
+
+AGENTS = {agent: SEES[agent] for agent in "ab"}
+SEEN = {"a": np.array([0.1, 0.2], np.float32), "b": np.array([0.3, 0.4], np.float32)}
+BATCH = {"train_batch_size_per_learner": 40}
+
+
+@pytest.fixture(scope="module")
+def ppo(make_server: MakeServer) -> PolicyServer:
+    return make_server(make_plan("PPO", AGENTS, settings=PPO_SETTINGS, model=SMALL_MODEL))
+
+
+def local(*servers: PolicyServer, **kwargs: Any) -> MultiplexingClient:
+    return MultiplexingClient([s.address for s in servers], inference_mode="local", **kwargs)
+
+
+def frames_of(client: MultiplexingClient) -> list[list[Any]]:
+    """Returns the list to which each frame is added that goes over the network."""
+    frames: list[list[Any]] = []
+    for transport in client._transports.values():
+        assert isinstance(transport, LocalTransport)
+        send = transport._transport.send
+
+        def kept(items: Any, send: Any = send) -> None:
+            frames.append(list(items))
+            send(items)
+
+        transport._transport.send = kept  # type: ignore[method-assign]
+    return frames
+
+
+def play(client: MultiplexingClient, num_steps: int, **kwargs: Any) -> Counter[int]:
+    """Plays an episode in which agent a earns 1 for action 1; returns the actions of both."""
+    chosen: Counter[int] = Counter()
+    episode_id = client.start_episode(**kwargs)
+    for _ in range(num_steps):
+        actions = client.get_action(episode_id, SEEN)
+        chosen.update(actions.values())
+        client.log_returns(episode_id, {"a": float(actions["a"] == 1), "b": 0.5})
+    client.end_episode(episode_id, SEEN, truncated=True)
+    return chosen
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+def test_counts_agree_in_few_messages_and_with_the_newest_weights(
+    ppo: PolicyServer, transport: Any
+) -> None:
+    before = ppo.status()
+    with local(ppo, transport=transport) as client:
+        frames = frames_of(client)
+        for num_steps in (1, 30, 100, 69):
+            play(client, num_steps)
+        assert client.num_mismatches == 0
+        assert len(frames) < 25, "200 steps, two messages an episode and one or two a batch"
+        told = [item for frame in frames for item in frame]
+        num_played = sum(len(item.steps) for item in told if isinstance(item, PlayedSteps))
+        num_asked = sum(isinstance(item, Step) for item in told)
+        assert num_played + num_asked == 200
+        assert num_asked <= 6, "each batch ends with a step that the server acts in"
+    after = ppo.status()
+    assert after.num_env_steps - before.num_env_steps == 200
+    assert after.num_agent_steps - before.num_agent_steps == 400
+    assert after.iteration - before.iteration in (4, 5)  # the last update may be under way
+    assert after.num_stale_steps == 0
+    assert ppo.policies.policy_lag == (0.0, 0), "as without local inference"
+
+
+def test_it_draws_from_the_servers_distribution(ppo: PolicyServer) -> None:
+    """Beside each other in evaluation, where nothing is learned."""
+    with local(ppo) as here, MultiplexingClient([ppo.address]) as there:
+        before = ppo.status().num_env_steps
+        mine = play(here, 1000, training_enabled=False, should_explore=True)
+        theirs = play(there, 1000, training_enabled=False, should_explore=True)
+        assert ppo.status().num_env_steps == before
+        for action in range(3):  # four standard deviations of a difference of 2,000 draws each
+            assert abs(mine[action] - theirs[action]) < 4 * np.sqrt(2 * 2000 * 0.25)
+        greedy = play(here, 5, training_enabled=False)
+        assert greedy == play(there, 5, training_enabled=False)
+
+
+def test_many_episodes_in_lockstep(ppo: PolicyServer) -> None:
+    before = ppo.status()
+    with local(ppo) as client:
+        frames = frames_of(client)
+        ids = [client.start_episode() for _ in range(4)]
+        for _ in range(30):
+            actions = client.get_action(ids, dict.fromkeys(ids, SEEN))
+            for episode_id in ids:
+                assert actions[episode_id].keys() == {"a", "b"}
+                client.log_returns(episode_id, {"a": 1.0})
+        outbox = Outbox()
+        for episode_id in ids:
+            episode = client._find(episode_id)
+            outbox.add(episode, episode.end({}, is_truncated=False))
+        assert client.exchange(outbox) == {}
+        assert client.num_mismatches == 0
+        assert len(frames) < 20
+    assert ppo.status().num_env_steps - before.num_env_steps == 120
+    assert ppo.status().num_episodes - before.num_episodes == 4
+
+
+def test_a_wrong_observation_is_refused_at_once_and_what_was_played_is_kept(
+    ppo: PolicyServer,
+) -> None:
+    before = ppo.status().num_env_steps
+    with local(ppo) as client:
+        episode_id = client.start_episode()
+        for _ in range(3):
+            client.get_action(episode_id, SEEN)
+        with pytest.raises(RefusedByServer, match=r"t=3 .*agent 'a': expected Box\(2,\)"):
+            client.get_action(episode_id, {"a": np.zeros(3, np.float32)})
+    assert ppo.status().num_env_steps - before == 2
+
+
+def test_arrays_that_the_simulation_overwrites(ppo: PolicyServer) -> None:
+    with local(ppo) as client:
+        frames = frames_of(client)
+        episode_id = client.start_episode()
+        array = np.zeros(2, np.float32)
+        for t in range(3):
+            array[:] = t
+            client.get_action(episode_id, {"a": array})
+        client.abort_episode(episode_id)
+        steps = [s for f in frames for i in f if isinstance(i, PlayedSteps) for s in i.steps]
+        assert [s.observations["a"].tolist() for s in steps] == [[s.t, s.t] for s in steps]
+        assert len(steps) >= 2
+
+
+def test_messages_stay_below_the_servers_limit(make_server: MakeServer) -> None:
+    server = make_server(
+        make_plan("A2C", AGENTS, server_id="narrow", model=SMALL_MODEL,
+                  limits=LimitsConfig(max_message_bytes=10_000))
+    )  # fmt: skip
+    with local(server) as client:
+        play(client, 200)  # would take some 30,000 bytes
+        assert client.num_mismatches == 0
+    assert (server.status().num_refused, server.status().num_env_steps) == (0, 200)
+
+
+def test_logged_actions_go_to_the_server(ppo: PolicyServer) -> None:
+    with local(ppo) as client:
+        episode_id = client.start_episode()
+        client.get_action(episode_id, SEEN)
+        client.log_action(episode_id, SEEN, {"a": 2, "b": 0})
+        client.get_action(episode_id, SEEN)
+        client.end_episode(episode_id)
+        assert client.num_mismatches == 0
+
+
+def test_weights_are_pulled_on_demand(ppo: PolicyServer) -> None:
+    with local(ppo, update_interval_s=None) as client:
+        (transport,) = client._transports.values()
+        assert isinstance(transport, LocalTransport)
+        version = transport._policies.version
+        play(client, 100)
+        assert ppo.status().weights_seq_no >= version + 2
+        assert transport._policies.version == version
+        stale = ppo.status().num_stale_steps
+        assert stale > 0, "counted where its weights are two versions old"
+        client.update_policy_weights()
+        assert transport._policies.version >= version + 2
+        play(client, 20)
+        assert ppo.status().num_stale_steps == stale
+        assert client.num_mismatches == 0
+
+
+def test_the_gate_holds_short_episodes_too(make_server: MakeServer) -> None:
+    """Which are told with their ends, and ask the server for no action."""
+    server = make_server(
+        make_plan("A2C", AGENTS, server_id="short", settings=BATCH, model=SMALL_MODEL)
+    )
+    with local(server) as client:
+        for _ in range(100):
+            play(client, 4)
+        assert client.num_mismatches == 0
+    assert server.status().num_stale_steps == 0
+    lag = server.policies.policy_lag
+    assert lag is not None
+    assert lag[1] <= 1
+    assert server.status().num_env_steps == 400
+
+
+def test_a_server_that_is_started_again(make_server: MakeServer, caplog: Any) -> None:
+    plan = make_plan("A2C", AGENTS, server_id="lost", settings=BATCH, model=SMALL_MODEL)
+    first = PolicyServer(plan)
+    port = int(first.start().rpartition(":")[2])
+    with local(first) as client, caplog.at_level(logging.WARNING):
+        play(client, 100)
+        episode_id = client.start_episode()
+        for _ in range(5):
+            client.get_action(episode_id, SEEN)
+        assert first.stop()
+        second = make_server(
+            make_plan("A2C", AGENTS, server_id="lost", settings=BATCH, model=SMALL_MODEL, port=port)
+        )
+        with pytest.raises(EpisodeLost, match="does not know episode"):
+            client.end_episode(episode_id)
+        (transport,) = client._transports.values()
+        assert isinstance(transport, LocalTransport)
+        assert transport.num_lost_steps > 0
+        assert "steps are not recorded" in caplog.text
+        play(client, 30)
+        assert client.num_mismatches == 0
+        assert second.status().num_env_steps == 30
+
+
+def test_masks_are_followed(make_server: MakeServer) -> None:
+    space = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
+    server = make_server(
+        make_plan("PPO", {"a": space}, server_id="masked", settings=PPO_SETTINGS, model=SMALL_MODEL)
+    )
+    with local(server) as client:
+        episode_id = client.start_episode()
+        for t in range(90):
+            mask = np.eye(3, dtype=np.int8)[t % 3]
+            seen = {"a": {"observation": SEEN["a"], "action_mask": mask}}
+            assert client.get_action(episode_id, seen) == {"a": t % 3}
+        client.end_episode(episode_id)
+        assert client.num_mismatches == 0
+    assert server.status().num_env_steps == 90
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "words"),
+    [
+        ("DQN", {}, "DQN takes the action of the highest value"),
+        ("MAPPO", {"groups": {"team": ("a", "b")}}, "by more than what each of them observes"),
+        ("PPO", {"model": {"use_lstm": True}}, "not one of RLlib's default MLPs"),
+        ("PPO", {"normalize_observations": True}, "observes is scaled or normalised"),
+        ("PPO", {"agents": {"a": AgentPlan("p", Box((2,)), Box((1,), low=0, high=1))}},
+         "'a' acts Box.* not Discrete"),
+        ("RANDOM", {}, "RANDOM does not learn"),
+    ],
+)  # fmt: skip
+def test_what_is_not_covered_is_refused_by_name(
+    make_server: MakeServer, algorithm: str, fields: dict[str, Any], words: str
+) -> None:
+    plan = make_plan(algorithm, AGENTS, server_id=f"no_{algorithm.lower()}_{len(words)}")
+    server = make_server(dataclasses.replace(plan, **fields))
+    with pytest.raises(ServerUnavailable, match=f"no policies for local inference: .*{words}"):
+        local(server)
+    with MultiplexingClient([server.address]) as client:
+        item = PlayedSteps("e", 0, [], {})
+        client._transports[plan.server_id].send([item])
+        (reply,) = client._transports[plan.server_id].receive()
+        assert "refused" in str(reply)
+
+
+def test_modes_are_by_server(ppo: PolicyServer) -> None:
+    with MultiplexingClient([ppo.address], inference_mode={"ppo": "local"}) as client:
+        assert isinstance(client._transports["ppo"], LocalTransport)
+        play(client, 3)
+    for modes in ({"qmix": "local"}, {"ppo": "here"}, "here"):
+        with pytest.raises((ValueError, AssignmentError), match="inference_mode"):
+            MultiplexingClient([ppo.address], inference_mode=modes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is a RandomTransport"):
+        MultiplexingClient([RandomTransport(ppo.spec())], inference_mode="local")

@@ -1,0 +1,83 @@
+"""Every rule of the compliance suite, on every kind of server and on the gateway."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, TOKEN, MakeServer, make_plan
+
+from muxrl.client import MultiplexingClient
+from muxrl.orchestrator.compliance.server_trial import RULES, judge_server
+from muxrl.orchestrator.compliance.verdicts import Verdict
+from muxrl.orchestrator.gateway.served import ServedGateway
+from muxrl.protocol.spaces import Box, DictSpace
+from muxrl.servers.config import AgentPlan, LimitsConfig
+from muxrl.servers.server import PolicyServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+TEAM = {agent: Box((2,)) for agent in ("a", "b")}
+MASKED = DictSpace({"observation": Box((2,)), "action_mask": Box((3,), "int8", 0, 1)})
+
+
+def skipped(verdicts: list[Verdict]) -> set[str]:
+    """Returns the rules that were not tried; fails with what is broken."""
+    broken = [verdict for verdict in verdicts if verdict.outcome == "broken"]
+    assert not broken
+    assert len(verdicts) == len(RULES) + 1
+    return {verdict.rule for verdict in verdicts if verdict.outcome == "skipped"}
+
+
+def test_every_numbered_rule_of_the_page_is_tried() -> None:
+    section = (
+        PAGE.read_text().split("\n## Rules of an episode on one server\n")[1].split("\n## ")[0]
+    )
+    on_the_page = {f"rule {number}" for number in re.findall(r"^(\d+)\. ", section, re.MULTILINE)}
+    assert {rule.where for rule in RULES if rule.where.startswith("rule")} == on_the_page
+
+
+def test_rules_hold_on_each_kind_of_server(server: PolicyServer) -> None:
+    left_out = skipped(list(judge_server(server.address, TOKEN)))
+    assert len(left_out) == 7, left_out  # no mask (2), team, state, token's absence, time (2)
+
+
+@pytest.fixture
+def gateway(make_server: MakeServer) -> Iterator[ServedGateway]:
+    """Of a learning team, an agent with a mask, and a third one, whose episodes soon expire."""
+    limits = LimitsConfig(max_episodes=8, episode_timeout_s=1.0)
+    plans = [
+        make_plan("QMIX", TEAM, groups={"team": ("a", "b")}, limits=limits),
+        make_plan("RANDOM", {"c": MASKED}, server_id="masked", limits=limits),
+        make_plan("RANDOM", {"d": Box((1,))}, limits=limits),
+    ]
+    addresses = {plan.server_id: make_server(plan).address for plan in plans}
+    gateway = ServedGateway(lambda: MultiplexingClient(addresses))
+    gateway.start()
+    yield gateway
+    assert gateway.stop()
+
+
+def test_rules_hold_on_a_gateway(gateway: ServedGateway) -> None:
+    left_out = skipped(list(judge_server(gateway.address)))
+    assert len(left_out) == 4, left_out
+
+
+def test_rules_hold_where_there_are_masks_teams_and_short_silences(make_server: MakeServer) -> None:
+    limits = LimitsConfig(max_episodes=8, episode_timeout_s=1.0)
+    masked = make_server(make_plan("RANDOM", {"c": MASKED}, server_id="masked", limits=limits))
+    assert len(skipped(list(judge_server(masked.address)))) < 12
+    team = make_server(make_plan("QMIX", TEAM, groups={"team": ("a", "b")}, limits=limits))
+    assert len(skipped(list(judge_server(team.address)))) < 12
+
+
+def test_rules_hold_for_boxes_in_which_a_learning_policy_is_clipped(
+    make_server: MakeServer,
+) -> None:
+    limits = LimitsConfig(max_episodes=8)
+    plan = make_plan("PPO", {}, settings=PPO_SETTINGS, model=SMALL_MODEL, limits=limits)
+    agents = {a: AgentPlan("p", Box((2,)), Box((6,), low=0, high=5)) for a in "ab"}
+    server = make_server(replace(plan, agents=agents))
+    assert len(skipped(list(judge_server(server.address)))) < 12

@@ -1,0 +1,109 @@
+"""What is shown of ``GET /metrics``, in Grafana and in a table, is what a server gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+from tests.compliance.real_servers import SEES, make_plan
+from tests.docs.test_documents import DOCS
+
+from muxrl.servers.server import PolicyServer
+
+METRIC = re.compile(r"(muxrl_\w+)(?:\{([^}]*)\})?")
+ROW = re.compile(r"^\| (`[a-z].*?`) \|", re.MULTILINE)
+
+
+@dataclass
+class Given:
+    """What a server gives of one metric."""
+
+    kind: str
+    labels: set[str] = field(default_factory=set)
+
+
+@pytest.fixture(scope="module")
+def given() -> Iterator[dict[str, Given]]:
+    """By name as in a query, of a server that was asked and has refused something."""
+    server = PolicyServer(make_plan("RANDOM", SEES))
+    url = f"http://{server.start()}"
+    try:
+        episode = {"episode_id": "e"}
+        assert requests.post(f"{url}/v1/episodes", json=episode).ok
+        assert requests.post(f"{url}/v1/episodes/never/end", json={"t": 1}).status_code == 410
+        found: dict[str, Given] = {}
+        for family in text_string_to_metric_families(requests.get(f"{url}/metrics").text):
+            if family.type == "counter":
+                found[f"{family.name}_total"] = Given(family.type)
+            elif family.type != "histogram":
+                found[family.name] = Given(family.type)
+            for sample in family.samples:
+                found.setdefault(sample.name, Given(family.type)).labels |= sample.labels.keys()
+        yield found
+    finally:
+        server.stop()
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Yields each query of the Grafana page, and the text of its legend."""
+    for panel in json.loads((DOCS / "grafana.json").read_text())["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"], target["legendFormat"]
+
+
+def test_grafana_asks_for_what_a_server_gives(given: dict[str, Given]) -> None:
+    asked = set()
+    for query, legend in queries():
+        assert query.count("(") == query.count(")")
+        names = METRIC.findall(query)
+        assert names, f"{query} asks for nothing"
+        for name, matchers in names:
+            assert name in given, f"{query}: no server gives {name}"
+            asked.add(name)
+            labels = set(re.findall(r"(\w+)=", matchers))
+            if " by (" not in query:
+                labels |= set(re.findall(r"{{(\w+)}}", legend))
+            # Of what is unknown here (a lag, a return) there is no sample.
+            assert labels <= (given[name].labels or {"server"}), query
+            is_rate = f"rate({name}" in query
+            is_counted = given[name].kind != "gauge" and name != "muxrl_restarts_total"
+            assert is_rate == is_counted, f"{query}: {name} is a {given[name].kind}"
+            if name.endswith("_bucket"):
+                assert "sum by (le, server)" in query
+    missing = given.keys() - asked - {f"muxrl_{n}_seconds_sum" for n in ("exchange", "forward")}
+    assert not missing, "Grafana leaves out what a server gives"
+
+
+def test_the_panels_do_not_lie_on_each_other() -> None:
+    panels = json.loads((DOCS / "grafana.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24, "Grafana has as many columns"
+
+
+def test_the_table_names_all_that_a_server_gives(given: dict[str, Given]) -> None:
+    text = (DOCS / "monitoring.md").read_text().partition("## Prometheus")[2].partition("\n## ")[0]
+    named = {}
+    for names in ROW.findall(text):
+        for name, labels in re.findall(r"`(\w+)(?:\{(\w+)\})?`", names):
+            named[f"muxrl_{name}"] = {"server", labels} - {""}
+    shown = {
+        re.sub(r"_(sum|count)$", "", name.removesuffix("_bucket"))
+        if of.kind == "histogram"
+        else name: of.labels - {"le"}
+        for name, of in given.items()
+    }
+    assert named.keys() == shown.keys()
+    for name, labels in named.items():
+        assert not shown[name] or labels == shown[name], name

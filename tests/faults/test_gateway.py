@@ -1,0 +1,252 @@
+"""A simulation of somebody else's, which plays through the gateway of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.scripted_servers import CountingSimulation
+from tests.faults.started import PATIENCE_S, ROOT
+from tests.faults.test_launch_faults import Run, assert_readable, launch, small_server
+from tests.faults.test_restarts import (
+    assert_goes_forward,
+    lasting,
+    num_restarts,
+    rows,
+    wait_for_checkpoint,
+)
+
+from muxrl.client import PolicyClient
+from muxrl.client.env_loop import EnvLoop
+
+__all__ = ["launch"]
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+def external(**changes: Any) -> dict[str, Any]:
+    """Returns an experiment whose simulation somebody else starts."""
+    spaces = {
+        "observation_space": {"type": "box", "shape": [1]},
+        "action_space": {"type": "discrete", "n": 9},
+    }
+    experiment = lasting(**changes)
+    experiment["simulation"] = {
+        "env": "external",
+        "agents": {"a": spaces, "b": spaces},
+        "restarts": {"max": 3},
+    }
+    experiment["servers"] = {"ppo": small_server("PPO", "a"), "a2c": small_server("A2C", "b")}
+    return experiment
+
+
+def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_over(
+    launch: Callable[..., Run],
+) -> None:
+    evaluation = {"interval_env_steps": 1_000, "num_episodes": 3, "final_num_episodes": 5}
+    run = launch(external(stop={"env_steps": 5_000}, evaluation=evaluation))
+    run.wait_for("the gateway", (run.folder / "gateway.json").exists)
+    address = json.loads((run.folder / "gateway.json").read_text())["address"]
+    has_ended_well = threading.Event()
+
+    def simulate() -> None:
+        with PolicyClient(address, patience_s=PATIENCE_S) as client:
+            simulations = [CountingSimulation(num_steps=10) for _ in range(2)]
+            EnvLoop(simulations, client, on_lost="restart").run()
+            has_ended_well.set()
+
+    thread = threading.Thread(target=simulate, daemon=True)
+    thread.start()
+    run.wait_for_learning()
+    run.wait_for("steps", lambda: rows(run, "joint")[-1]["env_steps"] > 1_500)
+    gateway = run.writer_of(run.folder / "logs" / "gateway.log")
+    assert gateway is not None
+    assert num_restarts(address) == 0.0
+    os.kill(gateway, signal.SIGKILL)
+    run.wait_for("its restart in what Prometheus reads", lambda: num_restarts(address) == 1.0)
+    assert run.wait(2 * PATIENCE_S) == 0, run.output
+    thread.join(20.0)
+    assert has_ended_well.is_set(), "the loop ended by itself: it was told that the run is over"
+
+    assert_readable(run)
+    assert_goes_forward(run)
+    run.assert_nothing_is_left()
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["restarted_at"].keys() == {"gateway"}
+    assert f"gateway to all of them: http://{address}" in run.output
+    joint = rows(run, "joint")[-1]
+    assert joint["num_mismatches"] == 0
+    assert joint["env_steps"] >= 5_000
+    assert joint["episode_return_mean"] == {"a": 5.0, "b": 15.0}
+
+    final = [row for row in rows(run, "evaluation") if row["is_final"]]
+    assert [row["replaced"] for row in final] == [None, "a2c", "ppo"]
+    assert all(row["returns"] == {"a": [5.0] * 5, "b": [15.0] * 5} for row in final)
+    earlier = [row for row in rows(run, "evaluation") if not row["is_final"]]
+    assert earlier
+    assert all(len(row["returns"]["a"]) == 3 for row in earlier)
+
+
+def test_a_gateway_and_a_server_that_die_together_are_both_started_again(
+    launch: Callable[..., Run],
+) -> None:
+    """The one waits for the other, and whoever starts both must not wait for the first."""
+    run = launch(external(stop={"env_steps": 4_000}, timeouts={"start_s": 90.0}))
+    run.wait_for("the gateway", (run.folder / "gateway.json").exists)
+    address = json.loads((run.folder / "gateway.json").read_text())["address"]
+
+    def simulate() -> None:
+        with PolicyClient(address, patience_s=PATIENCE_S) as client:
+            EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart").run()
+
+    thread = threading.Thread(target=simulate, daemon=True)
+    thread.start()
+    run.wait_for_learning()
+    for name in ("a2c", "gateway"):
+        pid = run.writer_of(run.folder / "logs" / f"{name}.log")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    assert run.wait(2 * PATIENCE_S) == 0, run.output
+    thread.join(20.0)
+    assert not thread.is_alive()
+    assert_readable(run)
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["restarted_at"].keys() == {"a2c", "gateway"}
+    run.assert_nothing_is_left()
+
+
+SIMULATION = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[4])
+from tests.client.scripted_servers import CountingSimulation
+from muxrl.client import PolicyClient
+from muxrl.client.env_loop import EnvLoop
+
+_, gateway, index, folder, root = sys.argv
+has_failed, token = Path(folder) / "has_failed", Path(folder) / "token"
+with PolicyClient(gateway, token=token.read_text() if token.exists() else "") as client:
+    loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
+    fails = index == "1" and not has_failed.exists()
+    loop.run(should_stop=lambda: fails and loop.num_env_steps > 300)
+if fails:
+    has_failed.touch()
+    sys.exit(3)
+print(f"simulation {index} has ended well")
+"""
+
+
+def test_commands_are_started_with_a_run_again_if_they_fail_and_end_with_it(
+    launch: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "simulation.py").write_text(SIMULATION)
+    experiment = external(stop={"env_steps": 6_000}, evaluation={"final_num_episodes": 2})
+    experiment["servers"]["ppo"]["settings"]["entropy_coeff"] = [[0, 0.01], [9_000, 0.0]]
+    experiment["simulation"] |= {
+        "num_processes": 2,
+        "command": [sys.executable, str(tmp_path / "simulation.py"), "{gateway}", "{index}",
+                    str(tmp_path), str(ROOT)],
+    }  # fmt: skip
+    run = launch(experiment)
+    assert run.wait(2 * PATIENCE_S) == 0, run.output
+    assert_readable(run)
+    run.assert_nothing_is_left()
+    assert "ended with exit code 3 before the run was over" in run.output
+    assert "warning: server 'ppo': entropy_coeff changes until env step 9,000, but" in run.output
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["restarted_at"].keys() == {"simulation-1"}
+    for index in (0, 1):
+        log = (run.folder / "logs" / f"simulation-{index}.log").read_text()
+        assert f"simulation {index} has ended well" in log
+    final = [row for row in rows(run, "evaluation") if row["is_final"]]
+    assert [row["replaced"] for row in final] == [None, "a2c", "ppo"]
+
+
+def test_a_command_that_cannot_be_started_is_named(launch: Callable[..., Run]) -> None:
+    experiment = external()
+    experiment["simulation"] |= {
+        "command": ["no-such-program", "{gateway}"],
+        "restarts": {"max": 0},
+    }
+    run = launch(experiment)
+    assert run.wait(PATIENCE_S) == 1, run.output
+    assert (
+        "muxrl: simulation-0 failed: simulation.command no-such-program http://127.0.0.1:"
+        in run.output
+    )
+    assert "cannot be started: No such file or directory" in run.output
+    run.assert_nothing_is_left()
+
+
+def test_all_of_an_external_run_is_killed_and_it_is_resumed(
+    launch: Callable[..., Run], tmp_path: Path, temporary: Path
+) -> None:
+    """One simulation is started with the run, and again; another one, outside, just goes on."""
+    (tmp_path / "simulation.py").write_text(SIMULATION)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    token = "nobody-guesses-this"
+    (tmp_path / "token").write_text(token)
+    experiment = external(checkpoint={"interval_env_steps": 500, "interval_s": None})
+    experiment["evaluation"] = {"final_num_episodes": 2}
+    experiment["simulation"] |= {
+        "gateway": {"port": port, "token": token},
+        "command": [sys.executable, str(tmp_path / "simulation.py"), "{gateway}", "{index}",
+                    str(tmp_path), str(ROOT)],
+    }  # fmt: skip
+    run = launch(experiment)
+    run.wait_for("the gateway", (run.folder / "gateway.json").exists)
+    outside: list[EnvLoop] = []
+
+    def simulate() -> None:
+        with PolicyClient(address, token=token, patience_s=PATIENCE_S) as client:
+            loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
+            outside.append(loop)
+            loop.run()
+            outside.remove(loop)  # it has ended by itself: it was told that the run is over
+
+    thread = threading.Thread(target=simulate, daemon=True)
+    thread.start()
+    wait_for_checkpoint(run)
+    os.kill(run.popen.pid, signal.SIGKILL)
+    run.kill()
+    for left in temporary.glob("muxrl-*"):  # nobody was left to remove Ray's folder
+        shutil.rmtree(left)
+    num_played = outside[0].num_episodes
+    before = rows(run, "joint")[-1]["env_steps"]
+    assert token not in (run.folder / "config.yaml").read_text()
+
+    arguments = ["launch", "--resume", str(run.folder), f"stop.env_steps={before + 3_000}",
+                 f"simulation.gateway.token={token}", "--no-progress"]  # fmt: skip
+    resumed = Run.of_command(arguments, f"{tmp_path.name}-resumed", temporary)
+    resumed.folder = run.folder
+    try:
+        (loop,) = outside
+        assert resumed.wait(2 * PATIENCE_S) == 0, resumed.output
+        thread.join(20.0)
+        assert not outside
+        assert loop.num_episodes > num_played + 20
+        assert_readable(resumed)
+        assert_goes_forward(resumed)
+        resumed.assert_nothing_is_left()
+    finally:
+        resumed.kill()
+    assert "simulation 0 has ended well" in (run.folder / "logs/simulation-0.log").read_text()
+    joint = rows(run, "joint")
+    assert joint[-1]["env_steps"] >= before + 3_000
+    assert [row["resumed_from"] for row in joint if "resumed_from" in row]
+    assert joint[-1]["num_mismatches"] == 0
+    assert joint[-1]["episode_return_mean"] == {"a": 5.0, "b": 15.0}
+    final = [row for row in rows(run, "evaluation") if row["is_final"]]
+    assert [row["replaced"] for row in final] == [None, "a2c", "ppo"]

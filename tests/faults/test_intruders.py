@@ -1,0 +1,122 @@
+"""Somebody else gets in the way of a run: its folder, its episodes, its ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.faults.started import PATIENCE_S
+from tests.faults.test_launch_faults import Run, assert_readable, launch
+from tests.faults.test_restarts import (
+    assert_goes_forward,
+    end_well,
+    lasting,
+    rows,
+    wait_for_checkpoint,
+    wait_until_it_goes_on,
+)
+
+from muxrl.client import PolicyClient, RefusedByServer
+
+__all__ = ["launch"]
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+def taken(place: tuple[str, int]) -> socket.socket:
+    """Returns a socket that listens there, as soon as the one before has been closed."""
+    deadline = time.monotonic() + 2.0
+    while True:
+        try:
+            return socket.create_server(place)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+
+
+def muxrl(*arguments: str) -> tuple[int, str]:
+    """Returns the exit code and the output of a command."""
+    command = [sys.executable, "-m", "muxrl", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_second_launches_and_clients_are_refused_and_the_run_goes_on(
+    launch: Callable[..., Run],
+) -> None:
+    run = launch(lasting())
+    wait_for_checkpoint(run)
+    folder = str(run.folder)
+    code, output = muxrl("launch", str(run.folder.parent / "hurt.yaml"), "--run-dir", folder)
+    assert (code, f"{folder} is there already" in output) == (2, True), output
+    code, output = muxrl("launch", "--resume", folder)
+    assert (code, f"a run that is going on (pid {run.popen.pid} on " in output) == (1, True), output
+
+    addresses = json.loads((run.folder / "servers.json").read_text())
+    observations = {"agent_0": np.zeros(8, np.float32)}
+    with PolicyClient(addresses["ppo"]) as first, PolicyClient(addresses["ppo"]) as second:
+        first.start_episode("mine")
+        first.get_action("mine", observations)
+        first.log_returns("mine", {"agent_0": 1.0})
+        first.get_action("mine", observations)
+        with pytest.raises(RefusedByServer, match="mine is already open on server 'ppo'"):
+            second.start_episode("mine")
+        assert first.get_action("mine", observations).keys() == {"agent_0"}
+        first.end_episode("mine", observations)
+
+    before = rows(run, "joint")[-1]["env_steps"]
+    run.wait_for("more env steps", lambda: rows(run, "joint")[-1]["env_steps"] > before + 500)
+    assert end_well(run)["num_lost_episodes"] == 0
+    assert_goes_forward(run)
+
+
+def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..., Run]) -> None:
+    run = launch(lasting())
+    wait_for_checkpoint(run)
+    address = json.loads((run.folder / "servers.json").read_text())["a2c"]
+    place = ("127.0.0.1", int(address.rpartition(":")[2]))
+
+    def num_starts() -> int:
+        return sum("a2c" in row.get("restarted", ()) for row in rows(run, "joint"))
+
+    os.kill(run.pid_of("a2c"), signal.SIGKILL)
+    with taken(place):
+        run.wait_for("a second start, after one that failed", lambda: num_starts() >= 2)
+    wait_until_it_goes_on(run, "a2c")
+    end_well(run)
+    assert_goes_forward(run)
+    refusal = f"server 'a2c' cannot listen on {place[0]}:{place[1]}: Address already in use"
+    assert f"server 'a2c' failed: ServerProblem: {refusal}" in run.output, run.output
+
+
+def test_a_simulation_that_is_stopped_is_killed_and_started_again(
+    launch: Callable[..., Run],
+) -> None:
+    run = launch(lasting(timeouts={"report_s": 4}))
+    wait_for_checkpoint(run)
+    os.kill(run.pid_of("simulation-0"), signal.SIGSTOP)
+    wait_until_it_goes_on(run, "simulation-0")
+    assert end_well(run)["restarted_at"].keys() == {"simulation-0"}
+    assert_goes_forward(run)
+    assert "did not answer for 4 s (timeouts.report_s" in run.output
+
+
+def test_a_server_that_must_not_be_lost_ends_the_run(launch: Callable[..., Run]) -> None:
+    experiment = lasting()
+    experiment["servers"]["a2c"]["on_server_loss"] = "stop"
+    run = launch(experiment)
+    wait_for_checkpoint(run)
+    pid = run.pid_of("a2c")
+    os.kill(pid, signal.SIGKILL)
+    assert run.wait(PATIENCE_S) == 1, run.output
+    assert f"server 'a2c' (pid {pid}, A2C) died" in run.output
+    assert_readable(run)
+    run.assert_nothing_is_left()

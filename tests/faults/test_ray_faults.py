@@ -1,0 +1,56 @@
+"""What a run itself stands on dies: Ray's GCS, or the orchestrator."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.faults.started import PATIENCE_S
+from tests.faults.test_launch_faults import Run, assert_readable, launch
+from tests.faults.test_restarts import lasting, wait_for_checkpoint
+
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.ray_folder import PREFIX, remove_abandoned
+from muxrl.orchestrator.runs.resuming import find_checkpoint
+
+__all__ = ["launch"]
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+def test_a_run_whose_gcs_is_killed_saves_itself_and_ends_by_name(
+    launch: Callable[..., Run],
+) -> None:
+    run = launch(lasting(checkpoint={"interval_s": None}))
+    run.wait_for_learning()
+    (gcs,) = (process for process in run.started() if "gcs_server" in process.command.split()[0])
+    os.kill(gcs.pid, signal.SIGKILL)
+    assert run.wait(PATIENCE_S) == 1, run.output
+    assert "Ray's GCS at " in run.output
+    assert "muxrl launch --resume goes on with the run" in run.output
+    assert "Traceback" not in run.output
+    assert_readable(run)
+    place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})
+    assert manifest.env_steps > 0
+    run.assert_nothing_is_left()
+
+
+def test_processes_of_an_orchestrator_that_is_killed_end_by_themselves(
+    launch: Callable[..., Run], temporary: Path
+) -> None:
+    run = launch(lasting())
+    wait_for_checkpoint(run)
+    run.popen.kill()
+    assert run.wait(PATIENCE_S) == -signal.SIGKILL
+    # Ray's two agents seek the GCS for a minute before they end.
+    run.assert_nothing_is_left(30.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+    run.kill()
+    (left,) = temporary.glob(f"{PREFIX}*")
+    remove_abandoned(temporary)
+    assert not left.exists()
+    _, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert (damage, manifest.env_steps > 0) == ([], True)

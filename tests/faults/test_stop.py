@@ -1,0 +1,85 @@
+"""Runs and sweeps that are ended from another terminal, by `muxrl stop`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.faults.started import PATIENCE_S, ROOT, Started
+from tests.faults.test_launch_faults import Run, assert_readable, config, launch
+from tests.faults.test_sweep_faults import num_finished, start, sweep, trials
+
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.runs.resuming import find_checkpoint
+
+__all__ = ["launch", "start"]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(900)]
+
+
+def muxrl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, and returns it with all its output as stdout."""
+    return subprocess.run(
+        [sys.executable, "-m", "muxrl", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=3 * PATIENCE_S,
+        check=False,
+    )
+
+
+def test_a_run_is_stopped_with_a_checkpoint_and_its_report(launch: Callable[..., Run]) -> None:
+    run = launch(config() | {"checkpoint": {"at_end": True}})
+    joint = run.folder / "metrics" / "joint.jsonl"
+    run.wait_for("play", lambda: joint.exists() and joint.stat().st_size, 5 * PATIENCE_S)
+    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
+    assert (listed["path"], listed["state"]) == (str(run.folder), "running")
+    stopped = muxrl("stop", str(run.folder))
+    assert stopped.returncode == 0, stopped.stdout
+    assert run.wait(PATIENCE_S) == 130, run.output
+    assert "interrupted: saving a last checkpoint, then the report" in run.output
+    assert_readable(run)
+    _, manifest, _ = find_checkpoint(RunDirectory(run.folder))
+    assert stopped.stdout.splitlines()[-1] == (
+        f"run '{run.folder}' has ended: interrupted, at {manifest.env_steps:,} env steps; go on "
+        f"with: muxrl launch --resume {run.folder}"
+    )
+    (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
+    assert listed["state"] == "interrupted"
+    assert listed["resumable_at"] == manifest.env_steps
+    again = muxrl("stop", str(run.folder))
+    assert (again.returncode, "is over: interrupted" in again.stdout) == (2, True), again.stdout
+    run.assert_nothing_is_left()
+
+
+def test_a_run_is_stopped_while_ray_starts(launch: Callable[..., Run]) -> None:
+    """Ray would set a handler for SIGTERM that ends the process at once, by exit code 15."""
+    run = launch(config())
+    run.wait_for("Ray", lambda: any("gcs_server" in p.command for p in run.started()))
+    stopped = muxrl("stop", str(run.folder))
+    assert stopped.returncode == 0, stopped.stdout
+    assert run.wait() == 130, run.output
+    assert "interrupted while Ray started" in run.output
+    assert json.loads((run.folder / "status.json").read_text())["state"] == "interrupted"
+    run.assert_nothing_is_left()
+
+
+def test_a_sweep_is_stopped_and_keeps_what_it_has(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    folder = tmp_path / "sweep"
+    command = start(sweep(seeds=list(range(12))))
+    command.wait_for("a trial", lambda: num_finished(folder) >= 1, 5 * PATIENCE_S)
+    trial = next(folder / t.run_dir for t in trials(folder) if t.run_dir)
+    assert "is a trial of the sweep" in muxrl("stop", str(trial)).stdout
+    stopped = muxrl("stop", str(folder))
+    assert stopped.returncode == 0, stopped.stdout
+    assert command.wait(PATIENCE_S) == 130, command.output
+    assert f"go on with: muxrl sweep {folder} --resume" in stopped.stdout
+    assert f"{num_finished(folder)} done" in stopped.stdout
+    command.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))

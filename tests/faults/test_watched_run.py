@@ -1,0 +1,76 @@
+"""The page beside a run: it follows the run through the loss of a server, and ends with it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.faults.started import PATIENCE_S
+from tests.faults.test_launch_faults import Run, launch
+from tests.faults.test_restarts import lasting, num_restarts, wait_for_checkpoint
+
+__all__ = ["launch"]
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+def events(address: str) -> Iterator[dict[str, Any]]:
+    """Yields what the page is told, until that ends."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE_S)
+    connection.request("GET", "/events")
+    answer = connection.getresponse()
+    while line := answer.readline():
+        if line.startswith(b"data: "):
+            yield json.loads(line[6:])
+    connection.close()
+
+
+def lost_s(state: dict[str, Any], server_id: str) -> float:
+    (server,) = (s for s in state["servers"] if s["id"] == server_id)
+    at = 2 + state["states"].index("lost")
+    return sum(stretch[at] for stretch in server["strip"])
+
+
+def wait(news: Iterator[dict[str, Any]], what: str, is_so: Callable[[Any], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + PATIENCE_S
+    for state in news:
+        if is_so(state):
+            return state
+        assert time.monotonic() < deadline, f"no {what}: {state}"
+    raise AssertionError(f"the news ended before {what}")
+
+
+def test_the_page_follows_a_run_and_ends_with_it(launch: Callable[..., Run]) -> None:
+    run = launch(lasting(watch=True))
+    assert run.popen.stdout is not None
+    lines = iter(run.popen.stdout.readline, "")
+    address = next(line for line in lines if line.startswith("watch it: ")).split()[-1]
+    news = events(address)
+    wait_for_checkpoint(run)
+    begun = wait(news, "steps", lambda state: (state.get("env_steps") or 0) > 0)
+    os.kill(run.pid_of("a2c"), signal.SIGKILL)
+    lost = wait(news, "lost server", lambda state: lost_s(state, "a2c") > 0)
+    assert lost["env_steps"] > begun["env_steps"]
+    assert lost_s(lost, "ppo") == 0
+    again = wait(news, "restart", lambda state: bool(state["marks"]))
+    assert again["marks"][0]["what"] == "a2c started again"
+    went_on = wait(news, "steps", lambda state: state["env_steps"] > again["env_steps"] + 500)
+    assert {s["id"]: s["num_restarts"] for s in went_on["servers"]} == {"a2c": 1, "ppo": 0}
+    for server in went_on["servers"]:
+        _, p50, p99 = server["latency"][-1]
+        assert 0.0 < p50 <= p99 < 60.0
+        address = json.loads((run.folder / "servers.json").read_text())[server["id"]]
+        assert num_restarts(address) == server["num_restarts"]
+    os.killpg(run.popen.pid, signal.SIGINT)
+    assert run.wait(PATIENCE_S) == 130, run.output
+    last = list(news)[-1]
+    assert last["status"]["state"] == "interrupted", "the page is told how the run ended"
+    assert last["status"]["ended_at"]
+    run.assert_nothing_is_left()
