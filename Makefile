@@ -8,7 +8,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Processes that share the quick and the learning tests, one core for each.
+# Processes that share the tests, one core for each.
 WORKERS ?= 2
 
 VENV := .venv
@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu install the package python3-venv." >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt torch -e ".[servers,simulations,dev]"
+		-c constraints.txt torch -e ".[servers,export,simulations,dev]"
 	@touch $@
 
 run: setup ## Launches the chase experiment; more arguments with ARGS="key=value ...".
@@ -59,9 +59,9 @@ quick: setup ## Runs the tests that take seconds.
 packaging: setup ## Builds wheel and sdist, installs the wheel elsewhere and runs it.
 	$(BIN)/pytest -q -m packaging
 
-# One at a time: they measure how soon a run ends that has been hurt.
+# They wait more than they compute: for processes to start, to be missed, to end.
 faults: setup ## Runs the tests that start real processes and kill them.
-	$(BIN)/pytest -q -m faults
+	$(BIN)/pytest -q -n $(WORKERS) --maxschedchunk 1 -m faults
 
 # Servers that keep serving while they learn are not deterministic, so a run may miss its bound by
 # chance: a test that fails is repeated once, and the summary says so ("rerun"). Tests are handed
@@ -72,8 +72,10 @@ learning: setup ## Runs the tests that train and check the result.
 benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
 	$(BIN)/python benchmarks/step_path.py $(ARGS)
 
-docs: setup ## Writes docs/config.md from the source.
+docs: setup ## Writes docs/config.md and docs/openapi.json from the source.
 	$(BIN)/python -m muxrl.orchestrator.config.reference
+	$(BIN)/python -c 'from muxrl.protocol.openapi import *; import json; \
+		print(json.dumps(openapi(), indent=1))' > docs/openapi.json
 
 # Keeps the header, and writes down what .venv holds. Local version labels such as "+cpu" say where
 # a build came from, not which version it is.

@@ -5,7 +5,7 @@ Everything that scripts and notebooks need is a name here::
     from muxrl import MultiplexingClient          # on the simulation's side
     from muxrl import launch, sweep, compare, evaluate
 
-    result = launch("chase", ["stop.env_steps=20000"])
+    result = launch("chase", {"stop.env_steps": 20_000})
 
 Each name is imported when it is first used, so ``import muxrl`` loads nothing and
 ``from muxrl import MultiplexingClient`` loads only the light client: no ray, torch or gymnasium.
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.comparisons.compare import compare_runs as compare
     from muxrl.orchestrator.errors import CannotCompare, ConfigError
     from muxrl.orchestrator.evaluations.evaluate import evaluate_run as evaluate
-    from muxrl.orchestrator.runs.whole_run import RunResult
+    from muxrl.orchestrator.runs.background import BackgroundRun
+    from muxrl.orchestrator.runs.result import RunResult
     from muxrl.orchestrator.sweeps import SweepResult
 
 _EXPORTS = {
+    "BackgroundRun": "muxrl.orchestrator.runs.background:BackgroundRun",
     "CannotCompare": "muxrl.orchestrator.errors:CannotCompare",
     "Comparison": "muxrl.orchestrator.comparisons.compare:Comparison",
     "ConfigError": "muxrl.orchestrator.errors:ConfigError",
     "MultiplexingClient": "muxrl.client:MultiplexingClient",
     "PolicyClient": "muxrl.client:PolicyClient",
-    "RunResult": "muxrl.orchestrator.runs.whole_run:RunResult",
+    "RunResult": "muxrl.orchestrator.runs.result:RunResult",
     "SweepResult": "muxrl.orchestrator.sweeps:SweepResult",
     "compare": "muxrl.orchestrator.comparisons.compare:compare_runs",
     "evaluate": "muxrl.orchestrator.evaluations.evaluate:evaluate_run",
@@ -42,6 +44,7 @@ _EXPORTS = {
 """Name to "module:attribute"."""
 
 __all__ = [
+    "BackgroundRun",
     "CannotCompare",
     "Comparison",
     "ConfigError",
@@ -60,7 +63,16 @@ def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _EXPORTS[name].partition(":")
-    value = getattr(importlib.import_module(module), attribute)
+    try:
+        value = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if (error.name or "muxrl").partition(".")[0] == "muxrl":
+            raise
+        raise ModuleNotFoundError(
+            f"muxrl.{name} needs {error.name}, not installed here; it comes with: "
+            "pip install 'muxrl[servers]'",
+            name=error.name,
+        ) from error
     globals()[name] = value
     return value
 
