@@ -23,6 +23,6 @@ with PolicyClient("127.0.0.1:9900") as client:
         try:
             play(client)
         except EpisodeLost as error:
-            print(error)  # a server was started again; the next episode can begin
+            print(error)  # a server was lost, or training is over; the next one can begin
         except RunIsOver:
             break

@@ -15,6 +15,10 @@ from tests.packaging.installed import Installed
 pytestmark = pytest.mark.packaging
 
 ROOT = Path(__file__).parents[2]
+OVER = (
+    "training is over; the episode is closed on every server, "
+    "and start_episode() may be called again"
+)
 PATIENCE_S = 150.0
 """For the servers to be ready, on a machine that may be busy."""
 
@@ -69,7 +73,10 @@ def test_the_twenty_line_loop_plays_until_its_run_is_over(full: Installed, tmp_p
     try:
         wait_for_gateway(run, log)
         done = full.run("python", str(tmp_path / "loop.py"))
-        assert (done.returncode, done.stdout) == (0, "")
+        assert done.returncode == 0, done.stderr
+        # One episode may be open as training ends; nothing else may be lost.
+        lost = [line.partition(" is over: ")[2] for line in done.stdout.splitlines()]
+        assert lost in ([], [OVER])
         assert run.wait(60.0) == 0, log.read_text()
     finally:
         if run.poll() is None:
