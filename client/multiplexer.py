@@ -173,7 +173,7 @@ class MultiplexingClient:
             state: the simulation's global state, float32 [state_size], if a server asks for it.
 
         Returns:
-            By agent id: int for Discrete, array for Box and MultiDiscrete.
+            By agent id: int for Discrete, array for Box, MultiDiscrete and MultiBinary.
 
         Raises:
             RefusedByServer: a server refused; the episode is closed on all.
