@@ -6,7 +6,7 @@ import functools
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from muxrl.client.errors import (
     AssignmentError,
@@ -23,6 +23,9 @@ from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
 from muxrl.protocol.messages import AnyItem, Mode, Refused, ServerSpec, StartEpisode
+
+if TYPE_CHECKING:  # in `typing` since Python 3.11
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +176,7 @@ class MultiplexingClient:
             state: the simulation's global state, float32 [state_size], if a server asks for it.
 
         Returns:
-            By agent id: int for Discrete, array for Box and MultiDiscrete.
+            By agent id: int for Discrete, array for Box, MultiDiscrete and MultiBinary.
 
         Raises:
             RefusedByServer: a server refused; the episode is closed on all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from muxrl.protocol.messages import (
 )
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.values import sample_action
+
+if TYPE_CHECKING:  # in `typing` since Python 3.11
+    from typing_extensions import Self
 
 
 class RandomTransport(Transport):

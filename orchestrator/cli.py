@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 
+from muxrl import SERVERS_PYTHON, needs_newer_python
 from muxrl.orchestrator.commands import (
     compare,
     compliance,
@@ -152,8 +153,11 @@ def _version() -> str:
 def missing_extra(command: str) -> str:
     """Returns what a command lacks and how to install it, or "" if everything is installed.
 
-    Nothing is imported. An install without extras has the client, and not the servers' packages.
+    Nothing is imported. An install without extras has the client, and not the servers' packages;
+    on an older Python it cannot have them.
     """
+    if sys.version_info < SERVERS_PYTHON:
+        return f"{command!r} {needs_newer_python()}"
     extras = {"servers": _MODULES, **({"export": _EXPORT_MODULES} if command == "export" else {})}
     for extra, modules in extras.items():
         if missing := [name for name in modules if find_spec(name) is None]:

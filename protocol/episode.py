@@ -12,7 +12,7 @@ that takes part in the episode. Both refuse a violation in the same words.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 
 from muxrl.protocol.errors import MalformedMessage, OutOfOrder
 
@@ -35,7 +35,14 @@ def check_episode_id(episode_id: str) -> None:
     )
 
 
-class EpisodeState(StrEnum):
+class _Word(str, Enum):
+    """A text of its own type, as `enum.StrEnum`, which Python 3.10 does not have."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class EpisodeState(_Word):
     """Where an episode stands."""
 
     IDLE = "idle"
@@ -50,7 +57,7 @@ class EpisodeState(StrEnum):
     """Closed early; what was recorded counts as truncated."""
 
 
-class EpisodeEvent(StrEnum):
+class EpisodeEvent(_Word):
     """What can happen to an episode."""
 
     START = "start"

@@ -26,8 +26,8 @@ from muxrl.servers.config import AgentPlan
 from muxrl.servers.observing import Observing
 from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
+    module_action_space,
     split_mask,
-    to_gymnasium,
     without_mask,
 )
 
@@ -137,7 +137,7 @@ class SoloSeat:
         if not self._is_masked:
             space = plan.observation_space
         self.observation_space: gymnasium.Space = observing.space(space)
-        self.action_space = to_gymnasium(plan.action_space)
+        self.action_space = module_action_space(plan.action_space)
         if self._is_masked:
             self.observation_space = masked_space(self.observation_space, self.action_space)
         self._read = observing.reader(agent_id, space)

@@ -1,4 +1,4 @@
-"""Translates the protocol's spaces to Gymnasium's, and observations to what an RLModule reads.
+"""Translates the protocol's spaces to Gymnasium's, and to what an RLModule reads and acts in.
 
 RLlib's default encoders read a ``Box`` of one dimension, or of three (an image); everything else is
 flattened (one-hot for integers) as `gymnasium.spaces.utils.flatten` does it.
@@ -44,6 +44,16 @@ def to_gymnasium(space: plain.Space) -> gymnasium.Space:
     if isinstance(space, plain.DictSpace):
         return gymnasium.spaces.Dict({k: to_gymnasium(v) for k, v in space.spaces.items()})
     return gymnasium.spaces.Tuple([to_gymnasium(v) for v in space.spaces])
+
+
+def module_action_space(space: plain.Space) -> gymnasium.Space:
+    """Returns the Gymnasium space that an RLModule acts in for actions of `space`.
+
+    RLlib has no distribution for ``MultiBinary``; as a ``MultiDiscrete`` of twos it is the same.
+    """
+    if isinstance(space, plain.MultiBinary):
+        return gymnasium.spaces.MultiDiscrete([2] * space.n)
+    return to_gymnasium(space)
 
 
 def module_observation_space(space: plain.Space) -> gymnasium.spaces.Box:

@@ -138,3 +138,34 @@ def test_a_simulation_s_side_and_the_command_s_help_are_light(statement: str) ->
     code = f"{statement}\nimport sys; print([n for n in {HEAVY!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+NEWER = {
+    "enum": {"StrEnum", "ReprEnum", "member", "nonmember", "verify"},
+    "datetime": {"UTC"},
+    "typing": {"Self", "Never", "LiteralString", "NotRequired", "Required", "Unpack",
+               "TypeVarTuple", "assert_never", "assert_type", "dataclass_transform",
+               "reveal_type", "override"},
+    "contextlib": {"chdir"},
+    "asyncio": {"TaskGroup", "Runner", "timeout"},
+    "tomllib": {""},
+}  # fmt: skip
+"""By module, names that Python 3.10 does not have; "" for the module itself."""
+
+
+def test_what_needs_no_servers_imports_nothing_of_python_3_11() -> None:
+    """Syntax is ruff's matter (`per-file-target-version`); the rest a test of the wheel's."""
+    light = [
+        *(p for room in ("client", "protocol", "src/muxrl") for p in (ROOT / room).glob("**/*.py")),
+        *(ROOT / "orchestrator/compliance").glob("**/*.py"),
+        *(ROOT / "orchestrator/commands").glob("*.py"),
+        *(ROOT / "orchestrator").glob("*.py"),
+    ]
+    assert len(light) > 60
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {', '.join(names) or module} of {module}"
+        for path in light
+        for line, module, names in imports(path)
+        if NEWER.get(module, set()) & {"", *names}
+    ]
+    assert not found

@@ -15,6 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from muxrl.client.adapters.gymnasium_env import GymnasiumEnv
+from muxrl.client.adapters.gymnasium_multi_agent import (
+    GymnasiumMultiAgent,
+    has_a_part_for_each_agent,
+)
 from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent
@@ -30,7 +34,8 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
     Args:
         env: 'package.module:callable', where the callable is a PettingZoo parallel or AEC
             factory, a Gymnasium environment class or factory, or an RLlib MultiAgentEnv
-            class; or 'gymnasium:ENV_ID', an id registered with Gymnasium.
+            class; or 'gymnasium:ENV_ID', an id registered with Gymnasium, or
+            'gymnasium:package:ENV_ID' where importing the package registers it.
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
 
     Raises:
@@ -40,7 +45,9 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
     if not (module_name and separator and attribute):
         raise SimulationError(f"simulation {env!r} is not of the form {FORMS}")
     if module_name == "gymnasium":
-        made = _call(env, _import("gymnasium", env).make, {**kwargs, "id": attribute})
+        # Gymnasium's checker expects one agent and one reward, and servers check what they get.
+        unchecked = {"disable_env_checker": True, **kwargs, "id": attribute}
+        made = _call(env, _import("gymnasium", env).make, unchecked)
     else:
         made = _call(env, _find(env, module_name, attribute), dict(kwargs))
     try:
@@ -52,6 +59,10 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
 def adapt(env: Any) -> Simulation:
     """Returns an environment as a `Simulation`.
 
+    A Gymnasium environment has several agents if its spaces are two Tuples with as many parts. Of
+    RLlib's `with_agent_groups` the environment inside is taken, with its agents: groups are formed
+    by servers.
+
     Args:
         env: a PettingZoo ParallelEnv or AECEnv, a Gymnasium Env, or RLlib's MultiAgentEnv.
 
@@ -59,6 +70,8 @@ def adapt(env: Any) -> Simulation:
         SimulationError: it is none of these, or its agents or spaces cannot be read.
     """
     bases = {base.__name__ for base in type(env).__mro__}
+    if "GroupAgentsWrapper" in bases:
+        return _adapt_ungrouped(env)
     if "MultiAgentEnv" in bases:
         return RLlibMultiAgent(env)
     if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only
@@ -78,12 +91,27 @@ def adapt(env: Any) -> Simulation:
     if "Env" in bases or all(
         hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")
     ):
-        return GymnasiumEnv(env)
+        return GymnasiumMultiAgent(env) if has_a_part_for_each_agent(env) else GymnasiumEnv(env)
     raise SimulationError(
         f"the callable returned {_an_instance(env)}, which is no environment: a PettingZoo "
         "ParallelEnv has possible_agents, an AECEnv has agent_iter, a Gymnasium Env has "
         "observation_space and action_space, an RLlib env derives from MultiAgentEnv"
     )
+
+
+def _adapt_ungrouped(env: Any) -> Simulation:
+    """Returns what is inside RLlib's GroupAgentsWrapper, which has spaces for groups alone.
+
+    Raises:
+        SimulationError: that has no agents or spaces of its own.
+    """
+    try:
+        return adapt(env.env)
+    except SimulationError as error:
+        raise SimulationError(
+            f"inside with_agent_groups, whose groups {dict(env.groups)} belong into a server's "
+            f"'groups': {error}"
+        ) from error
 
 
 def _find(env: str, module_name: str, attribute: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Level-based foraging (package `lbforaging`) as a PettingZoo ParallelEnv.
+"""Level-based foraging (package `lbforaging`), a Gymnasium environment of several agents.
 
 Christianos et al. 2020, "Shared Experience Actor-Critic" (arXiv 2006.07169), and Papoudakis et al.
 2021 (arXiv 2006.07869). Agents and apples have levels; an apple is eaten when agents around it
@@ -10,7 +10,7 @@ Levels depend on the version: ids ending in -v2 (package 1.x) had agents of leve
 ending in -v3 (package 2.x, used here) have levels 1 and 2. In both, an apple of a -coop variant
 has the sum of its agents' levels.
 
-What this adapter decides: an episode that ends because its 50 steps are over, with apples left, is
+What this wrapper decides: an episode that ends because its 50 steps are over, with apples left, is
 *truncated*, so that learners bootstrap; the package calls it done, as if all had been eaten.
 """
 
@@ -20,16 +20,12 @@ from typing import Any
 
 import gymnasium
 import lbforaging  # noqa: F401  (registers its environments with gymnasium)
-import numpy as np
-from numpy.typing import NDArray
-
-from muxrl.experiments.simulations.parallel_game import ParallelGame, Reset, Step
 
 ORACLE_RETURN = 1.0
 """Sum over agents when all is eaten."""
 
 
-class Foraging(ParallelGame):
+class Foraging(gymnasium.Wrapper):
     """Agents ``agent_0 ..``; observation and actions as the package has them.
 
     Observation, Box float32 [3 * (apples + agents)]: row, column and level of every apple, then of
@@ -40,39 +36,13 @@ class Foraging(ParallelGame):
         env_id: of the package, such as "Foraging-8x8-2p-2f-coop-v3".
     """
 
-    metadata = {"name": "foraging", "render_modes": []}
-
     def __init__(self, env_id: str = "Foraging-8x8-2p-2f-coop-v3") -> None:
-        # Gymnasium's own wrappers expect one agent and one reward.
-        env: Any = gymnasium.make(env_id, disable_env_checker=True)
-        self._env = env.unwrapped
-        agents = [f"agent_{i}" for i in range(len(self._env.players))]
-        super().__init__(
-            dict(zip(agents, self._env.observation_space, strict=True)),
-            dict(zip(agents, self._env.action_space, strict=True)),
-        )
+        # Gymnasium's own checker expects one agent and one reward.
+        super().__init__(gymnasium.make(env_id, disable_env_checker=True))
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Sets agents and apples down at random."""
-        self.agents = list(self.possible_agents)
-        observations, _ = self._env.reset(seed=seed)
-        return self._by_agent(observations), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> Step:
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Moves the agents, then lets those that load eat."""
-        agents = self.agents
-        chosen = [int(actions[agent]) for agent in agents]
-        observations, rewards, is_over, _, _ = self._env.step(chosen)
-        is_eaten = not self._env.field.any()
-        if is_over:
-            self.agents = []
-        return (
-            self._by_agent(observations),
-            {agent: float(reward) for agent, reward in zip(agents, rewards, strict=True)},
-            dict.fromkeys(agents, is_eaten),
-            dict.fromkeys(agents, bool(is_over) and not is_eaten),
-            {agent: {} for agent in agents},
-        )
-
-    def _by_agent(self, observations: Any) -> dict[str, NDArray[np.float32]]:
-        return dict(zip(self.possible_agents, observations, strict=True))
+        observations, rewards, is_over, _, info = self.env.step(action)
+        game: Any = self.unwrapped
+        is_eaten = not game.field.any()
+        return observations, rewards, is_eaten, is_over and not is_eaten, info

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     table = plain_table("")
     table.title = None
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     rows: list[tuple[str, str, str, str, str]] = []
     for entry in entries:
         began_at = entry["began_at"]

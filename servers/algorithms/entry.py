@@ -29,6 +29,13 @@ SpaceCheck = Callable[[spaces.Space, spaces.Space], SpaceProblem | None]
 """From an observation space, as a network reads it, and an action space to what is wrong."""
 
 
+_OF_PARTS = (
+    "; make integers one MultiDiscrete, or numbers one Box. If the parts are of several agents, as "
+    "in RLlib's with_agent_groups, have the environment name each agent by itself, and put them "
+    "together in the server's 'groups'"
+)
+
+
 @dataclass(frozen=True)
 class AgentSpaces:
     """A `SpaceCheck` of one agent's spaces.
@@ -43,6 +50,7 @@ class AgentSpaces:
     actions: tuple[type[spaces.Space], ...] = (
         spaces.Discrete,
         spaces.MultiDiscrete,
+        spaces.MultiBinary,
         spaces.Box,
     )
     instead: str = ""
@@ -61,7 +69,10 @@ class AgentSpaces:
             )
         box = action_space if isinstance(action_space, spaces.Box) else None
         if not isinstance(action_space, self.actions) or (box is not None and len(box.shape) != 1):
-            instead = f"; use {self.instead}" if self.instead else ""
+            if isinstance(action_space, spaces.Tuple | spaces.Dict):
+                instead = _OF_PARTS
+            else:
+                instead = f"; use {self.instead}" if self.instead else ""
             return "action", f"it takes {self._actions_text()}{instead}"
         problem = None if box is None else self._box_problem(box)
         return None if problem is None else ("action", problem)

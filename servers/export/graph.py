@@ -24,7 +24,13 @@ from muxrl.servers.export.ports import Port, feed_of, flatten, ports_of
 from muxrl.servers.observing import Observing, Reading
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import SeatAction, SeatRequest
-from muxrl.servers.spaces import split_state, to_gymnasium, without_mask, without_state
+from muxrl.servers.spaces import (
+    module_action_space,
+    split_state,
+    to_gymnasium,
+    without_mask,
+    without_state,
+)
 
 ACTION = "action"
 AGENT_ID = "agent_id"
@@ -82,7 +88,7 @@ class PolicyGraph(nn.Module):
             agent_id: None for agent_id, a in plan.agents.items() if a.policy_id == policy_id
         }
         agent = plan.agents[next(iter(self.agents))]
-        self.action_space: Any = to_gymnasium(agent.action_space)
+        self.action_space: Any = module_action_space(agent.action_space)
         self._observes_state = seating.is_joint and split_state(agent.observation_space)[1]
         own, mask = self.find_spaces(plan, agent, seating)
         self.path = _path_of(own, agent.observation_space)

@@ -14,6 +14,7 @@ Each name is imported when it is first used, so ``import muxrl`` loads nothing a
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ _EXPORTS = {
 }
 """Name to "module:attribute"."""
 
+SERVERS_PYTHON = (3, 11)
+"""The oldest Python on which more runs than the client; pyproject.toml has the same."""
+
 __all__ = [
     "BackgroundRun",
     "CannotCompare",
@@ -59,10 +63,18 @@ __all__ = [
 ]
 
 
+def needs_newer_python() -> str:
+    """Returns what is to be said where servers are asked for on an older Python."""
+    wanted, found = (".".join(map(str, v)) for v in (SERVERS_PYTHON, sys.version_info[:2]))
+    return f"needs Python {wanted} or newer, as servers do, and this is {found}"
+
+
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _EXPORTS[name].partition(":")
+    if sys.version_info < SERVERS_PYTHON and module != "muxrl.client":
+        raise ImportError(f"muxrl.{name} {needs_newer_python()}")
     try:
         value = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:

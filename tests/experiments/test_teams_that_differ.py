@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test
 
+from muxrl.client.adapters import adapt
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.experiments.simulations import sentries, unlike_cues
 from muxrl.experiments.simulations.foraging import ORACLE_RETURN, Foraging
@@ -30,7 +31,7 @@ def play(env: Any, choose: Any, seed: int) -> dict[str, float]:
     return returns
 
 
-@pytest.mark.parametrize("env", [UnlikeCues(), Sentries(), Foraging()])
+@pytest.mark.parametrize("env", [UnlikeCues(), Sentries()])
 def test_each_is_a_valid_parallel_env(env: Any) -> None:
     parallel_api_test(env, num_cycles=300)
 
@@ -137,9 +138,8 @@ def seek(agent: str, seen: Any, rng: np.random.Generator) -> int:
 
 
 def test_foraging_pays_one_for_everything_and_is_terminated_then() -> None:
-    env, num_solved, rng = Foraging(), 0, np.random.default_rng(0)
-    assert env.observation_spaces["agent_0"].shape == (12,)
-    simulation = PettingZooParallel(env)
+    simulation, num_solved, rng = adapt(Foraging()), 0, np.random.default_rng(0)
+    assert simulation.observation_spaces["agent_0"].shape == (12,)
     for seed in range(100):
         observations, _ = simulation.reset(seed)
         total, steps = 0.0, 0
@@ -162,10 +162,10 @@ def test_levels_are_those_of_the_third_version() -> None:
     env = Foraging()
     levels = set()
     for seed in range(30):
-        seen, _ = env.reset(seed=seed)
-        mine, other = seen["agent_0"][[8, 11]]
+        (seen, _), _ = env.reset(seed=seed)
+        mine, other = seen[[8, 11]]
         levels |= {int(mine), int(other)}
-        assert seen["agent_0"][2] == seen["agent_0"][5] == mine + other  # each takes both
+        assert seen[2] == seen[5] == mine + other  # each takes both
     assert levels == {1, 2}
 
 

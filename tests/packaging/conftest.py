@@ -78,6 +78,25 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return installed
 
 
+@pytest.fixture(scope="session")
+def oldest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel without extras, for the oldest Python on which the client runs."""
+    python = shutil.which("python3.10")
+    if python is None or subprocess.run([python, "-c", "import ensurepip"], check=False).returncode:
+        pytest.skip("needs a python3.10 on the PATH")
+    root = tmp_path_factory.mktemp("oldest")
+    installed = Installed(root / "venv", root / "empty")
+    installed.folder.mkdir()
+    subprocess.run([python, "-m", "venv", installed.root], check=True)
+    pip = [installed.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
+    # Its compiled packages are other ones than this interpreter's, which could be lent.
+    done = subprocess.run([*pip, wheel], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"its packages cannot be had here: {done.stderr.strip()[-200:]}")
+    return installed
+
+
 def _build(source: Path, out: Path, *arguments: str) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", *arguments, "--outdir", out, source],

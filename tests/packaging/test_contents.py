@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import tarfile
 import zipfile
+from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
 import pytest
+from packaging.requirements import Requirement
+
+import muxrl
 
 pytestmark = pytest.mark.packaging
 
@@ -63,3 +67,18 @@ def test_the_sdist_needs_no_links(sdist: Path) -> None:
 
 def _stem(wheel: Path) -> str:
     return "-".join(wheel.name.split("-")[:2])
+
+
+def test_servers_are_refused_below_the_python_that_they_need(wheel: Path) -> None:
+    files = files_of(wheel)
+    told = BytesParser().parsebytes(files[f"{_stem(wheel)}.dist-info/METADATA"])
+    assert told["Requires-Python"] == ">=3.10"
+    for minor in (10, 11, 12):
+        place = {"extra": "servers", "python_version": f"3.{minor}"}
+        torches = [
+            found.specifier
+            for found in map(Requirement, told.get_all("Requires-Dist"))
+            if found.name == "torch" and found.marker and found.marker.evaluate(place)
+        ]
+        fitting = all(asked.contains("2.9.1") for asked in torches)
+        assert fitting == ((3, minor) >= muxrl.SERVERS_PYTHON), torches

@@ -5,12 +5,17 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, make_plan
 from tests.orchestrator.commands.test_probe import PLAIN_ENV, PLAIN_SECTION
 from tests.packaging.installed import Installed
+
+from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.server import PolicyServer
 
 pytestmark = pytest.mark.packaging
 
@@ -137,6 +142,51 @@ def test_without_extras_a_command_says_what_to_install(
     assert done.stderr.startswith(f"muxrl: '{arguments[0]}' needs ray, torch, gymnasium, ")
     assert done.stderr.endswith("pip install 'muxrl[servers]'\n")
     assert "Traceback" not in done.stderr
+
+
+LOOP = """
+import sys
+sys.path.append(sys.argv[2])
+from muxrl import MultiplexingClient
+from muxrl.client.adapters import make_simulation
+from muxrl.client.env_loop import EnvLoop
+print(*sys.version_info[:2])
+for how in ({}, {"transport": "http"}, {"inference_mode": "local"}):
+    with MultiplexingClient([sys.argv[1]], **how) as client:
+        loop = EnvLoop([make_simulation("mine:Mine", {})], client, seeds=iter(range(20)))
+        loop.run()
+        print(loop.num_episodes, client.num_mismatches)
+"""
+
+
+@pytest.mark.usefixtures("rllib")
+@pytest.mark.timeout(300)
+def test_on_the_oldest_python_the_client_plays(oldest: Installed, tmp_path: Path) -> None:
+    """Over WebSocket and HTTP, and acting by itself, with a server that learns here."""
+    (tmp_path / "mine.py").write_text(PLAIN_ENV)
+    agents = {"agent": Box((2,), low=0.0, high=1.0)}
+    plan = make_plan("PPO", agents, settings=PPO_SETTINGS, model=SMALL_MODEL)
+    agent = replace(plan.agents["agent"], action_space=Discrete(4))
+    server = PolicyServer(replace(plan, agents={"agent": agent}))
+    server.start()
+    try:
+        done = oldest.run("python", "-c", LOOP, server.address, str(tmp_path))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == ["3 10", "20 0", "20 0", "20 0"]
+        assert server.status().num_episodes == 60
+    finally:
+        assert server.stop()
+
+
+def test_on_the_oldest_python_servers_are_refused(oldest: Installed, tmp_path: Path) -> None:
+    newer = "needs Python 3.11 or newer, as servers do, and this is 3.10"
+    done = oldest.run("muxrl", "check", "chase")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"muxrl: 'check' {newer}\n")
+    done = oldest.run("python", "-c", "from muxrl import launch")
+    assert done.stderr.endswith(f"ImportError: muxrl.launch {newer}\n")
+    test_without_extras_an_environment_is_probed(oldest, tmp_path)
+    test_without_extras_a_server_s_rules_are_tried(oldest)
+    test_without_extras_the_help_is_there(oldest)
 
 
 def _free_port() -> int:

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from tests.servers.untrained import act
 
 from muxrl.protocol.spaces import Box
-from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.inference import Inference
-from muxrl.servers.seats import SeatAction, SeatRequest, SoloSeat
+from muxrl.servers.seats import SeatAction, SoloSeat
 
 LOW, HIGH = 2.0, 10.0
 
 
 def seat(low: float | None = LOW, high: float | None = HIGH) -> SoloSeat:
     return SoloSeat("a", AgentPlan("p", Box((3,)), Box((2,), "float32", low, high)))
-
-
-def act(
-    name: str, who: SoloSeat, num: int, *, should_explore: bool = True, logged: Any = None
-) -> list[SeatAction]:
-    entry = get_algorithm(name)
-    config = entry.make_config({}, {})
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = who.observation_space, who.action_space
-    spec.inference_only = True
-    spec.model_config = config.model_config
-    served = Inference(MultiRLModuleSpec(rl_module_specs={"p": spec}).build, seed=0)
-    served.needs_log_probabilities = entry.needs_log_probabilities
-    observation = np.array([0.1, -0.4, 0.9], np.float32)
-    requests = [SeatRequest(who, observation, None, logged) for _ in range(num)]
-    step = SimpleNamespace(requests=requests, should_explore=should_explore, is_training=True)
-    (chosen,), _ = served.act([step])  # type: ignore[list-item]
-    return chosen
 
 
 def sent(who: SoloSeat, chosen: SeatAction) -> Any:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from muxrl.client.adapters import SimulationError, make_simulation
+from muxrl.client.adapters import SimulationError, adapt, make_simulation
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent
+from muxrl.protocol.spaces import Discrete
 
 Play = Callable[..., Any]
 BOX = spaces.Box(-1, 1, (1,), np.float32)
@@ -176,3 +177,25 @@ def two_poles(config: dict[str, Any]) -> MultiAgentEnv:
     from ray.rllib.env.multi_agent_env import make_multi_agent
 
     return make_multi_agent("CartPole-v1")(config)
+
+
+def grouped(config: dict[str, Any]) -> Any:
+    env = Scripted(config)
+    both = spaces.Tuple([BOX, BOX]), spaces.Tuple([spaces.Discrete(2)] * 2)
+    return env.with_agent_groups({"pair": [0, 1]}, *both)
+
+
+def test_with_agent_groups_the_agents_inside_play(play: Play) -> None:
+    script = [([0, 1], {0: 1.0, 1: 2.0}, ["__all__"], [])]
+    simulation = make_simulation(f"{__name__}:grouped", {"script": script})
+    assert simulation.possible_agents == ("0", "1", "2")
+    assert simulation.action_spaces["1"] == Discrete(2)
+    assert play(simulation).returns == {"0": 1.0, "1": 2.0}
+
+
+def test_with_agent_groups_of_agents_without_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = grouped({"script": []})
+    del env.env.action_spaces[1]
+    message = r"with_agent_groups, whose groups {'pair': \[0, 1\]} belong into a server's 'groups'"
+    with pytest.raises(SimulationError, match=f"{message}.*no action space of agent 1"):
+        adapt(env)

@@ -37,6 +37,8 @@ class Declared(CountingSimulation):
                      id="parallel"),
         pytest.param("mpe2.simple_speaker_listener_v4:env", {}, "listener_0:", id="aec"),
         pytest.param("gymnasium:Pendulum-v1", {"g": 9.5}, "agent:", id="gymnasium"),
+        pytest.param("gymnasium:lbforaging:Foraging-8x8-3p-1f-v3", {}, "agent_{0..2}:",
+                     id="gymnasium-of-several"),
     ],
 )  # fmt: skip
 def test_check_takes_what_is_printed(

@@ -17,7 +17,7 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from tests.servers.export.untrained import SMALL, plan_of, save
 
 from muxrl.experiments.examples.play_onnx import players
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, TupleSpace
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, TupleSpace
 from muxrl.servers.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export import checkpoint as door
@@ -42,6 +42,7 @@ PLANS = {
     ),
     "PPO, LSTM, masked": plan_of("PPO", MASKED, Discrete(3), model=LSTM),
     "A2C, MultiDiscrete": plan_of("A2C", MultiDiscrete((4, 5, 3)), MultiDiscrete((3, 2))),
+    "PPO, MultiBinary": plan_of("PPO", Box((3,)), MultiBinary(4)),
     "IMPALA": plan_of("IMPALA", Box((3,), "float64"), Discrete(2)),
     "APPO, LSTM": plan_of("APPO", Box((3,)), Box((1,)), model=LSTM),
     "SAC": plan_of("SAC", Box((3,)), Box((2,), "float32", -1.0, 3.0)),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from muxrl.protocol.messages import Actions, EndEpisode, StartEpisode, Step
-from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiDiscrete, Space
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 from muxrl.servers.algorithms.registry import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
@@ -116,7 +116,13 @@ def scripted(name: str, acts: Space = FIVE, sees: Space = SEES, **kwargs: Any) -
 
 
 @pytest.mark.parametrize(
-    "acts", [Discrete(3, start=4), MultiDiscrete((2, 3)), Box((2,), "float32", -1, 3)]
+    "acts",
+    [
+        Discrete(3, start=4),
+        MultiDiscrete((2, 3)),
+        MultiBinary(2),
+        Box((2,), "float32", -1, 3),
+    ],
 )
 def test_random_covers_the_action_space(acts: Space) -> None:
     policies = make(plan("RANDOM", acts))
@@ -126,6 +132,8 @@ def test_random_covers_the_action_space(acts: Space) -> None:
         assert min(Counter(actions).values()) > 90  # 133 expected, 9.4 standard deviation
     elif isinstance(acts, MultiDiscrete):
         assert len({tuple(a.tolist()) for a in actions}) == 6
+    elif isinstance(acts, MultiBinary):
+        assert len({tuple(a.tolist()) for a in actions}) == 4
     else:
         table = np.stack(actions)
         assert table.min() >= -1

@@ -1,0 +1,84 @@
+"""MultiBinary actions: recorded as a MultiDiscrete of twos, which RLlib has a distribution for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from ray.rllib.core.columns import Columns
+from tests.servers.scripted_store import make_plan
+from tests.servers.untrained import act
+
+from muxrl.protocol.spaces import Box, MultiBinary
+from muxrl.protocol.values import Mismatch, conform
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.config import AgentPlan
+from muxrl.servers.inference import log_probs_of
+from muxrl.servers.seats import Seat, SoloSeat
+from muxrl.servers.spaces import to_gymnasium
+
+LIGHTS = MultiBinary(3)
+TAKING = ["PPO", "A2C", "IMPALA", "APPO"]
+
+
+def seat() -> SoloSeat:
+    return SoloSeat("a", AgentPlan("p", Box((3,)), LIGHTS))
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_the_log_probability_is_the_sum_over_the_bits(name: str) -> None:
+    who = seat()
+    assert who.action_space == spaces.MultiDiscrete([2, 2, 2])
+    chosen = act(name, who, 200)
+    assert len({tuple(one.action.tolist()) for one in chosen}) == 8
+    for one in chosen:
+        sent = who.act(one.action, {"a"})["a"]
+        assert conform(LIGHTS, sent) is not None
+        logits = one.extra_outputs[Columns.ACTION_DIST_INPUTS].reshape(3, 2)
+        expected = log_probs_of(logits)[np.arange(3), sent].sum()
+        assert one.extra_outputs[Columns.ACTION_LOGP] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_the_greedy_action_has_the_likelier_value_of_each_bit(name: str) -> None:
+    (one,) = act(name, seat(), 1, should_explore=False)
+    logits = one.extra_outputs[Columns.ACTION_DIST_INPUTS].reshape(3, 2)
+    assert one.action.tolist() == logits.argmax(-1).tolist()
+
+
+def test_an_action_chosen_elsewhere_is_recorded_as_it_is() -> None:
+    who = seat()
+    logged = who.read_logged({"a": conform(LIGHTS, [True, False, True])})
+    (one,) = act("PPO", who, 1, logged=logged)
+    assert who.act(one.action, {"a"})["a"].tolist() == [1, 0, 1]
+    with pytest.raises(Mismatch, match=r"expected MultiBinary\(3\), got \[1, 2, 0\]"):
+        conform(LIGHTS, [1, 2, 0])
+
+
+def test_a_central_critic_records_them_alike() -> None:
+    plan = make_plan("ab", {"team": ("a", "b")})
+    agents = {a: replace(agent, action_space=LIGHTS) for a, agent in plan.agents.items()}
+    seats: dict[str, Seat] = get_algorithm("MAPPO").seating.make_seats(replace(plan, agents=agents))
+    assert seats["a"].action_space == spaces.MultiDiscrete([2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DQN", r"DQN cannot do the action space MultiBinary\(3\) .* takes Discrete; use PPO, A2C"),
+        ("SAC", r"SAC cannot do the action space MultiBinary\(3\) .* use PPO or A2C"),
+        ("QMIX", r"QMIX cannot do the action space MultiBinary\(3\) .* use PPO or A2C"),
+        ("VDN", r"VDN cannot do .*MultiBinary"),
+        ("IQL", r"IQL cannot do .*MultiBinary"),
+    ],
+)
+def test_elsewhere_they_are_refused_by_name(name: str, message: str) -> None:
+    sees: Any = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    with pytest.raises(AlgorithmProblem, match=message):
+        get_algorithm(name).check_spaces("x", sees, to_gymnasium(LIGHTS), "a")
+    for taking in (*TAKING, "MAPPO"):
+        get_algorithm(taking).check_spaces("x", sees, to_gymnasium(LIGHTS), "a")
