@@ -182,6 +182,9 @@ class ServerPlan:
     """How often its run has started it again."""
     keep_replay_mib: int | None = 1024
     """Largest replay that its checkpoints hold; None: any."""
+    keeps_untrained: bool = False
+    """Whether it keeps the weights that it began with, so that agents can act with them in episodes
+    for evaluation, beside the learned ones."""
 
     @property
     def reads_state(self) -> bool:
