@@ -168,7 +168,7 @@ def _markdown(report: Report, picture: str) -> str:
     metrics = list(metric_rows_of(report))
     parts = [
         f"# {title_of(report)}",
-        _markdown_table(HEADINGS, [*["---"] * 3, *["---:"] * 7, "---"], rows_of(report)),
+        _servers_table(report),
         report.caption,
         *(
             [
@@ -182,6 +182,15 @@ def _markdown(report: Report, picture: str) -> str:
         f"![Learning curves]({picture})",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _servers_table(report: Report) -> str:
+    rules = [*["---"] * 3, *["---:"] * 7, "---"]
+    shown = [
+        i for i, name in enumerate(HEADINGS) if report.has_untrained or "untrained" not in name
+    ]
+    rows = ([row[i] for i in shown] for row in rows_of(report))
+    return _markdown_table([HEADINGS[i] for i in shown], [rules[i] for i in shown], rows)
 
 
 def _markdown_table(
