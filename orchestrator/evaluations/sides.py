@@ -33,20 +33,23 @@ _TOLERANCE = 1e-6  # of the largest return
 Table = NDArray[np.float64]
 
 
-def find_sides(by_agent: AgentReturns, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def find_sides(played: Sequence[AgentReturns], agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Returns the sides of one server's agents; {} if they are not against each other.
 
     Args:
-        by_agent: each agent's return in each episode, all agents as learned.
+        played: each agent's return in each episode, under conditions that have the agents all
+            alike: as learned, or at random. The first that shows sides counts. Put the random one
+            first: two who have learned to the end may always draw, and show nothing.
         agents: of the server.
 
     Returns:
         Name to agents, in the simulation's order; two to `MAX_SIDES`.
     """
-    parts, named = _opposing_parts(by_agent, agents)
-    if len(parts) > MAX_SIDES:
-        return {}
-    return {_name(part, named): tuple(part) for part in parts}
+    for by_agent in played:
+        parts, named = _opposing_parts(by_agent, agents)
+        if 0 < len(parts) <= MAX_SIDES:
+            return {_name(part, named): tuple(part) for part in parts}
+    return {}
 
 
 def _opposing_parts(
@@ -70,13 +73,13 @@ def _opposing_parts(
     return parts, named
 
 
-def play_against_each_other(by_agent: AgentReturns, agents: Sequence[str]) -> bool:
+def play_against_each_other(played: Sequence[AgentReturns], agents: Sequence[str]) -> bool:
     """Whether one server's agents play against each other, on however many sides.
 
     Args:
-        by_agent, agents: as for `find_sides`.
+        played, agents: as for `find_sides`.
     """
-    return bool(_opposing_parts(by_agent, agents)[0])
+    return any(_opposing_parts(by_agent, agents)[0] for by_agent in played)
 
 
 def _merged(by_agent: AgentReturns, parts: Sequence[list[str]]) -> list[list[str]]:

@@ -312,7 +312,9 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         else None,
         plays_itself=bool(sides)
         or any(
-            play_against_each_other(run.points[-1].returns.get(None, {}), server.agents)
+            play_against_each_other(
+                [run.points[-1].returns.get(who, {}) for who in (server_id, None)], server.agents
+            )
             for run in runs
             if run.points
         ),

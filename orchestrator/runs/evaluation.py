@@ -20,6 +20,7 @@ from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.recorded_run import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import Reports, end_actor, failure, start_actor
 from muxrl.orchestrator.runs.episodes import Played, ServerAddress
@@ -73,6 +74,7 @@ class Evaluations:
         self._learning = learning
         self._compares = compares_untrained(experiment.config)
         self._not_updated: Collection[str] = ()
+        self._returns: dict[str | None, AgentReturns] = {}  # of the evaluation under way
         # Value-based policies (QMIX) are greedy in any case.
         self._should_explore = {
             s: self._config.should_explore and plan.samples_actions for s, plan in learning.items()
@@ -155,6 +157,7 @@ class Evaluations:
         num = config.final_num_episodes if is_final else config.num_episodes
         self.bytes_before = self._metrics.length("evaluation")
         self._not_updated = not_updated
+        self._returns = {}
         about = {
             "time_s": time_s,
             "env_steps": env_steps,
@@ -250,10 +253,11 @@ class Evaluations:
             logger.warning("no evaluation: no simulation came to the gateway to play its episodes")
             self._running = []
             return
-        if condition == AS_LEARNED and record["is_final"]:
+        self._returns[condition.key] = played.returns
+        if record["is_final"] and len(self._returns) == 1 + len(self._learning):
             about = {key: value for key, value in record.items() if key != "replaced"}
             untrained = self._learning.keys() - self._not_updated if self._compares else ()
-            for further in final_conditions(played.returns, self._learning, untrained):
+            for further in final_conditions(self._returns, self._learning, untrained):
                 self._append(further, about)
         self._play_first()
         record["returns"], record["metrics"] = played.returns, played.metrics

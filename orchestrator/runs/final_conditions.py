@@ -19,16 +19,21 @@ from muxrl.servers.config import ServerPlan
 
 
 def final_conditions(
-    returns: AgentReturns, learning: Mapping[str, ServerPlan], untrained: Collection[str]
+    returns: Mapping[str | None, AgentReturns],
+    learning: Mapping[str, ServerPlan],
+    untrained: Collection[str],
 ) -> Iterator[Condition]:
     """Yields the further conditions, random ones first.
 
     Args:
-        returns: of the same evaluation, with all agents as learned.
+        returns: of the same evaluation so far: by server at random; None: all as learned.
         learning: the servers that learn.
         untrained: those of them that are compared with their untrained policies.
     """
-    sides_of = {s: find_sides(returns, list(plan.agents)) for s, plan in learning.items()}
+    sides_of = {
+        s: find_sides([returns[s], returns[None]], list(plan.agents))
+        for s, plan in learning.items()
+    }
     for server_id, sides in sides_of.items():
         for side, agents in sides.items():
             yield Condition(server_id, side, agents)

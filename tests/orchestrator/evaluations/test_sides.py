@@ -20,7 +20,7 @@ Returns = Mapping[str, Sequence[float | None]]
 
 
 def sides(**returns: Sequence[float | None] | np.ndarray) -> dict[str, tuple[str, ...]]:
-    return find_sides({a: list(values) for a, values in returns.items()}, list(returns))
+    return find_sides([{a: list(values) for a, values in returns.items()}], list(returns))
 
 
 def test_two_whose_returns_sum_to_zero_are_two_sides() -> None:
@@ -68,8 +68,8 @@ def test_who_is_paid_from_one_purse_is_against_the_others() -> None:
     ids=str,
 )
 def test_a_team_has_no_sides(returns: Returns) -> None:
-    assert find_sides(returns, list(returns)) == {}
-    assert not play_against_each_other(returns, list(returns))
+    assert find_sides([returns], list(returns)) == {}
+    assert not play_against_each_other([returns], list(returns))
 
 
 def test_a_few_episodes_are_not_enough_for_a_sum_that_is_not_zero() -> None:
@@ -86,15 +86,26 @@ def test_each_for_itself_has_too_many_sides_to_be_judged_one_at_a_time() -> None
     table = RNG.normal(size=(6, 40))
     table -= table.mean(axis=0)
     returns = {f"player_{i}": list(row) for i, row in enumerate(table)}
-    assert find_sides(returns, list(returns)) == {}
-    assert play_against_each_other(returns, list(returns))
+    assert find_sides([returns], list(returns)) == {}
+    assert play_against_each_other([returns], list(returns))
 
 
 @given(arrays(float, (3, 30), elements=st.floats(-100, 100)))
 def test_sides_part_the_agents(table: np.ndarray) -> None:
     table = np.vstack([table, -table.sum(axis=0)])
     returns = {f"player_{i}": list(row) for i, row in enumerate(table)}
-    found = find_sides(returns, list(returns))
+    found = find_sides([returns], list(returns))
     members = [agent for side in found.values() for agent in side]
     assert sorted(members) == (sorted(returns) if found else [])
     assert len(found) != 1
+
+
+def test_who_always_draws_shows_sides_at_random() -> None:
+    """Two who have learned to the end return nothing, and neither does their mean."""
+    drawn = {"left": [0.0] * 40, "right": [0.0] * 40}
+    at_random = {"left": list(WON), "right": list(-WON)}
+    assert find_sides([drawn], ["left", "right"]) == {}
+    assert list(find_sides([at_random, drawn], ["left", "right"])) == ["left", "right"]
+    assert list(find_sides([drawn, at_random], ["left", "right"])) == ["left", "right"]
+    assert play_against_each_other([at_random, drawn], ["left", "right"])
+    assert not play_against_each_other([drawn, drawn], ["left", "right"])

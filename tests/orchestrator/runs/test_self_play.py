@@ -59,9 +59,12 @@ def played(rllib: None) -> Iterator[Played]:
         assert server.status().weights_seq_no >= 8
         found[None] = play(served, AS_LEARNED)
         found["both"] = play(served, Condition("both"))
-        learned = {agent: list(values) for agent, values in found[None].items()}
+        returns = {
+            key: {agent: list(values) for agent, values in found[key].items()}
+            for key in (None, "both")
+        }
         plans = {"both": server.plan}
-        for condition in final_conditions(learned, plans, plans):
+        for condition in final_conditions(returns, plans, plans):
             found[condition.key] = play(served, condition)
         yield found
 
@@ -103,14 +106,14 @@ def test_without_training_untrained_agents_play_the_same_episodes(rllib: None) -
         ):
             found = play(served, condition)
             assert all((found[a] == expected[a]).all() for a in expected), condition
-        assert find_sides({a: list(v) for a, v in expected.items()}, ["left", "right"])
+        assert find_sides([{a: list(v) for a, v in expected.items()}], ["left", "right"])
 
 
 def test_weights_are_kept_only_where_they_are_compared(rllib: None) -> None:
     with serve(config(should_compare_untrained=False)) as served:
         assert not served.servers["both"].plan.keeps_untrained
-        with served.client(Condition("both", is_untrained=True)) as client:
-            episode_id = client.start_episode(training_enabled=False)
-            seen = dict.fromkeys(["left", "right"], np.zeros(4, np.float32))
-            with pytest.raises(RefusedByServer, match="has not kept the weights"):
-                client.get_action(episode_id, seen)
+        with (
+            served.client(Condition("both", is_untrained=True)) as client,
+            pytest.raises(RefusedByServer, match="has not kept the weights"),
+        ):
+            client.start_episode(training_enabled=False)
