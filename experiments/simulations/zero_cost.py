@@ -8,6 +8,7 @@ agent's return is T / K for random actions (100 / 5 = 20) and T for the oracle (
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ class ZeroCost(ParallelGame):
         num_actions: K.
         num_steps: T, steps in an episode.
         table_seed: seed of the observations.
+        pause_s: seconds that each step sleeps, to leave the processors to others.
     """
 
     metadata = {"name": "zero_cost", "render_modes": []}
@@ -49,6 +51,7 @@ class ZeroCost(ParallelGame):
         num_actions: int = 5,
         num_steps: int = 100,
         table_seed: int = 0,
+        pause_s: float = 0.0,
     ) -> None:
         if observation_size < num_actions:
             raise ValueError(
@@ -62,6 +65,7 @@ class ZeroCost(ParallelGame):
             spaces.Box(-np.inf, np.inf, (num_agents * observation_size,), np.float32),
             num_steps,
         )
+        self._pause_s = pause_s
         rng = np.random.default_rng(table_seed)
         shape = (num_steps + 1, num_agents, observation_size)
         table = rng.standard_normal(shape, dtype=np.float32)
@@ -74,6 +78,8 @@ class ZeroCost(ParallelGame):
         ]
 
     def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        if self._pause_s:
+            time.sleep(self._pause_s)
         answers = self._answers[self._t]
         return {agent: float(actions[agent] == answers[agent]) for agent in self.agents}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -141,10 +142,17 @@ def refusing(kind: type[Any], server_id: str = "?", **fields: Any) -> Script:
 
 
 class CountingSimulation:
-    """`num_steps` steps for all agents, each paid its own share of the seed; then terminated."""
+    """`num_steps` steps for all agents, each paid its own share of the seed; then terminated.
+
+    Each step sleeps `pause_s`.
+    """
 
     def __init__(
-        self, agents: str = "ab", num_steps: int = 3, raises_at: int | None = None
+        self,
+        agents: str = "ab",
+        num_steps: int = 3,
+        raises_at: int | None = None,
+        pause_s: float = 0.0,
     ) -> None:
         self.possible_agents = tuple(agents)
         self.observation_spaces = {a: Box((1,)) for a in agents}
@@ -154,6 +162,7 @@ class CountingSimulation:
         self.actions: list[dict[str, Any]] = []
         self._num_steps = num_steps
         self._raises_at = raises_at
+        self._pause_s = pause_s
         self._t = 0
         self._played = 0
 
@@ -165,6 +174,8 @@ class CountingSimulation:
     def step(self, actions: dict[str, Any]) -> StepResult:
         if self._played == self._raises_at:
             raise ZeroDivisionError("the physics exploded")
+        if self._pause_s:
+            time.sleep(self._pause_s)
         self.actions.append(actions)
         self._t += 1
         self._played += 1

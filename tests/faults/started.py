@@ -20,6 +20,8 @@ PATIENCE_S = 120.0
 """For a run to start to learn; on a busy machine that takes many seconds."""
 ENDS_S = 30.0
 """For a run to end."""
+PAUSE_S = 0.001
+"""What a step of a simulation sleeps, or it would keep the processors from all other tests."""
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.client.scripted_servers import CountingSimulation
-from tests.faults.started import PATIENCE_S, ROOT
+from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT
 from tests.faults.test_launch_faults import Run, assert_readable, launch, small_server
 from tests.faults.test_restarts import (
     assert_goes_forward,
@@ -60,7 +60,7 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_o
 
     def simulate() -> None:
         with PolicyClient(address, patience_s=PATIENCE_S) as client:
-            simulations = [CountingSimulation(num_steps=10) for _ in range(2)]
+            simulations = [CountingSimulation(num_steps=10, pause_s=PAUSE_S) for _ in range(2)]
             EnvLoop(simulations, client, on_lost="restart").run()
             has_ended_well.set()
 
@@ -106,7 +106,8 @@ def test_a_gateway_and_a_server_that_die_together_are_both_started_again(
 
     def simulate() -> None:
         with PolicyClient(address, patience_s=PATIENCE_S) as client:
-            EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart").run()
+            simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
+            EnvLoop([simulation], client, on_lost="restart").run()
 
     thread = threading.Thread(target=simulate, daemon=True)
     thread.start()
@@ -129,13 +130,15 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 from tests.client.scripted_servers import CountingSimulation
+from tests.faults.started import PAUSE_S
 from muxrl.client import PolicyClient
 from muxrl.client.env_loop import EnvLoop
 
 _, gateway, index, folder, root = sys.argv
 has_failed, token = Path(folder) / "has_failed", Path(folder) / "token"
 with PolicyClient(gateway, token=token.read_text() if token.exists() else "") as client:
-    loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
+    simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
+    loop = EnvLoop([simulation], client, on_lost="restart")
     fails = index == "1" and not has_failed.exists()
     loop.run(should_stop=lambda: fails and loop.num_env_steps > 300)
 if fails:
@@ -211,7 +214,8 @@ def test_all_of_an_external_run_is_killed_and_it_is_resumed(
 
     def simulate() -> None:
         with PolicyClient(address, token=token, patience_s=PATIENCE_S) as client:
-            loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
+            simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
+            loop = EnvLoop([simulation], client, on_lost="restart")
             outside.append(loop)
             loop.run()
             outside.remove(loop)  # it has ended by itself: it was told that the run is over

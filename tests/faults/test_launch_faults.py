@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.faults.started import ENDS_S, PATIENCE_S, Started
+from tests.faults.started import ENDS_S, PATIENCE_S, PAUSE_S, Started
 
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -47,7 +47,7 @@ def small_server(algorithm: str, agent: str) -> dict[str, Any]:
 def config(fault: str | None = None, at_step: int = 150, max_restarts: int = 0) -> dict[str, Any]:
     """Returns an experiment of two servers and one simulation, which may have a fault."""
     restarts = {"restarts": {"max": max_restarts}}
-    kwargs: dict[str, Any] = {"num_agents": 2, "num_steps": 100}
+    kwargs: dict[str, Any] = {"num_agents": 2, "num_steps": 100, "pause_s": PAUSE_S}
     env = "muxrl.experiments.simulations.zero_cost:ZeroCost"
     if fault is not None:
         env = "muxrl.experiments.simulations.faulty:Faulty"

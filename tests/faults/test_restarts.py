@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 from tests.client.scripted_servers import CountingSimulation
-from tests.faults.started import PATIENCE_S
+from tests.faults.started import PATIENCE_S, PAUSE_S
 from tests.faults.test_launch_faults import Run, assert_readable, config, launch, small_server
 
 from muxrl.client import ClientError, MultiplexingClient
@@ -271,7 +271,8 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
         MultiplexingClient(json.loads(addresses.read_text()), patience_s=PATIENCE_S) as client,
         contextlib.suppress(ClientError),  # the run ends, and its servers with it
     ):
-        loop = EnvLoop([CountingSimulation(num_steps=10)], client, on_lost="restart")
+        simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
+        loop = EnvLoop([simulation], client, on_lost="restart")
         threading.Thread(target=lambda: (run.popen.wait(), client.give_up())).start()
         loop.run(should_stop=kill_once)
     assert run.wait(PATIENCE_S) == 0, run.output
@@ -287,7 +288,7 @@ def test_an_external_simulation_waits_for_a_server_that_is_killed(
 def test_servers_that_are_killed_in_a_save_and_in_the_final_evaluation_go_on(
     launch: Callable[..., Run],
 ) -> None:
-    experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 100})
+    experiment = lasting(stop={"env_steps": 4_000}, evaluation={"final_num_episodes": 20})
     run = launch(experiment)
     wait_for_checkpoint(run)
     folder = run.folder / "checkpoints"
@@ -312,7 +313,7 @@ def test_servers_that_are_killed_in_a_save_and_in_the_final_evaluation_go_on(
     last = [row for row in rows(run, "evaluation") if row["is_final"]]
     conditions = [None, "a2c", "ppo", "a2c:untrained", "ppo:untrained"]
     assert [row["replaced"] for row in last] == conditions
-    assert all(len(row["returns"]["agent_0"]) == 100 for row in last)
+    assert all(len(row["returns"]["agent_0"]) == 20 for row in last)
     place, _, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})
 

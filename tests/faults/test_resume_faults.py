@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.faults.started import PATIENCE_S, Started
+from tests.faults.started import PATIENCE_S, PAUSE_S, Started
 from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
@@ -39,7 +39,7 @@ def test_a_run_of_which_everything_is_killed_is_resumed(
         "name": "hurt",
         "simulation": {
             "env": "muxrl.experiments.simulations.zero_cost:ZeroCost",
-            "kwargs": {"num_agents": 2, "num_steps": 100},
+            "kwargs": {"num_agents": 2, "num_steps": 100, "pause_s": PAUSE_S},
             "num_processes": 1,
         },
         "servers": {"ppo": small_server("PPO", "agent_0"), "a2c": small_server("A2C", "agent_1")},

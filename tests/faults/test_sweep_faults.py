@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.faults.started import ENDS_S, Started
+from tests.faults.started import ENDS_S, PAUSE_S, Started
 from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
@@ -21,7 +21,7 @@ from muxrl.orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 600.0
-"""For six trials on a busy machine, where each takes a minute."""
+"""For four trials on a busy machine, where each takes a minute."""
 
 
 def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
@@ -31,7 +31,13 @@ def sweep(seeds: list[int], **kwargs: Any) -> dict[str, Any]:
         "experiment": {
             "simulation": {
                 "env": "muxrl.experiments.simulations.faulty:Faulty",
-                "kwargs": {"num_agents": 2, "num_steps": 20, "fault": "raise", "in_episode": 10**9}
+                "kwargs": {
+                    "num_agents": 2,
+                    "num_steps": 20,
+                    "pause_s": PAUSE_S,
+                    "fault": "raise",
+                    "in_episode": 10**9,
+                }
                 | kwargs,
                 "num_cpus": 0.25,
                 "restarts": {"max": 0},
@@ -85,22 +91,22 @@ def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
     folder = tmp_path / "sweep"
-    killed = start(sweep(seeds=list(range(12))))
-    killed.wait_for("six trials", lambda: num_finished(folder) >= 6, PATIENCE_S)
+    killed = start(sweep(seeds=list(range(8))))
+    killed.wait_for("four trials", lambda: num_finished(folder) >= 4, PATIENCE_S)
     os.kill(killed.popen.pid, signal.SIGKILL)
     killed.wait()
     # Ray's processes are not told; each notices by itself, its agents after minutes. What
     # matters is that no trial continues.
     killed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     before = {trial.id: trial for trial in trials(folder) if trial.is_finished}
-    assert 6 <= len(before) < 12
+    assert 4 <= len(before) < 8
     kept = {trial.id: files_of(folder, trial) for trial in before.values()}
 
     resumed = start(None, str(folder), "--resume")
     assert resumed.wait(PATIENCE_S) == 0, resumed.output
     resumed.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     after = trials(folder)
-    assert [trial.seed for trial in after] == list(range(12))
+    assert [trial.seed for trial in after] == list(range(8))
     assert {trial.status for trial in after} == {"done"}
     assert {t.id: t for t in after if t.id in before} == before
     for trial in after:
@@ -109,7 +115,7 @@ def test_a_sweep_that_is_killed_at_half_and_resumed_loses_nothing(
         assert trial.run_dir is not None
         assert RecordedRun.read(folder / trial.run_dir).seed == trial.seed
         assert trial.env_steps >= 200
-    assert "12 done" in resumed.output
+    assert "8 done" in resumed.output
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:

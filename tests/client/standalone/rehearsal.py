@@ -24,9 +24,9 @@ SEES: dict[str, Space] = {
     "c": Discrete(5),
 }
 DOES: dict[str, Space] = {"a": Discrete(4), "b": Box((2,)), "c": MultiDiscrete((2, 3))}
-HELD_S = 2.5
-OUTAGE_S = 2.2
-"""Both are longer than the clients' patience, 1.5 s."""
+HELD_S = 5.5
+OUTAGE_S = 5.5
+"""Both are longer than the clients' patience, 4 s, by what a busy machine may be late."""
 
 _CUES: dict[tuple[int, int], Callable[[], None]] = {}
 """By rehearsal and what "b" observes."""
