@@ -30,11 +30,13 @@ class StartEpisode(Item, tag="start"):
     """Opens an episode.
 
     `mode` "eval": measured, never trained on. `should_explore` None: explore in mode "train"
-    only.
+    only. `untrained`, in mode "eval": agents that act with the weights that the server began with,
+    if it has kept these.
     """
 
     mode: Mode = "train"
     should_explore: bool | None = None
+    untrained: list[str] = []
 
 
 class Step(Item, tag="step"):

@@ -108,7 +108,7 @@ class ServerConfig:
     """Whether rewards are divided by the running standard deviation of the discounted return,
     within ±10, before PPO, A2C or MAPPO learns from them. Returns are shown as they come."""
     while_learning: WhileLearning = "auto"
-    """"wait" holds simulations while an update runs (no policy lag), "serve" goes on acting
+    """"wait" holds simulations while an update runs (hardly any policy lag), "serve" goes on acting
     with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""
     max_policy_lag: int = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
@@ -182,6 +182,9 @@ class ServerPlan:
     """How often its run has started it again."""
     keep_replay_mib: int | None = 1024
     """Largest replay that its checkpoints hold; None: any."""
+    keeps_untrained: bool = False
+    """Whether it keeps the weights that it began with, so that agents can act with them in episodes
+    for evaluation, beside the learned ones."""
 
     @property
     def reads_state(self) -> bool:

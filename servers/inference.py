@@ -24,6 +24,8 @@ from muxrl.servers.seats import SeatAction, SeatRequest
 from muxrl.servers.teams import NO_ACTION
 
 Extras = dict[str, Any]
+_Pass = tuple[str, bool, bool, bool]
+"""Requests of one forward pass: policy, whether they explore, train, and are untrained."""
 T = TypeVar("T")
 
 
@@ -67,6 +69,10 @@ class Inference:
         self.weights_seq_no = 0
         self.num_env_steps_sampled = 0
         """Lifetime training env steps; exploration schedules run on it."""
+        self.untrained: dict[str, Any] | None = None
+        """The weights that it began with, by module, if they are kept; see `keep_untrained`."""
+        self._build = build
+        self._untrained_copy: _Copy | None = None  # made when it is first asked for
 
     @property
     def modules(self) -> MultiRLModule:
@@ -87,6 +93,10 @@ class Inference:
         with self._swap:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
+
+    def keep_untrained(self) -> None:
+        """Keeps the weights in use as those that seats act with where a step has them untrained."""
+        self.untrained = tree.map_structure(np.array, dict(self._live.modules.get_state()))
 
     def read(self, read: Callable[[], T]) -> T:
         """Returns what `read` returns of `modules` and `weights_seq_no`; none are loaded then."""
@@ -113,24 +123,25 @@ class Inference:
         Recurrent state is only read and returned: if one policy raises, none has advanced.
         """
         # Evaluation has a pass of its own: the size of a batch changes the outputs' last bits.
-        passes: dict[tuple[str, bool, bool], list[SeatRequest]] = {}
+        passes: dict[_Pass, list[SeatRequest]] = {}
         for step in steps:
             should_explore, is_training = step.should_explore, step.is_training
+            untrained = step.untrained
             for request in step.requests:
-                key = (request.seat.policy_id, should_explore, is_training)
+                seat = request.seat
+                key = (seat.policy_id, should_explore, is_training, seat.seat_id in untrained)
                 batch = passes.get(key)
                 if batch is None:
                     passes[key] = [request]
                 else:
                     batch.append(request)
-        chosen: dict[tuple[str, bool, bool], list[SeatAction]] = {}
+        chosen: dict[_Pass, list[SeatAction]] = {}
         with self._swap:
             for key, batch in passes.items():
-                policy_id, should_explore, is_training = key
-                if should_explore and not is_training:
-                    chosen[key] = self._act_in_evaluation(policy_id, batch)
+                if key[-1]:
+                    chosen[key] = self._act_untrained(key, batch)
                 else:
-                    chosen[key] = self._act(policy_id, batch, should_explore)
+                    chosen[key] = self._act_as_asked(key, batch)
             weights_seq_no = self.weights_seq_no
         if len(chosen) == 1:  # one policy: its actions are in the order of the steps
             (actions,) = chosen.values()
@@ -141,7 +152,14 @@ class Inference:
         next_of = {key: iter(actions) for key, actions in chosen.items()}
         return [
             [
-                next(next_of[request.seat.policy_id, step.should_explore, step.is_training])
+                next(
+                    next_of[
+                        request.seat.policy_id,
+                        step.should_explore,
+                        step.is_training,
+                        request.seat.seat_id in step.untrained,
+                    ]
+                )
                 for request in step.requests
             ]
             for step in steps
@@ -151,6 +169,25 @@ class Inference:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self._swap:
             return self._act(policy_id, requests, should_explore=False)
+
+    def _act_as_asked(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+        policy_id, should_explore, is_training, _ = key
+        if should_explore and not is_training:
+            return self._act_in_evaluation(policy_id, requests)
+        return self._act(policy_id, requests, should_explore)
+
+    def _act_untrained(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+        """Acts with the kept weights, in the place of the live copy; called under the lock."""
+        if self._untrained_copy is None:
+            assert self.untrained is not None, "the store refuses what is not kept"
+            with torch.random.fork_rng(devices=[]):  # first weights are drawn, and thrown away
+                self._untrained_copy = _Copy(self._build())
+            self._untrained_copy.modules.set_state(self.untrained)
+        live, self._live = self._live, self._untrained_copy
+        try:
+            return self._act_as_asked(key, requests)
+        finally:
+            self._live = live
 
     def _act_in_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Explores with random numbers of its own, so that training draws the same without it.

@@ -104,14 +104,16 @@ class LearnedPolicies:
             max_iterations=max_iterations,
             on_failure=on_failure,
         )
+        if plan.initialize_from and not plan.resume_from:
+            resume.initialize(self.algo, plan, self._normalization)
+        if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
+            self.acting.keep_untrained()
         if plan.resume_from:
             self.trainer.set_state(
                 resume.restore(
                     self.algo, plan, self.store, self.feed, self.acting, self._normalization
                 )
             )
-        elif plan.initialize_from:
-            resume.initialize(self.algo, plan, self._normalization)
 
     @property
     def iteration(self) -> int:

@@ -83,6 +83,7 @@ def get_state(
             "batches": feed.unlearned,
             "acting": acting.get_random_state(),
             "normalization": normalization.get_state(),
+            "untrained": acting.untrained,
             "random": _get_random_state(),
         }
 
@@ -147,6 +148,8 @@ def restore(
         acting.set_random_state(state["acting"])
         if "normalization" in state:  # older ones normalised nothing
             normalization.set_state(state["normalization"])
+        if state.get("untrained") is not None and plan.keeps_untrained:
+            acting.untrained = state["untrained"]  # else those of the same seed, as it was built
         # Last, since what was built and loaded has drawn from them.
         _set_random_state(state["random"])
         trainer: State = state["trainer"]

@@ -120,7 +120,10 @@ def _check(args: argparse.Namespace) -> int:
     sys.stdout.write(to_yaml(experiment.config))
     _print_seats(experiment)
     from muxrl.orchestrator.config.budget import find_warnings
+    from muxrl.orchestrator.config.memory import describe_replays
 
+    for sentence in describe_replays(experiment):
+        sys.stdout.write(f"{sentence}\n")
     for sentence in find_warnings(experiment):
         sys.stdout.write(f"warning: {sentence}\n")
     return ExitCode.DONE

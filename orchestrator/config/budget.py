@@ -1,18 +1,21 @@
-"""What cannot happen within a run's env steps: batches, first updates, schedules.
+"""What settings ask for and a run cannot give: too few env steps, too many simulations, no memory.
 
 What an algorithm needs is declared by its entry (`muxrl.servers.algorithms.milestones`). Only
-`stop.env_steps` is a budget that is known beforehand. Importing this module imports RLlib.
+`stop.env_steps` is a budget that is known beforehand. Of memory see `memory`. Importing this module
+imports RLlib.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from muxrl.orchestrator.config.memory import find_overflow
 from muxrl.orchestrator.config.resolve import Experiment
 from muxrl.servers.algorithms.milestones import Milestone, Schedule
 from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
@@ -21,6 +24,9 @@ from muxrl.servers.config import ServerPlan
 _LONG_EPISODE = 100
 """Env steps. How long the episodes of an external simulation are nobody knows beforehand; where
 only longer ones than this would be too few, nothing is said."""
+
+_MANY = 0.1
+"""Part of a batch's actions that may lag without a word; the mean lag is at most that."""
 
 
 class _Learner(NamedTuple):
@@ -31,6 +37,7 @@ class _Learner(NamedTuple):
     config: AlgorithmConfig
     num_sharing: int
     """Teams, or agents that are in none, that share a policy, at most."""
+    while_learning: Literal["serve", "wait"]
 
     def needs(self, milestone: Milestone, num: str) -> str:
         values = (f"{name}: {getattr(self.config, name)}" for name in milestone.settings)
@@ -42,7 +49,9 @@ class _Learner(NamedTuple):
 
 
 def find_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yields a sentence for each thing that settings ask for and the run is too short for."""
+    """Yields a sentence for each thing that settings ask for and the run cannot give."""
+    yield from _find_lag(experiment)
+    yield from find_overflow(experiment)
     budget = experiment.config.stop.env_steps
     if budget is None:
         return
@@ -63,12 +72,13 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
 
 
 def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
-    """Yields a sentence for each thing for which there will be too few episodes.
+    """Yields a sentence for each thing for which there will be too few episodes, or no memory.
 
     Args:
         experiment: of a run that has begun.
         episode_length: its mean so far, in env steps.
     """
+    yield from find_overflow(experiment, episode_length)
     budget = experiment.config.stop.env_steps
     if budget is None:
         return
@@ -82,12 +92,39 @@ def find_late(experiment: Experiment, episode_length: float) -> Iterator[str]:
                 )
 
 
+def _find_lag(experiment: Experiment) -> Iterator[str]:
+    """Yields a sentence for each on-policy server whose batches have many actions that are older
+    than its weights: with `while_learning: wait`, at most one of each open episode."""
+    simulation = experiment.config.simulation
+    num = simulation.num_processes * simulation.num_envs_per_process
+    if experiment.is_external:
+        return  # how many episodes are open is for others to say
+    for learner in _learners(experiment):
+        if learner.algorithm.learns_from != "newest" or learner.while_learning != "wait":
+            continue
+        batch = learner.algorithm.batch_env_steps(learner.config)
+        if num >= _MANY * batch:
+            yield (
+                f"{learner.who}: {num:,} simulations are many for a batch of {batch:,} env steps "
+                f"(train_batch_size_per_learner): each plays on by a step while the batch is made, "
+                f"so up to {min(1.0, num / batch):.0%} of the actions in it are one update older "
+                f"than the weights; with {math.floor(num / _MANY) + 1:,} env steps it is less than "
+                f"{_MANY:.0%}"
+            )
+
+
 def _learners(experiment: Experiment) -> Iterator[_Learner]:
     for server_id, plan in experiment.servers.items():
         if server_id not in experiment.fixed_servers:
             algorithm = get_algorithm(plan.algorithm)
             config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
-            yield _Learner(f"server {server_id!r}", algorithm, config, _num_sharing(plan))
+            yield _Learner(
+                f"server {server_id!r}",
+                algorithm,
+                config,
+                _num_sharing(plan),
+                plan.while_learning,
+            )
 
 
 def _num_sharing(plan: ServerPlan) -> int:

@@ -113,7 +113,15 @@ def resolve(
     experiment = Experiment(
         config,
         facts,
-        {s: replace(p, keep_replay_mib=keep_mib) for s, p in plans.items() if p is not None},
+        {
+            s: replace(
+                p,
+                keep_replay_mib=keep_mib,
+                keeps_untrained=compares_untrained(config) and find_fixed(p.algorithm) is None,
+            )
+            for s, p in plans.items()
+            if p is not None
+        },
     )
     if config.stop.iterations is not None and len(experiment.fixed_servers) == len(config.servers):
         problems.append(
@@ -123,6 +131,19 @@ def resolve(
     if problems:
         raise ConfigError(problems)
     return experiment
+
+
+def compares_untrained(config: ExperimentConfig) -> bool:
+    """Whether the final evaluation plays each server's untrained policies in its place, too.
+
+    Not where somebody else plays the episodes: theirs cost what nobody here knows.
+    """
+    evaluation = config.evaluation
+    return (
+        evaluation.should_compare_untrained
+        and evaluation.final_num_episodes > 0
+        and config.simulation.env != EXTERNAL
+    )
 
 
 def reseeded(experiment: Experiment, seed: int) -> Experiment:

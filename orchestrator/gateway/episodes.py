@@ -286,6 +286,8 @@ class GatewayEpisodes:
                 f"the gateway holds {len(self._open)} open episodes, as many as the servers behind "
                 "it take (limits.max_episodes); end one first"
             )
+        if item.untrained:
+            raise errors.ValueMismatch("a gateway has no untrained agents; ask their server")
         mode, client, evaluation = item.mode, self._client, None
         should_explore: bool | Mapping[str, bool] | None = item.should_explore
         if mode == "train" and self._evaluation is not None and self._evaluation.num_to_begin:

@@ -70,8 +70,9 @@ def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
 
     Columns are `EVALUATION_COLUMNS`: `server` and `algorithm` are those that serve the agent,
     `env_steps` and `time_s` of training before the evaluation, `replaced` the server whose agents
-    acted at random (None: all as learned), `episode` its place in the evaluation, which is the same
-    seed in every condition, and `return` the agent's raw one.
+    acted at random (None: all as learned; ``SERVER:untrained``, ``SERVER/SIDE``: see
+    `muxrl.orchestrator.records.conditions`), `episode` its place in the evaluation, which is the
+    same seed in every condition, and `return` the agent's raw one.
 
     Raises:
         NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.

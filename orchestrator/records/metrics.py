@@ -22,7 +22,9 @@ Joint record, one for each second
 Evaluation record, one for each condition at each evaluation point
     ``time_s, env_steps, replaced, should_explore, num_episodes, returns: {agent_id: [float]},
     metrics: {metric: {agent_id or "__common__": [float]}}``, where null is an episode without it;
-    `replaced` is the server whose agents acted at random, None where all acted as learned
+    `replaced` is the server whose agents acted at random, None where all acted as learned; beside
+    these there are ``SERVER:untrained``, ``SERVER/SIDE`` and ``SERVER/SIDE:untrained``
+    (`muxrl.orchestrator.records.conditions`), those of a side with ``agents: [agent_id]``
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import iter_metrics, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
@@ -71,14 +72,19 @@ class EvaluationPoint:
     env_steps: int
     """Env steps of training before it."""
     returns: Mapping[str | None, AgentReturns]
-    """By whose agents acted at random; None: all acted as learned."""
+    """By who was replaced, see `muxrl.orchestrator.records.conditions`: a server's id where its
+    agents acted at random; None: all acted as learned."""
     time_s: float = math.nan
     """Seconds of training before it; NaN where it was not recorded."""
     metrics: Mapping[str | None, Metrics] = field(default_factory=dict)
     """As `returns`; empty in runs that were made before there were metrics."""
+    sides: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """By server whose agents were found to play against each other: side to agents."""
 
     def returns_of(self, agents: Sequence[str], replaced: str | None) -> Floats | None:
         """For each episode, the mean return over `agents`; None if that was not measured.
+
+        `replaced` is the condition's key.
 
         An agent that was not in an episode does not count there; an episode that had none of
         them is NaN, so that all conditions keep their places, by which they are paired. None, too,
@@ -316,6 +322,16 @@ def _points(evaluations: Iterable[Mapping[str, Any]]) -> tuple[EvaluationPoint, 
             {replaced: record["returns"] for replaced, record in merged[n].items()},
             times[n],
             {replaced: record.get("metrics", {}) for replaced, record in merged[n].items()},
+            _sides(merged[n].values()),
         )
         for n in sorted(merged)
     )
+
+
+def _sides(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Returns by server the sides that were replaced one at a time, and their agents."""
+    sides: dict[str, dict[str, tuple[str, ...]]] = {}
+    for condition in map(Condition.of_record, records):
+        if condition.server_id is not None and condition.side:
+            sides.setdefault(condition.server_id, {})[condition.side] = condition.agents
+    return sides

@@ -145,6 +145,8 @@ def _panel_subtitle(server: ServerResult, num_seeds: int) -> str:
     """The advantage and, on a second line, the verdict: panels are narrow."""
     if not server.learns:
         return "does not learn"
+    if server.plays_itself:
+        return "plays itself: a mean over its sides"
     if server.final is None or server.final.advantage is None:
         return "never measured with random in its place"
     seeds = f", {server.final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)

@@ -19,6 +19,7 @@ from muxrl.orchestrator.records.json_files import write_json, write_text
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.against_random import Verdict
+from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
 from muxrl.orchestrator.reports.metric_results import MetricResult
 from muxrl.orchestrator.reports.pages import REPORT_FILE
 from muxrl.orchestrator.reports.plain_table import (
@@ -29,7 +30,7 @@ from muxrl.orchestrator.reports.plain_table import (
     signed_interval,
 )
 from muxrl.orchestrator.reports.plots import draw_learning
-from muxrl.orchestrator.reports.results import Report, ServerResult, results_of
+from muxrl.orchestrator.reports.results import Report, results_of
 from muxrl.orchestrator.reports.run_page import write_run_page
 
 HEADINGS = (
@@ -40,7 +41,9 @@ HEADINGS = (
     "train return",
     "evaluated return",
     "random in its place",
+    "untrained in its place",
     "advantage [95 %]",
+    "over untrained [95 %]",
     "verdict",
 )
 
@@ -50,7 +53,14 @@ METRIC_CAPTION = (
     "server's agents random."
 )
 _MAX_LISTED = 5
-_VERDICT_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.UNCLEAR: "yellow"}
+_VERDICT_STYLES = {
+    Verdict.BETTER: "green",
+    Verdict.BETTER_THAN_BOTH: "green",
+    Verdict.NOT_THAN_UNTRAINED: "yellow",
+    Verdict.WORSE: "red",
+    Verdict.UNCLEAR: "yellow",
+}
+_VERDICT_WIDTH = len(Verdict.UNCLEAR)  # on the terminal, where the others take two lines
 _TERMINAL_HEADINGS = (
     "env\nsteps",
     "train\nreturn",
@@ -110,19 +120,21 @@ def title_of(report: Report) -> str:
 
 
 def rows_of(report: Report) -> Iterator[list[str]]:
-    """Yields a row of text for each server, under `HEADINGS`."""
-    for server in report.servers:
-        final = server.final
+    """Yields a row of text for each server, and each side of one, under `HEADINGS`."""
+    for row in judged_rows(report):
+        final = row.final
         yield [
-            server.server_id,
-            server.algorithm,
-            ", ".join(server.agents),
-            f"{server.env_steps:,.0f}" if server.learns else MISSING,
-            number(server.train_return),
+            row.name,
+            row.algorithm,
+            ", ".join(row.agents),
+            f"{row.env_steps:,.0f}" if row.env_steps is not None else MISSING,
+            number(row.train_return),
             number(final.learned.mean if final else None),
             number(final.random.mean if final and final.random else None),
+            number(final.untrained.mean if final and final.untrained else None),
             signed_interval(final.advantage) if final and final.advantage else MISSING,
-            _verdict(server, len(report.seeds)),
+            signed_interval(final.over_untrained) if final and final.over_untrained else MISSING,
+            _judgement(row, len(report.seeds)),
         ]
 
 
@@ -146,23 +158,17 @@ def _at_random(metric: MetricResult) -> str:
     return ", ".join(f"{number(value.mean)} ({s})" for s, value in metric.random.items())
 
 
-def _verdict(server: ServerResult, num_seeds: int) -> str:
-    if not server.learns:
-        return "does not learn"
-    if not server.has_updates:
-        return "made no update"
-    if server.final is None or server.final.verdict is None:
-        return MISSING
-    if num_seeds == 1:
-        return str(server.final.verdict)
-    return f"{server.final.verdict} ({server.final.num_seeds_above} of {num_seeds} seeds above)"
+def _judgement(row: JudgedRow, num_seeds: int) -> str:
+    if num_seeds == 1 or row.verdict is None or row.final is None:
+        return row.judgement or MISSING
+    return f"{row.verdict} ({row.final.num_seeds_above} of {num_seeds} seeds above)"
 
 
 def _markdown(report: Report, picture: str) -> str:
     metrics = list(metric_rows_of(report))
     parts = [
         f"# {title_of(report)}",
-        _markdown_table(HEADINGS, [*["---"] * 3, *["---:"] * 5, "---"], rows_of(report)),
+        _servers_table(report),
         report.caption,
         *(
             [
@@ -176,6 +182,15 @@ def _markdown(report: Report, picture: str) -> str:
         f"![Learning curves]({picture})",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _servers_table(report: Report) -> str:
+    rules = [*["---"] * 3, *["---:"] * 7, "---"]
+    shown = [
+        i for i, name in enumerate(HEADINGS) if report.has_untrained or "untrained" not in name
+    ]
+    rows = ([row[i] for i in shown] for row in rows_of(report))
+    return _markdown_table([HEADINGS[i] for i in shown], [rules[i] for i in shown], rows)
 
 
 def _markdown_table(
@@ -193,28 +208,25 @@ def _escaped(cell: str) -> str:
 def print_report(report: Report, console: Console | None = None) -> None:
     """Prints the table, its caption and its notes."""
     console = console or Console()
-    rows = [_cells(row) for row in rows_of(report)]
-    columns = zip(
-        _TERMINAL_HEADINGS, *((*row[:-2], "\n".join(row[-2:])) for row in rows), strict=True
-    )
+    rows = [_cells(row, report.has_untrained) for row in rows_of(report)]
+    headings = _headings(report.has_untrained)
+    columns = zip(headings, *((*row[:-2], "\n".join(row[-2:])) for row in rows), strict=True)
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     # What is left for names: two spaces stand between columns, one at either edge.
     width = max(_MIN_NAME_WIDTH, console.width - sum(widths) - 2 * len(widths) - 2)
     table = plain_table("")
     # Algorithm and agents stand under their server, and the verdict under what it is about.
     table.add_column("server\nalgorithm\nagents", overflow="fold")
-    for heading in _TERMINAL_HEADINGS:
+    for heading in headings:
         table.add_column(Text(heading), justify="right", no_wrap=True)
-    for server, row in zip(report.servers, rows, strict=True):
-        style = ""
-        if server.final is not None and server.final.verdict is not None:
-            style = _VERDICT_STYLES[server.final.verdict]
+    for judged, row in zip(judged_rows(report), rows, strict=True):
+        style = _VERDICT_STYLES[judged.verdict] if judged.verdict is not None else ""
         *numbers, advantage, verdict = row
-        names = [("\n".join(broken(server.server_id, width)), "bold")]
-        names.append(("\n".join(["", *broken(server.algorithm, width)]), ""))
-        names += [("\n".join(["", *broken(a, width)]), "dim") for a in _listed(server.agents)]
-        judged = Text.assemble(f"{advantage}\n", (verdict, style))
-        table.add_row(Text.assemble(*names), *map(Text, numbers), judged)
+        names = [("\n".join(broken(judged.name, width)), "bold")]
+        names.append(("\n".join(["", *broken(judged.algorithm, width)]), ""))
+        names += [("\n".join(["", *broken(a, width)]), "dim") for a in _listed(judged.agents)]
+        found = Text.assemble(f"{advantage}\n", (verdict, style))
+        table.add_row(Text.assemble(*names), *map(Text, numbers), found)
     # Outside of the table, which may be narrower than the terminal.
     console.print(Text("\n".join(broken(title_of(report), console.width)), style="bold"))
     console.print(table)
@@ -248,10 +260,19 @@ def broken(name: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _cells(row: Sequence[str]) -> tuple[str, ...]:
-    """A row without its names, the interval below the advantage, seeds below the verdict."""
-    *numbers, advantage, verdict = row[3:]
-    return (*numbers, advantage.replace(" [", "\n["), verdict.replace(" (", "\n("))
+def _headings(has_untrained: bool) -> tuple[str, ...]:
+    *numbers, random, advantage = _TERMINAL_HEADINGS
+    return (*numbers, f"{random}\nuntrained" if has_untrained else random, advantage)
+
+
+def _cells(row: Sequence[str], has_untrained: bool) -> tuple[str, ...]:
+    """A row without its names; below random untrained, if there is any, the interval below the
+    advantage, seeds below the verdict. How much it is over untrained is in ``summary.md``."""
+    *numbers, random, untrained, advantage, _, verdict = row[3:]
+    verdict, *seeds = verdict.split(" (")
+    lines = [*broken(verdict, _VERDICT_WIDTH), *(f"({part}" for part in seeds)]
+    place = f"{random}\n{untrained}" if has_untrained else random
+    return (*numbers, place, advantage.replace(" [", "\n["), "\n".join(lines))
 
 
 def _listed(agents: Sequence[str]) -> list[str]:

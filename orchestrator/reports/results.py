@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.orchestrator.errors import DifferentRuns
+from muxrl.orchestrator.evaluations.sides import MAX_SIDES, play_against_each_other
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import RunStatus
-from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
+from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict, against_random
 from muxrl.orchestrator.reports.fallen import find_fall
 from muxrl.orchestrator.reports.metric_results import MetricResult, metric_results
 
@@ -21,7 +23,18 @@ _CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many poi
 _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
+_UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 _SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
+
+
+@dataclass(frozen=True)
+class SideResult:
+    """The returns of some of one server's agents, the other side of which it plays, too."""
+
+    name: str
+    agents: tuple[str, ...]
+    final: AgainstRandom
+    """With random, or the untrained policies, on this side only."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,21 @@ class ServerResult:
     """False if its learner made no update in any of the runs: it acts as it began."""
     final: AgainstRandom | None
     """Each seed's last evaluation, the last with random in place if there is one."""
+    plays_itself: bool = False
+    """Whether its agents play against each other, so that their mean return says nothing."""
+    sides: tuple[SideResult, ...] = ()
+    """Those of such a server, if they were replaced one at a time."""
+
+    @property
+    def judgement(self) -> Verdict | str:
+        """What the final evaluation says of its learning, in words; "" where it says nothing."""
+        if not self.learns:
+            return "does not learn"
+        if not self.has_updates:
+            return "made no update"
+        if self.plays_itself:
+            return "side by side" if self.sides else "plays itself"
+        return (self.final.verdict if self.final else None) or ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,16 @@ class Report:
     """Training episodes of all runs that were closed early since a process was lost."""
     metrics: tuple[MetricResult, ...] = ()
     """What the simulation says of its episodes."""
+
+    @property
+    def has_untrained(self) -> bool:
+        """Whether any server was measured as it began, beside as it learned."""
+        return any(
+            final.untrained is not None
+            for server in self.servers
+            for final in (server.final, *(side.final for side in server.sides))
+            if final is not None
+        )
 
     @property
     def caption(self) -> str:
@@ -110,6 +148,7 @@ class Report:
             f"seed{'s' if num_seeds > 1 else ''} {seeds}. "
             "Return: sum of an agent's rewards in an episode, mean over the server's agents. "
             + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
+            + (_UNTRAINED_RULE if self.has_untrained else "")
             + f"Intervals: 95 %, bootstrap {resampled}. "
             "Train return: exploration included, recent episodes."
         )
@@ -139,6 +178,11 @@ class Report:
                     "env_steps": server.env_steps,
                     "train_return": server.train_return,
                     "final": _comparison(server.final) if server.final else None,
+                    "plays_itself": server.plays_itself,
+                    "sides": {
+                        side.name: {"agents": side.agents, "final": _comparison(side.final)}
+                        for side in server.sides
+                    },
                     "curve": [_comparison(comparison) for comparison in server.curve],
                 }
                 for server in self.servers
@@ -184,6 +228,56 @@ class _Measured(NamedTuple):
     env_steps: int
     learned: NDArray[np.float64]
     random: NDArray[np.float64] | None
+    untrained: NDArray[np.float64] | None
+
+
+def _measured(
+    run: RecordedRun, server_id: str, agents: Sequence[str], side: str = ""
+) -> list[_Measured]:
+    """Returns the evaluations that some of a server's agents took part in."""
+    random = Condition(server_id, side).key
+    untrained = Condition(server_id, side, is_untrained=True).key
+    return [
+        _Measured(
+            point.env_steps,
+            learned,
+            point.returns_of(agents, random),
+            point.returns_of(agents, untrained),
+        )
+        for point in run.points
+        if (learned := point.returns_of(agents, None)) is not None
+    ]
+
+
+def _compared(points: Sequence[_Measured], **settings: Any) -> AgainstRandom:
+    """Compares one evaluation of each seed; what one of them did not measure is left out."""
+    random = [point.random for point in points if point.random is not None]
+    untrained = [point.untrained for point in points if point.untrained is not None]
+    return against_random(
+        float(np.mean([point.env_steps for point in points])),
+        [point.learned for point in points],
+        random if len(random) == len(points) else None,
+        untrained if len(untrained) == len(points) else None,
+        **settings,
+    )
+
+
+def _side_results(
+    runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
+) -> Iterator[SideResult]:
+    """Yields the sides that all runs have, each at the run's last evaluation side by side."""
+    last = [next((p for p in run.points[::-1] if server_id in p.sides), None) for run in runs]
+    sides = [point.sides[server_id] for point in last if point is not None]
+    if len(sides) < len(runs):
+        return
+    for side, agents in sides[0].items():
+        measured = [
+            [point for point in _measured(run, server_id, agents, side) if point.random is not None]
+            for run in runs
+        ]
+        if all(measured) and all(other.get(side) == agents for other in sides):
+            final = _compared([points[-1] for points in measured], over_seeds=over_seeds)
+            yield SideResult(side, agents, final)
 
 
 def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool) -> ServerResult:
@@ -191,27 +285,14 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     training = tuple(run.training[server_id] for run in runs)
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
 
-    def comparison(points: Sequence[_Measured], **settings: Any) -> AgainstRandom:
-        random = [point.random for point in points if point.random is not None]
-        return against_random(
-            float(np.mean([point.env_steps for point in points])),
-            [point.learned for point in points],
-            random if len(random) == len(points) else None,
-            over_seeds=over_seeds,
-            **settings,
-        )
-
-    measured = [
-        [
-            _Measured(point.env_steps, learned, point.returns_of(server.agents, server_id))
-            for point in run.points
-            if (learned := point.returns_of(server.agents, None)) is not None
-        ]
-        for run in runs
-    ]
+    measured = [_measured(run, server_id, server.agents) for run in runs]
     compared = [[point for point in points if point.random is not None] for points in measured]
     usable = compared if all(compared) else measured
-    curve = [comparison(points, num_resamples=_CURVE_RESAMPLES) for points in _aligned(measured)]
+    curve = [
+        _compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
+        for points in _aligned(measured)
+    ]
+    sides = tuple(_side_results(runs, server_id, over_seeds)) if server.learns else ()
     return ServerResult(
         server_id=server_id,
         algorithm=server.algorithm,
@@ -226,7 +307,18 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         ),
         training=training,
         has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
-        final=comparison([points[-1] for points in usable]) if all(usable) else None,
+        final=_compared([points[-1] for points in usable], over_seeds=over_seeds)
+        if all(usable)
+        else None,
+        plays_itself=bool(sides)
+        or any(
+            play_against_each_other(
+                [run.points[-1].returns.get(who, {}) for who in (server_id, None)], server.agents
+            )
+            for run in runs
+            if run.points
+        ),
+        sides=sides,
     )
 
 
@@ -313,6 +405,8 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
     ]
     if without:
         yield f"never measured with random in its place: {', '.join(without)}"
+    for server in servers:
+        yield from _judging_notes(server)
     if any(final.env_steps == 0 for final in finals) and any(s.learns for s in servers):
         yield "the last evaluation is the one before training: it shows untrained policies"
     for server in servers:
@@ -329,6 +423,30 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
         )
     if len(runs) > len({run.seed for run in runs}):
         yield "two of the runs have the same seed; they are not independent"
+
+
+def _judging_notes(server: ServerResult) -> Iterator[str]:
+    if not (server.learns and server.has_updates):
+        return
+    who = server.server_id
+    if server.plays_itself:
+        reason = f"{who} plays against itself, so that the mean over its agents says nothing"
+        if server.sides:
+            yield f"{reason}: each side was replaced alone, the others as learned"
+        else:
+            yield (
+                f"{reason}, and its sides were not replaced one at a time: that is done by the "
+                f"final evaluation, of up to {MAX_SIDES} sides"
+            )
+        judged = [(f"{who}/{side.name}", side.final) for side in server.sides]
+    else:
+        judged = [(who, server.final)] if server.final else []
+    for name, final in judged:
+        if final.verdict is Verdict.NOT_THAN_UNTRAINED:
+            yield (
+                f"{name} is better than random, but not than untrained: it may owe that to how it "
+                "acts (greedily, or by one rule all the time), not to what it learned"
+            )
 
 
 def _comparison(comparison: AgainstRandom) -> dict[str, Any]:

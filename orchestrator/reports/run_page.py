@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.reports.against_random import Verdict
+from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict
+from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
 from muxrl.orchestrator.reports.pages import page_environment
 from muxrl.orchestrator.reports.plain_table import MISSING, interval, signed_interval
-from muxrl.orchestrator.reports.results import Report, ServerResult
+from muxrl.orchestrator.reports.results import Report
+from muxrl.orchestrator.reports.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 
 _CLAIMS = {
     Verdict.BETTER: "better than random agents in its place",
+    Verdict.BETTER_THAN_BOTH: "better than random agents and than untrained ones in its place",
+    Verdict.NOT_THAN_UNTRAINED: (
+        "better than random agents in its place, but not than untrained ones"
+    ),
     Verdict.WORSE: "worse than random agents in its place",
     Verdict.UNCLEAR: "not distinguishable from random agents in its place",
 }
@@ -54,54 +60,67 @@ def sentences(report: Report) -> Iterator[str]:
         if not server.learns:
             continue
         who = f"{server.server_id} ({server.algorithm})"
-        final = server.final
         if not server.has_updates:
             yield f"{who} made no update, so there is nothing to judge."
-        elif final is None:
+        elif server.final is None:
             yield f"{who} was never evaluated."
-        elif final.advantage is None or final.verdict is None:
-            yield f"{who} returns {interval(final.learned)}; random in its place was not measured."
+        elif not server.plays_itself:
+            yield _sentence(who, server.final, len(report.seeds))
+        elif not server.sides:
+            yield f"{who} plays itself, and was not judged side by side."
         else:
-            seeds = len(report.seeds)
-            above = f", {final.num_seeds_above} of {seeds} seeds above" if seeds > 1 else ""
-            yield f"{who} is {_CLAIMS[final.verdict]}: {signed_interval(final.advantage)}{above}."
+            for side in server.sides:
+                name = f"{server.server_id}/{side.name} ({server.algorithm})"
+                yield _sentence(name, side.final, len(report.seeds))
+
+
+def _sentence(who: str, final: AgainstRandom, num_seeds: int) -> str:
+    if final.advantage is None or final.verdict is None:
+        return f"{who} returns {interval(final.learned)}; random in its place was not measured."
+    above = f", {final.num_seeds_above} of {num_seeds} seeds above" if num_seeds > 1 else ""
+    return f"{who} is {_CLAIMS[final.verdict]}: {signed_interval(final.advantage)}{above}."
 
 
 def servers_grid(report: Report) -> Grid:
-    """Returns a row for each server."""
-
-    def verdict(server: ServerResult) -> str:
-        if not server.learns:
-            return "does not learn"
-        if not server.has_updates:
-            return "made no update"
-        return str(server.final.verdict or MISSING) if server.final else MISSING
-
+    """Returns a row for each server, and each side of one."""
     table = Table(
         (
-            Column("server_id", "server", css="text"),
+            Column("name", "server", css="text"),
             Column("algorithm", css="text"),
-            Column("agents", text=lambda s: ", ".join(s.agents), css="wrap"),
+            Column("agents", text=lambda row: ", ".join(row.agents), css="wrap"),
             Column(
                 "env_steps",
                 "env steps",
-                text=lambda s: f"{s.env_steps:,.0f}" if s.learns else MISSING,
+                text=lambda row: MISSING if row.env_steps is None else f"{row.env_steps:,.0f}",
             ),
             Column("train_return", "train return"),
-            Column("learned", "evaluated return", lambda s: s.final and s.final.learned),
-            Column("random", "random in its place", lambda s: s.final and s.final.random),
+            Column("learned", "evaluated return", lambda row: row.final and row.final.learned),
+            Column("random", "random in its place", lambda row: row.final and row.final.random),
             Column(
-                "advantage",
-                value=lambda s: s.final and s.final.advantage,
-                text=lambda s: (
-                    signed_interval(s.final.advantage) if s.final and s.final.advantage else MISSING
-                ),
+                "untrained",
+                "untrained in its place",
+                lambda row: row.final and row.final.untrained,
             ),
-            Column("verdict", value=verdict, css="text"),
+            _advantage("advantage", "", lambda final: final.advantage),
+            _advantage("over_untrained", "over untrained", lambda final: final.over_untrained),
+            Column("judgement", "verdict", text=lambda row: row.judgement or MISSING, css="text"),
         ),
-        report.servers,
+        tuple(judged_rows(report)),
     )
     return table.grid([column.name for column in table.columns])
+
+
+def _advantage(
+    name: str, heading: str, of: Callable[[AgainstRandom], Estimate | None]
+) -> Column[JudgedRow]:
+    def value(row: JudgedRow) -> Estimate | None:
+        return of(row.final) if row.final else None
+
+    def text(row: JudgedRow) -> str:
+        found = value(row)
+        return signed_interval(found) if found else MISSING
+
+    return Column(name, heading, value, text)
 
 
 def _text_of(path: Path) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from muxrl.orchestrator.records.conditions import Condition
+
 if TYPE_CHECKING:
     from muxrl.client import MultiplexingClient
     from muxrl.client.adapters import Simulation
@@ -50,7 +52,7 @@ def transport_to(server: ServerAddress, patience: Patience) -> WebSocketTranspor
 
 def connect(
     servers: Mapping[str, ServerAddress],
-    replaced: str | None = None,
+    replaced: Condition | str | None = None,
     seed: int = 0,
     *,
     patience: Patience = _PATIENCE,
@@ -61,26 +63,33 @@ def connect(
 
     Args:
         servers: by server id.
-        replaced: the server whose agents act uniformly at random instead.
-        seed: of those actions.
+        replaced: who is replaced; a text: the server whose agents act uniformly at random instead.
+        seed: of random actions.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
         instead: for some servers, ready transports.
     """
     from muxrl.client import MultiplexingClient
     from muxrl.client.random_policy import RandomTransport
+    from muxrl.client.replacing import RandomAgents, UntrainedAgents
 
+    if not isinstance(replaced, Condition):
+        replaced = Condition(replaced)
     transports: dict[str, str | Transport] = dict(instead or {})
     for server_id, server in servers.items():
         if server_id in transports:
             continue
         transport = transport_to(server, patience)
-        if server_id == replaced:
+        if server_id != replaced.server_id:
+            transports[server_id] = transport
+        elif replaced.is_untrained:
+            transports[server_id] = UntrainedAgents(transport, replaced.agents)
+        elif replaced.side:
+            transports[server_id] = RandomAgents(transport, replaced.agents, seed)
+        else:
             spec = transport.fetch_spec()
             transport.close()
             transports[server_id] = RandomTransport(spec, seed)
-        else:
-            transports[server_id] = transport
     return MultiplexingClient(transports, episode_prefix=episode_prefix)
 
 

@@ -4,21 +4,27 @@ The same episodes are played with all agents as learned, and once more for each 
 with its agents random. In a game of several sides
 the return alone says little; the difference says what the learner is worth. Servers with fixed
 policies act in every condition.
+
+At the end there are more, see `final_conditions`.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import Silent
+from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.recorded_run import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import Reports, end_actor, failure, start_actor
 from muxrl.orchestrator.runs.episodes import Played, ServerAddress
+from muxrl.orchestrator.runs.final_conditions import final_conditions
 from muxrl.orchestrator.runs.processes import EvaluationProcess
 from muxrl.orchestrator.runs.restarts import Quota
 from muxrl.orchestrator.runs.simulation_actors import patience
@@ -65,7 +71,10 @@ class Evaluations:
         learning = {
             s: p for s, p in experiment.servers.items() if s not in experiment.fixed_servers
         }
-        self._conditions: list[str | None] = [None, *learning]
+        self._learning = learning
+        self._compares = compares_untrained(experiment.config)
+        self._not_updated: Collection[str] = ()
+        self._returns: dict[str | None, AgentReturns] = {}  # of the evaluation under way
         # Value-based policies (QMIX) are greedy in any case.
         self._should_explore = {
             s: self._config.should_explore and plan.samples_actions for s, plan in learning.items()
@@ -78,7 +87,7 @@ class Evaluations:
         self._reports = Reports(timeouts.report_s, timeouts.start_s, timeouts.step_s)
         self._quota = Quota(experiment.config.simulation.restarts, "simulation.restarts")
         self._metrics = metrics
-        self._running: list[dict[str, Any]] = []
+        self._running: list[tuple[Condition, dict[str, Any]]] = []
         self._ref: Any = None  # of the first of these
         self._due_at = due_at if due_at is not None else self._config.interval_env_steps
         self._gateway = gateway
@@ -126,39 +135,54 @@ class Evaluations:
     @property
     def due_at(self) -> int | None:
         """When a run that is resumed from here is to evaluate: what is under way, once more."""
-        return self._running[0]["env_steps"] if self._running else self._due_at
+        return self._running[0][1]["env_steps"] if self._running else self._due_at
 
-    def begin(self, env_steps: int, time_s: float, *, is_final: bool = False) -> None:
+    def begin(
+        self,
+        env_steps: int,
+        time_s: float,
+        *,
+        is_final: bool = False,
+        not_updated: Collection[str] = (),
+    ) -> None:
         """Begins an evaluation in all conditions.
 
         Args:
             env_steps: of training so far, for the record.
             time_s: likewise.
-            is_final: with the final number of episodes.
+            is_final: with the final number of episodes, and all conditions.
+            not_updated: servers that have made no update: they act untrained as it is.
         """
         config = self._config
         num = config.final_num_episodes if is_final else config.num_episodes
         self.bytes_before = self._metrics.length("evaluation")
-        for replaced in self._conditions:
-            record = {
-                "time_s": time_s,
-                "env_steps": env_steps,
-                "replaced": replaced,
-                "should_explore": config.should_explore,
-                "num_episodes": num,
-                "is_final": is_final,
-            }
-            self._running.append(record)
+        self._not_updated = not_updated
+        self._returns = {}
+        about = {
+            "time_s": time_s,
+            "env_steps": env_steps,
+            "should_explore": config.should_explore,
+            "num_episodes": num,
+            "is_final": is_final,
+        }
+        for condition in (AS_LEARNED, *map(Condition, self._learning)):
+            self._append(condition, about)
         self._play_first()
+
+    def _append(self, condition: Condition, about: Mapping[str, Any]) -> None:
+        record = {**about, "replaced": condition.key}
+        if condition.side:
+            record["agents"] = condition.agents
+        self._running.append((condition, record))
 
     def _play_first(self) -> None:
         """Has the first condition that is not done be played."""
         if self._running:
-            first = self._running[0]
+            condition, record = self._running[0]
             self._ref = self._actor.evaluate.remote(
-                first["replaced"],
+                condition,
                 self._config.seed,
-                first["num_episodes"],
+                record["num_episodes"],
                 self._should_explore,
             )
 
@@ -224,13 +248,19 @@ class Evaluations:
             ray.kill(self._actor)
 
     def _write_first(self, played: Played) -> None:
-        record = self._running.pop(0)
+        condition, record = self._running.pop(0)
         if not played.returns:
             logger.warning("no evaluation: no simulation came to the gateway to play its episodes")
             self._running = []
             return
+        self._returns[condition.key] = played.returns
+        if record["is_final"] and len(self._returns) == 1 + len(self._learning):
+            about = {key: value for key, value in record.items() if key != "replaced"}
+            untrained = self._learning.keys() - self._not_updated if self._compares else ()
+            for further in final_conditions(self._returns, self._learning, untrained):
+                self._append(further, about)
         self._play_first()
         record["returns"], record["metrics"] = played.returns, played.metrics
         self._metrics.evaluation(record)
-        if record["replaced"] is None:
+        if condition == AS_LEARNED:
             self.latest = record

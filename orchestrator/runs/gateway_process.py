@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muxrl.orchestrator.config import GatewayConfig
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.runs.episodes import Patience, Played, ServerAddress, connect
 from muxrl.orchestrator.runs.processes import SimulationReport, set_up, settle
 
@@ -94,7 +95,7 @@ class GatewayProcess:
 
     def evaluate(
         self,
-        replaced: str | None,
+        replaced: Condition,
         first_seed: int,
         num_episodes: int,
         should_explore: Mapping[str, bool],
@@ -102,7 +103,7 @@ class GatewayProcess:
         """Has the simulations play evaluation episodes, on seeds of their own.
 
         Args:
-            replaced: the server whose agents act at random, None for none.
+            replaced: the agents that do not act as learned, if any.
             first_seed: of these actions.
             num_episodes: how many.
             should_explore: by server, whether actions are sampled as in training, else greedy.

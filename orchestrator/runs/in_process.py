@@ -15,6 +15,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import Simulation, make_simulation
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.runs.episodes import ServerAddress, connect, play_episodes
 
 if TYPE_CHECKING:
@@ -41,15 +42,15 @@ class Served:
         config = self.experiment.config.simulation
         return make_simulation(config.env, config.kwargs)
 
-    def client(self, replaced: str | None = None, seed: int = 0) -> MultiplexingClient:
-        """Connects; `replaced` names a server whose agents act at random instead."""
+    def client(self, replaced: Condition | str | None = None, seed: int = 0) -> MultiplexingClient:
+        """Connects; `replaced` is a condition, or a server whose agents act at random instead."""
         return connect(self.addresses, replaced, seed)
 
     def evaluate(
         self,
         num_episodes: int,
         *,
-        replaced: str | None = None,
+        replaced: Condition | str | None = None,
         first_seed: int = 10_000,
         should_explore: bool | Mapping[str, bool] = False,
     ) -> list[EpisodeResult]:

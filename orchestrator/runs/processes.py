@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.checkpoints import SavedServer, hash_files
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.runs.episodes import (
     Patience,
     Played,
@@ -326,7 +327,7 @@ class EpisodeSeeds(Iterator[int]):
 
 
 class EvaluationProcess:
-    """A process that plays evaluation episodes; the agents of one server may act at random.
+    """A process that plays evaluation episodes; agents of one server may act otherwise.
 
     Args:
         simulation: what to make; one environment is enough here.
@@ -363,7 +364,7 @@ class EvaluationProcess:
 
     def evaluate(
         self,
-        replaced: str | None,
+        replaced: Condition,
         first_seed: int,
         num_episodes: int,
         should_explore: Mapping[str, bool],
@@ -371,7 +372,7 @@ class EvaluationProcess:
         """Plays episodes that never train, on the same seeds in every condition.
 
         Args:
-            replaced: the server whose agents act at random, None for none.
+            replaced: the agents that do not act as learned, if any.
             first_seed: of the first episode's reset; the next ones count on.
             num_episodes: how many.
             should_explore: by server, whether actions are sampled as in training, else greedy.

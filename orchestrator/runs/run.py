@@ -364,7 +364,14 @@ class Run:
         if self._evaluations is not None and self.has_final_evaluation:
             self.status.enter("evaluating", self.tally.env_steps)
             self._evaluations.wait(self._look)
-            self._evaluations.begin(self.tally.env_steps, self.tally.time_s, is_final=True)
+            self._evaluations.begin(
+                self.tally.env_steps,
+                self.tally.time_s,
+                is_final=True,
+                not_updated=[
+                    s for s in learning if self._activities.get(s, {}).get("weights_seq_no") == 0
+                ],
+            )
             self._evaluations.wait(self._look)
         if self.tally.has_restarted:
             self._record()

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment, to_yaml
+from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -185,7 +186,7 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
                 Progress(run.config.name, first.servers, first.stop_text)
             )
         run.begin()
-        knows_episodes = run.config.stop.env_steps is None
+        knows_episodes = False
         while not run.watch():
             if not knows_episodes and run.tally.num_episodes >= _TELLING_EPISODES:
                 knows_episodes = True
@@ -196,7 +197,8 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
         if progress is not None:
             progress.update(run.snapshot())
     if show_progress and run.has_final_evaluation:
-        say("evaluating: each server against random agents in its place")
+        untrained = " and its untrained policies" if compares_untrained(run.config) else ""
+        say(f"evaluating: each server against random agents{untrained} in its place")
     run.finish()
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.json_files import finite
 
 
@@ -14,7 +15,8 @@ def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
 
     Those of a server are under ``SERVER/``, those of the run under ``joint/``, with the path in the
     row: ``prey/learner/team/qf_loss``. Of an evaluation each agent's mean return is under
-    ``evaluation/all_learned/AGENT`` or ``evaluation/SERVER_random/AGENT``, each metric's mean under
+    ``evaluation/all_learned/AGENT``, ``evaluation/SERVER_random/AGENT`` or
+    ``evaluation/SERVER_untrained/AGENT``, each metric's mean under
     ``evaluation/all_learned/metrics/METRIC/AGENT`` and so on.
 
     Args:
@@ -23,12 +25,11 @@ def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
     """
     if name != "evaluation":
         return {f"{name}/{key}": x for key, x in _scalars(record) if key != "env_steps"}
-    replaced = record.get("replaced")
     parts = {"": record["returns"]}
     parts |= {f"metrics/{key}/": values for key, values in record.get("metrics", {}).items()}
-    condition = "all_learned" if replaced is None else f"{replaced}_random"
+    condition = Condition.of_record(record)
     return {
-        f"evaluation/{condition}/{part}{agent_id}": mean
+        f"evaluation/{condition.label}/{part}{agent_id}": mean
         for part, by_agent in parts.items()
         for agent_id, values in by_agent.items()
         if (mean := _mean(values)) is not None

@@ -7,11 +7,12 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.recorded_run import AgentReturns, EvaluationPoint, Floats
 from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
 from muxrl.orchestrator.reports.statistics import NUM_RESAMPLES, Estimate
@@ -84,6 +85,7 @@ class EvaluatedReturns:
 
     def _begin(self) -> None:
         self._newest: tuple[int, dict[str | None, AgentReturns]] | None = None
+        self._sides: dict[str, dict[str, tuple[str, ...]]] = {}
         self._curves = {role: Thinned(most=_MOST_EVALUATIONS) for role in self._roles}
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -96,15 +98,21 @@ class EvaluatedReturns:
             self._should_explore = bool(record.get("should_explore"))
             self._begin()
         env_steps, replaced = int(record["env_steps"]), record["replaced"]
+        condition = Condition.of_record(record)
         if self._newest is None or (replaced in self._newest[1] and self._newest[0] != env_steps):
             self._newest = env_steps, {}
+            self._sides = {}
         self._newest[1][replaced] = record["returns"]
-        point = EvaluationPoint(*self._newest)
+        if condition.server_id is not None and condition.side:
+            self._sides.setdefault(condition.server_id, {})[condition.side] = condition.agents
+        point = EvaluationPoint(*self._newest, sides=self._sides)
         for role, curve in self._curves.items():
             learned = point.returns_of(role.agents, None)
-            if learned is not None and replaced in (None, role.server_id):
-                random = point.returns_of(role.agents, role.server_id)
-                curve.add((point.env_steps, _Measured(point.env_steps, learned, random)))
+            if learned is not None and condition.server_id in (None, role.server_id):
+                random, untrained = (
+                    point.returns_of(role.agents, key) for key in _keys(role, point)
+                )
+                curve.add((point.env_steps, _Measured(point.env_steps, learned, random, untrained)))
 
     def shown(self, role: Role, until_s: float) -> dict[str, Any]:
         """Returns for the page: points ``(env_steps, mean, low, high)``, and the last advantage.
@@ -146,6 +154,7 @@ class _Measured:
     learned: Floats
     """For each episode."""
     random: Floats | None
+    untrained: Floats | None
     estimate: AgainstRandom | None = None
 
     @property
@@ -157,12 +166,22 @@ class _Measured:
             self.env_steps,
             [self.learned],
             None if self.random is None else [self.random],
+            None if self.untrained is None else [self.untrained],
             num_resamples=num_resamples,
         )
 
     def shown(self, returns: Floats, estimate: Estimate | None) -> tuple[float | None, ...]:
         ends = _ends(estimate) if estimate else (float(np.nanmean(returns)), None, None)
         return self.env_steps, *ends
+
+
+def _keys(role: Role, point: EvaluationPoint) -> tuple[str | None, str | None]:
+    """Returns the conditions that replace a role by random and by untrained agents: alone, if its
+    agents were one side of their server."""
+    sides = point.sides.get(role.server_id, {})
+    side = next((s for s, agents in sides.items() if set(agents) == set(role.agents)), "")
+    alone = Condition(role.server_id, side)
+    return alone.key, replace(alone, is_untrained=True).key
 
 
 def _ends(estimate: Estimate) -> tuple[float | None, ...]:

@@ -15,10 +15,12 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.replay_size import ReplaySize
 from muxrl.servers.algorithms.settings import AlgorithmProblem, TrainingSettings
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.seating import Seating
+from muxrl.servers.seats import Seat
 from muxrl.servers.spaces import module_observation_space, to_gymnasium
 
 LearnsFrom = Literal["newest", "recent", "replay"]
@@ -115,6 +117,8 @@ class AlgorithmEntry:
             the action of the highest value, and only exploration is random.
         graph: what of a policy goes into a file; see `muxrl export`.
         milestones: what has to happen for it to learn from a replay; see `find_milestones`.
+        replay_size: what its replay takes once it is full, for the seats of a server; None: it has
+            none, or nobody has said.
     """
 
     name: str
@@ -127,6 +131,7 @@ class AlgorithmEntry:
     samples_actions: bool = True
     graph: type[PolicyGraph] = PolicyGraph
     milestones: Callable[[AlgorithmConfig], Iterator[Milestone]] = lambda _: iter(())
+    replay_size: Callable[[AlgorithmConfig, Mapping[str, Seat]], ReplaySize] | None = None
 
     learns: ClassVar[bool] = True
 

@@ -31,6 +31,8 @@ class PendingStep(msgspec.Struct, eq=False):
     """Of the agents that are to act."""
     is_training: bool
     should_explore: bool
+    untrained: frozenset[str] = frozenset()
+    """Ids of the seats that act with the weights that the server began with."""
     answer: Actions | None = None
     has_failed: bool = False
     """Whether its actions could not be computed; its client may ask again, or never."""
@@ -56,6 +58,8 @@ class ServedEpisode:
         seats: by seat id.
         recorder: where its transitions go.
         now: time of opening.
+        observing: takes in what is observed while training; None: nothing does.
+        untrained: see `PendingStep`.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class ServedEpisode:
         recorder: Recorder,
         now: float,
         observing: Observing | None = None,
+        untrained: frozenset[str] = frozenset(),
     ) -> None:
         self.episode_id = message.episode_id
         self.started_by = message
@@ -74,6 +79,7 @@ class ServedEpisode:
         self.should_explore = (
             self.is_training if message.should_explore is None else message.should_explore
         )
+        self._untrained = untrained
         self.last_seen = now
         self.recorder = recorder
         self.pending: PendingStep | None = None
@@ -117,7 +123,13 @@ class ServedEpisode:
         requests = self._transitions.add_step(step, is_first=message.t == 0)
         self._machine.handle(EpisodeEvent.OBSERVE)
         self.pending = PendingStep(
-            self, message.t, requests, step.observations, self.is_training, self.should_explore
+            self,
+            message.t,
+            requests,
+            step.observations,
+            self.is_training,
+            self.should_explore,
+            self._untrained,
         )
         return self.pending
 

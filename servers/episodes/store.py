@@ -207,11 +207,57 @@ class EpisodeStore:
                 expected=f"at most {limit} open episodes",
                 got=f"{len(self._open)} open",
             )
+        untrained = self._untrained_seats(item) if item.untrained else frozenset()
         recorder = self._make_recorder(episode_id, self._seats, self._policy_for, self._lookback)
         self._open[episode_id] = ServedEpisode(
-            item, self.plan, self._check, self._seats, recorder, now, self._observing
+            item, self.plan, self._check, self._seats, recorder, now, self._observing, untrained
         )
         return Started(episode_id)
+
+    def _untrained_seats(self, item: StartEpisode) -> frozenset[str]:
+        """Returns the seats of the agents that are to act with the server's first weights.
+
+        Raises:
+            ValueMismatch: it has not kept them, the episode is for training, an agent is unknown,
+                or a team would act with both.
+        """
+        server = f"server {self.plan.server_id!r}"
+        if not self.plan.keeps_untrained:
+            raise ValueMismatch(
+                f"{server} has not kept the weights that it began with, so that no agent can be "
+                "untrained; a run's servers do for evaluation.should_compare_untrained",
+                expected="no untrained agents",
+                got=f"untrained: {item.untrained}",
+            )
+        if item.mode != "eval":
+            raise ValueMismatch(
+                f"{server} would learn from agents that act untrained",
+                expected="mode 'eval' with untrained agents",
+                got=f"mode {item.mode!r}",
+            )
+        wanted = set(item.untrained)
+        for agent_id in item.untrained:
+            if agent_id not in self.plan.agents:
+                raise ValueMismatch(
+                    f"agent {agent_id!r} is to act untrained, but {server} does not serve it",
+                    agent_id=agent_id,
+                    expected=f"some of {list(self.plan.agents)}",
+                    got=repr(agent_id),
+                )
+        seats = set()
+        for seat in self._seats.values():
+            # A seat that is no agent is a team's; MAPPO's are agents, whose members say who ends.
+            acting = (seat.seat_id,) if seat.seat_id in self.plan.agents else seat.members
+            if wanted.issuperset(acting):
+                seats.add(seat.seat_id)
+            elif part := wanted.intersection(acting):
+                raise ValueMismatch(
+                    f"the members of group {seat.seat_id!r} act together, so that they are "
+                    "untrained all or none",
+                    expected=f"{list(acting)}, or none of them",
+                    got=f"untrained: {sorted(part)}",
+                )
+        return frozenset(seats)
 
     def _step(self, item: Step, now: float) -> Actions | PendingStep:
         episode = self._find(item.episode_id)

@@ -311,7 +311,8 @@ def test_servers_that_are_killed_in_a_save_and_in_the_final_evaluation_go_on(
     run.assert_nothing_is_left()
     assert json.loads(status.read_text())["num_restarts"] == {"a2c": 1, "ppo": 1}
     last = [row for row in rows(run, "evaluation") if row["is_final"]]
-    assert [row["replaced"] for row in last] == [None, "a2c", "ppo"]
+    conditions = [None, "a2c", "ppo", "a2c:untrained", "ppo:untrained"]
+    assert [row["replaced"] for row in last] == conditions
     assert all(len(row["returns"]["agent_0"]) == 20 for row in last)
     place, _, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})
@@ -327,7 +328,9 @@ def test_an_evaluation_that_is_killed_is_begun_again(launch: Callable[..., Run])
     assert_readable(run)
     run.assert_nothing_is_left()
     conditions = [row["replaced"] for row in rows(run, "evaluation")]
-    assert conditions == [None, "a2c", "ppo"] * (len(conditions) // 3)
-    assert len(conditions) >= 6
+    # The last evaluation has two more, with untrained policies.
+    assert conditions[-2:] == ["a2c:untrained", "ppo:untrained"]
+    assert conditions[:-2] == [None, "a2c", "ppo"] * (len(conditions[:-2]) // 3)
+    assert len(conditions) >= 8
     status = json.loads((run.folder / "status.json").read_text())
     assert status["num_restarts"] == {"evaluation": 1}

@@ -31,11 +31,18 @@ def step(
     logged: int | None = None,
     module_state: Any = None,
     policy_id: str = "p",
+    untrained: frozenset[str] = frozenset(),
+    is_training: bool = True,
 ) -> Any:
-    seat = SimpleNamespace(policy_id=policy_id, action_space=ACTIONS)
+    seat = SimpleNamespace(policy_id=policy_id, seat_id="a", action_space=ACTIONS)
     observation = np.array([0.5, -0.5, 0.1, 0.9], np.float32)
     requests = [SeatRequest(seat, observation, module_state, logged) for _ in range(num)]  # type: ignore[arg-type]
-    return SimpleNamespace(requests=requests, should_explore=should_explore, is_training=True)
+    return SimpleNamespace(
+        requests=requests,
+        should_explore=should_explore,
+        is_training=is_training,
+        untrained=untrained,
+    )
 
 
 def act(served: Inference, *steps: Any) -> list[list[SeatAction]]:

@@ -54,6 +54,7 @@ class Pending:
     requests: list[SeatRequest]
     should_explore: bool = True
     is_training: bool = True
+    untrained: frozenset[str] = frozenset()
 
 
 def make_seat(kind: str) -> Seat:

@@ -35,6 +35,8 @@ def act(
     served.needs_log_probabilities = entry.needs_log_probabilities
     observation = np.array([0.1, -0.4, 0.9], np.float32)
     requests = [SeatRequest(who, observation, None, logged) for _ in range(num)]
-    step = SimpleNamespace(requests=requests, should_explore=should_explore, is_training=True)
+    step = SimpleNamespace(
+        requests=requests, should_explore=should_explore, is_training=True, untrained=frozenset()
+    )
     (chosen,), _ = served.act([step])  # type: ignore[list-item]
     return chosen

@@ -1,4 +1,7 @@
-"""Who has learned: each role of each contestant against random agents in its place."""
+"""Who has learned: each role of each contestant against random agents in its place.
+
+And, where that was measured, against the policies that it began with.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class Learner:
             same others; the interval is widened for small samples. NaN if that was not measured.
         num_runs: that were measured so, maybe 0.
         num_below: of these, runs that end below random.
+        over_untrained: as `advantage`, over the policies that the runs began with.
     """
 
     contestant: str
@@ -33,11 +37,18 @@ class Learner:
     advantage: Estimate
     num_runs: int
     num_below: int
+    over_untrained: Estimate = UNKNOWN
+
+    @property
+    def is_over_random(self) -> bool:
+        """Whether the whole interval is above 0; never with one run."""
+        return self.advantage.low > 0
 
     @property
     def is_shown(self) -> bool:
-        """Whether the whole interval is above 0; never with one run."""
-        return self.advantage.low > 0
+        """Whether it is better than random, and than untrained where that is known."""
+        is_known = math.isfinite(self.over_untrained.mean)
+        return self.is_over_random and (not is_known or self.over_untrained.low > 0)
 
     @property
     def is_below(self) -> bool:
@@ -60,10 +71,10 @@ def find_learners(
         agent = roles[standing.subject].agents[0]
         if not all(run.recorded.servers[run.server_of[agent]].learns for run in contestant.runs):
             continue
-        advantages = [
-            run.score - run.random_in_place
-            for run in standing.runs
-            if run.random_in_place is not None and math.isfinite(run.score)
+        runs = [run for run in standing.runs if math.isfinite(run.score)]
+        advantages = [r.score - r.random_in_place for r in runs if r.random_in_place is not None]
+        over_untrained = [
+            r.score - r.untrained_in_place for r in runs if r.untrained_in_place is not None
         ]
         learners.append(
             Learner(
@@ -74,6 +85,12 @@ def find_learners(
                 advantage=mean_interval([advantages]) if advantages else UNKNOWN,
                 num_runs=len(advantages),
                 num_below=sum(advantage < 0 for advantage in advantages),
+                # Of some runs only it would not be of the same ones.
+                over_untrained=(
+                    mean_interval([over_untrained])
+                    if advantages and len(over_untrained) == len(advantages)
+                    else UNKNOWN
+                ),
             )
         )
     return learners

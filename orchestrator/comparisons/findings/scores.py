@@ -21,6 +21,7 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import (
     point_at,
 )
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, Floats
 from muxrl.orchestrator.reports.rliable import interquartile_mean, interquartile_mean_interval
 from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate, mean_interval
@@ -137,6 +138,8 @@ class RunScore:
         met_untrained: whether its policies met the threshold before training, by which nothing
             is reached.
         curve: of its evaluations up to the budget.
+        untrained_in_place: as `random_in_place`, with the policies that the run began with; only
+            the last evaluation of a run measures it.
     """
 
     contestant: str
@@ -154,6 +157,7 @@ class RunScore:
     random_in_place: float | None
     met_untrained: bool
     curve: Curve
+    untrained_in_place: float | None = None
 
 
 @dataclass(frozen=True)
@@ -304,11 +308,16 @@ def _score(
 ) -> RunScore:
     point = point_at(run, budget)
     learned = _final_returns(run, subject, budget)
-    in_place = None
+
+    def in_place(condition: Condition) -> float | None:
+        returns = _returns(point, subject, condition.key, budget.num_episodes)
+        return _mean(returns) if len(returns) else None
+
     server_id = _own_server(run, subject)
+    random = untrained = None
     if server_id is not None:
-        random = _returns(point, subject, server_id, budget.num_episodes)
-        in_place = _mean(random) if len(random) else None
+        random = in_place(Condition(server_id))
+        untrained = in_place(Condition(server_id, is_untrained=True))
     curve = _curve(run, subject, point.env_steps)
     progress = curve if measure == "return" else _curve(run, subject, point.env_steps, measure)
     learns = _learns(run, subject)
@@ -329,9 +338,10 @@ def _score(
         area=progress.area(start, budget.env_steps) if learns else math.nan,
         env_steps_to_threshold=None if first is None else int(progress.env_steps[first]),
         time_s_to_threshold=None if first is None else float(progress.time_s[first]),
-        random_in_place=in_place,
+        random_in_place=random,
         met_untrained=met_untrained,
         curve=curve,
+        untrained_in_place=untrained,
     )
 
 

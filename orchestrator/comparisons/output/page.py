@@ -98,7 +98,16 @@ def _learners(found: Findings) -> _Section:
         "title": "Who has learned",
         "template": "learned.html",
         "grid": tables.learners(found).grid(
-            ["role", "label", "others", "advantage", "num_below", "num_runs", "verdict"]
+            [
+                "role",
+                "label",
+                "others",
+                "advantage",
+                "over_untrained",
+                "num_below",
+                "num_runs",
+                "verdict",
+            ]
         ),
     }
 

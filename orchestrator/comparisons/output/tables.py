@@ -243,6 +243,8 @@ def learners(found: Findings) -> Table[Learner]:
             return "not measured"
         if learner.is_shown:
             return "learned"
+        if learner.is_over_random:
+            return "not shown: untrained"
         return "below random" if learner.is_below else "not shown"
 
     return Table(
@@ -258,6 +260,14 @@ def learners(found: Findings) -> Table[Learner]:
                 "advantage over random",
                 text=lambda x: _signed(x.advantage) if x.num_runs else MISSING,
                 background=lambda x: _BELOW if x.is_below else "",
+                is_estimate=True,
+            ),
+            Column(
+                "over_untrained",
+                "over untrained",
+                text=lambda x: (
+                    _signed(x.over_untrained) if math.isfinite(x.over_untrained.mean) else MISSING
+                ),
                 is_estimate=True,
             ),
             Column("verdict", value=verdict, css="text"),

@@ -149,10 +149,11 @@ function title(server, index, name, more) {
 function returnsCard(server, role, index, steps, width) {
   const colour = colourOf(index);
   const verdict = server.learns ? role.verdict : "does not learn";
+  const kind = verdict.includes("not than") ? "" : verdict.split(" ")[0];  // no green for half of it
   const words = role.advantage ? `advantage ${decimals(role.advantage[0], 2).replace(/^(?!−)/, "+")}${interval(role.advantage, 2).replace(/^\S+/, "")}, ${verdict}` : verdict || "not yet measured with random in its place";
   return el("article", { "data-server": server.id, "data-role": role.name },
     title(server, index, role.name, `${server.algorithm}, ${role.agents.length > 1 ? plural(role.agents.length, "agent") : role.agents[0]}`),
-    el("p", { class: `verdict ${verdict.split(" ")[0]}` }, words),
+    el("p", { class: `verdict ${kind}` }, words),
     chart({ name: `returns of ${server.id}`, width, height: 220, kind: "steps", ...steps, series: [
       { name: "training", points: role.training, colour, style: `training ${dashOf(index)}` },
       { name: "random", points: role.random, colour: "var(--random)", style: "random", dots: "square", band: true },

@@ -28,6 +28,7 @@ from muxrl.servers.algorithms.off_policy.step_replay import (
     EveryStepEpisodeReplayBuffer,
     EveryStepPrioritizedEpisodeReplayBuffer,
 )
+from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
 from muxrl.servers.algorithms.settings import (
     AlgorithmProblem,
     TrainingSettings,
@@ -36,6 +37,7 @@ from muxrl.servers.algorithms.settings import (
     suggestion,
 )
 from muxrl.servers.seating import Seating
+from muxrl.servers.seats import Seat
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"
@@ -164,6 +166,12 @@ def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
         yield Milestone(FIRST_COPY, (copying,), env_steps=config.target_network_update_freq)
 
 
+def find_replay_size(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> ReplaySize:
+    """Returns what RLlib's replay buffer stores of the agents, all policies in one."""
+    spaces_of = [(seat.observation_space, seat.action_space) for seat in seats.values()]
+    return of_steps(spaces_of, config.replay_buffer_config)
+
+
 # Still among the arguments of `training()`, but of RLlib's old API; and what is for each
 # minibatch of a batch, of which a replay draws one.
 _UNUSED = frozenset(
@@ -212,6 +220,7 @@ DQN_ENTRY = AlgorithmEntry(
     samples_actions=False,
     graph=ValueGraph,
     milestones=find_milestones,
+    replay_size=find_replay_size,
 )
 SAC_ENTRY = AlgorithmEntry(
     name="SAC",
@@ -243,4 +252,5 @@ SAC_ENTRY = AlgorithmEntry(
         (spaces.Discrete, spaces.Box), instead="PPO or A2C", can_act_unbounded=False
     ),
     milestones=find_milestones,
+    replay_size=find_replay_size,
 )

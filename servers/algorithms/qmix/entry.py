@@ -14,9 +14,12 @@ from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milest
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.qmix.export import MemberGraph
 from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
+from muxrl.servers.algorithms.qmix.replay import BINARY_KEYS
 from muxrl.servers.algorithms.qmix.seats import TeamSeating
+from muxrl.servers.algorithms.replay_size import ReplaySize, bytes_of
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.seating import keys_of
+from muxrl.servers.seats import Seat
 from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
 
 _UNUSED = frozenset(
@@ -31,6 +34,8 @@ _UNUSED = frozenset(
     }
 )
 
+
+_REWARD_BYTES = 4  # a team's reward is float32
 
 _NETWORKS = Networks(
     model_refused="its networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed "
@@ -69,6 +74,24 @@ def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
         yield Milestone(FIRST_COPY, ("target_update_freq", *settings), episodes=num)
 
 
+def find_replay_size(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> ReplaySize:
+    """Returns what `EpisodeReplay` stores of the teams, one for each policy."""
+    capacity: int = config.buffer_capacity_episodes
+    # Of each policy one team: those that share it are alike.
+    teams = {seat.policy_id: seat for seat in seats.values()}.values()
+    each = [
+        bytes_of(team.observation_space, BINARY_KEYS) + bytes_of(team.action_space) + _REWARD_BYTES
+        for team in teams
+    ]
+    policies = f" of each of {len(teams)} policies" if len(teams) > 1 else ""
+    return ReplaySize(
+        f"{capacity:,} episodes{policies}",
+        capacity * sum(each),
+        "buffer_capacity_episodes",
+        per_env_step=True,
+    )
+
+
 def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry:
     return AlgorithmEntry(
         name=name,
@@ -81,6 +104,7 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
         samples_actions=False,
         graph=MemberGraph,
         milestones=find_milestones,
+        replay_size=find_replay_size,
     )
 
 

@@ -12,7 +12,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from muxrl.servers.teams import ACTION_MASK, ALIVE
 
 # One byte for each number: with many actions the mask would take most of the memory.
-_BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
+BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class EpisodeReplay:
         length = max(length, self._length + self._length // 2)
         if not self._obs:
             for key, value in obs.items():
-                dtype = np.bool_ if key in _BINARY_KEYS else np.float32
+                dtype = np.bool_ if key in BINARY_KEYS else np.float32
                 self._obs[key] = np.zeros((self._capacity, 0, *value.shape[1:]), dtype)
             self._actions = np.zeros((self._capacity, 0, *actions.shape[1:]), np.int64)
         self._obs = {key: self._longer(store, length + 1) for key, store in self._obs.items()}

@@ -34,11 +34,13 @@ def made_up_run(
     env: str = ENV,
     prey_gain: float | None = None,
     has_metrics: bool = False,
+    untrained: float | None = None,
 ) -> Path:
     """Hunters rise from 0 to `level`, the prey falls from 0 to -`level`; episodes lie around it.
 
     With random actions in the hunters' place their return is 0. With random actions in the prey's
-    it would end `prey_gain` lower; None: that is not measured. Metrics: every second episode is
+    it would end `prey_gain` lower; None: that is not measured. At the last point untrained hunters
+    return `untrained`; None: not measured. Metrics: every second episode is
     won, and agent_1 hits as often as it earns, ten times.
     """
     servers = {
@@ -74,8 +76,12 @@ def made_up_run(
     around = [(-1.0) ** i for i in range(num_episodes)]
     with MetricsWriter(run) as metrics:
         for part in points:
-            for replaced in (None, "hunters", *(() if prey_gain is None else ("prey",))):
+            conditions = [None, "hunters", *(() if prey_gain is None else ("prey",))]
+            if untrained is not None and part == points[-1]:
+                conditions.append("hunters:untrained")
+            for replaced in conditions:
                 mean = 0.0 if replaced == "hunters" else part * level
+                mean = (untrained or 0.0) if replaced == "hunters:untrained" else mean
                 hunting = [mean + 0.1 * each for each in around]
                 lost = part * (prey_gain or 0.0) if replaced == "prey" else 0.0
                 told = {

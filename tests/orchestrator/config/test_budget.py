@@ -121,3 +121,48 @@ def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "cartpole_ppo", *changes]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert last.startswith("warning: server 'ppo': its first update needs ")
+
+
+# --- many simulations for a batch -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num", "server", "expected"),
+    [
+        ("A2C", (2, 32), {}, "server 's': 64 simulations are many for a batch of 200 env steps "
+         "(train_batch_size_per_learner): each plays on by a step while the batch is made, so up "
+         "to 32% of the actions in it are one update older than the weights; with 641 env steps "
+         "it is less than 10%"),
+        ("A2C", (1, 20), {}, "so up to 10% of"),
+        ("A2C", (1, 19), {}, None),
+        ("A2C", (1, 64), {"settings": {"train_batch_size_per_learner": 641}}, None),
+        ("A2C", (1, 64), {"while_learning": "serve"}, None),  # which says so itself
+        ("PPO", (1, 64), {}, None),
+        ("PPO", (1, 500), {}, "up to 12% of the actions in it are one update older than"),
+        ("MAPPO", (1, 64), {"settings": {"train_batch_size_per_learner": 320}}, "up to 20% of"),
+        ("IMPALA", (1, 200), {}, None),  # it corrects for lag
+        ("DQN", (1, 64), {}, None),
+        ("RANDOM", (1, 64), {}, None),
+    ],
+)  # fmt: skip
+def test_simulations_that_are_many_for_a_batch(
+    algorithm: str, num: tuple[int, int], server: dict[str, Any], expected: str | None
+) -> None:
+    num_processes, num_envs = num
+    config = ExperimentConfig(
+        name="many",
+        simulation=SimulationConfig(
+            "some:env", num_processes=num_processes, num_envs_per_process=num_envs
+        ),
+        servers={"s": ServerConfig(algorithm=algorithm, agents=["*"], **server)},
+        stop=StopConfig(time_s=60.0),
+    )
+    found = list(find_warnings(resolve(config, FACTS)))
+    assert len(found) == (expected is not None), found
+    assert expected is None or expected in found[0]
+
+
+def test_of_simulations_that_others_start_nothing_is_said() -> None:
+    outside = experiment("A2C", None)
+    outside.config.simulation.num_processes = 64
+    assert list(find_warnings(outside)) == []

@@ -50,3 +50,7 @@ def test_an_evaluation_is_its_means() -> None:
     }
     everyone = {"env_steps": 0, "replaced": None, "returns": {"a": [5.0]}}
     assert numbers("evaluation", everyone) == {"evaluation/all_learned/a": 5.0}
+    began = {"env_steps": 20, "replaced": "prey:untrained", "returns": {"a": [1.0]}}
+    assert numbers("evaluation", began) == {"evaluation/prey_untrained/a": 1.0}
+    side = {"env_steps": 20, "replaced": "both/left", "agents": ["a"], "returns": {"a": [2.0]}}
+    assert numbers("evaluation", side) == {"evaluation/both_left_random/a": 2.0}

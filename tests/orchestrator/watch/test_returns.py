@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.records.recorded import SERVERS, evaluation, new_run, write_whole_run
+from tests.orchestrator.reports.test_judged import BEGAN, SIDES, WHOLE, add_untrained, self_play
 
 from muxrl.orchestrator.records.metrics import iter_metrics
 from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.reports.results import results_of
 from muxrl.orchestrator.watch.returns import EvaluatedReturns, roles_of
 
@@ -75,6 +77,29 @@ def test_conditions_are_gathered_as_in_the_report() -> None:
     sheep = evaluated.shown(roles[1], math.inf)
     assert sheep["random"] == []
     assert sheep["verdict"] == ""
+
+
+def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> None:
+    """Against untrained policies too, and side by side where a server plays itself."""
+    run = new_run(tmp_path / "chase")
+    write_whole_run(run)
+    add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
+    wolves = write_report(run).servers[0]
+    assert shown(run.path)["wolves"]["verdict"] == wolves.judgement
+    assert wolves.judgement == "better than random, not than untrained"
+
+    run = self_play(tmp_path / "duel", WHOLE | SIDES | BEGAN)
+    (server,) = write_report(run).servers
+    roles = roles_of(run.read_plan())
+    evaluated = EvaluatedReturns(roles)
+    for record in iter_metrics(run.metrics / "evaluation.jsonl"):
+        evaluated.add(record)
+    for role, side in zip(roles, server.sides, strict=True):
+        assert role.agents == side.agents
+        found = evaluated.shown(role, math.inf)
+        assert found["verdict"] == side.final.verdict
+        assert side.final.random is not None
+        assert found["random"][-1][1] == pytest.approx(side.final.random.mean)
 
 
 @pytest.mark.parametrize(

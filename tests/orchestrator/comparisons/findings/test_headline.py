@@ -157,3 +157,30 @@ def test_runs_below_random_are_found_and_marked(tmp_path: Path) -> None:
     assert page.index("1 of 2 ends below random") < page.index("<h2")
     assert "−1.02 [−1.03, −1.01]\N{THIN SPACE}▼" in page
     assert isinstance(replace(found), Comparison)
+
+
+@pytest.mark.parametrize(
+    ("untrained", "verdict"),
+    [(None, "learned"), (0.5, "learned"), (2.0, "not shown: untrained"),
+     (3.0, "not shown: untrained")],
+)  # fmt: skip
+def test_better_than_random_is_not_shown_where_untrained_policies_are_as_good(
+    tmp_path: Path, untrained: float | None, verdict: str
+) -> None:
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", s, 2.0 + 0.01 * s, untrained=untrained)
+        for s in (1, 2, 3)
+    ]
+    found = compare_runs(paths, num_episodes=2)
+    hunters, _ = found.learners
+    assert hunters.is_over_random
+    assert hunters.is_shown is (verdict == "learned")
+    frame = found.frame("learners")
+    assert frame["verdict"][0] == verdict
+    if untrained is None:
+        assert math.isnan(hunters.over_untrained.mean)
+    else:
+        assert frame["over_untrained"][0] == pytest.approx(2.02 - untrained)
+    told = any("is shown to have learned" in sentence for sentence in found.headline)
+    assert told is (verdict == "learned")
+    assert verdict in found.write(tmp_path / "out").read_text()

@@ -1,0 +1,114 @@
+"""How much memory the replays of an experiment take once they are full, beside what is free.
+
+A replay fills for minutes or days before the machine runs out of memory, and the system then kills
+a server. Its size follows from settings and spaces, so it can be said before anything starts; for
+replays of whole episodes per env step of their length, which only the run will show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.algorithms.replay_size import ReplaySize
+from muxrl.servers.observing import Observing
+
+_SHOWN_LENGTH = 100
+"""Env steps of an episode for which a size is shown where their length is not known yet."""
+_CGROUP = Path("/sys/fs/cgroup")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class _Replay(NamedTuple):
+    server_id: str
+    size: ReplaySize
+
+
+def find_replays(experiment: Experiment) -> list[_Replay]:
+    """Returns the replays of the servers that learn from one."""
+    found = []
+    for server_id, plan in experiment.servers.items():
+        if server_id in experiment.fixed_servers:
+            continue
+        algorithm = get_algorithm(plan.algorithm)
+        if algorithm.replay_size is not None:
+            config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
+            seats = algorithm.seating.make_seats(plan, Observing.of(plan))
+            found.append(_Replay(server_id, algorithm.replay_size(config, seats)))
+    return found
+
+
+def describe_replays(experiment: Experiment) -> Iterator[str]:
+    """Yields for each replay what it holds and takes, and then what is free."""
+    replays = find_replays(experiment)
+    for server_id, size in replays:
+        length = f" if these have {_SHOWN_LENGTH} env steps each" if size.per_env_step else ""
+        yield (
+            f"server {server_id!r} keeps a replay of {size.capacity}: at least "
+            f"{shown(size.when_full(_SHOWN_LENGTH))} when it is full{length}"
+        )
+    if replays and not experiment.config.address:
+        yield f"free memory on this machine: {shown(free_bytes())}"
+
+
+def find_overflow(experiment: Experiment, episode_length: float | None = None) -> Iterator[str]:
+    """Yields a sentence if the replays do not fit into what is free on this machine.
+
+    Nothing is said of a cluster, whose servers are on machines that are not known here.
+
+    Args:
+        experiment: resolved.
+        episode_length: in env steps, mean; None: it is not known yet.
+    """
+    replays = find_replays(experiment)
+    if experiment.config.address or not replays:
+        return
+    free = free_bytes()
+    fixed = sum(size.num_bytes for _, size in replays if not size.per_env_step)
+    per_step = sum(size.num_bytes for _, size in replays if size.per_env_step)
+    settings = ", ".join(dict.fromkeys(f"{s}: {size.setting}" for s, size in replays))
+    who = ", ".join(repr(server_id) for server_id, _ in replays)
+    replay = "the replay of server" if len(replays) == 1 else "the replays of servers"
+    if episode_length is not None:
+        if per_step and (total := fixed + per_step * episode_length) > free:
+            yield (
+                f"{replay} {who} will take at least {shown(total)} when full, at "
+                f"{episode_length:,.1f} env steps an episode, and {shown(free)} are free on this "
+                f"machine; lower the capacity ({settings})"
+            )
+    elif fixed > free:
+        yield (
+            f"{replay} {who} will take at least {shown(fixed)} when full, and {shown(free)} are "
+            f"free on this machine; lower the capacity ({settings})"
+        )
+    elif per_step and fixed + per_step * _SHOWN_LENGTH > free:
+        longest = int((free - fixed) / per_step)
+        yield (
+            f"{replay} {who} will not fit into the {shown(free)} that are free on this machine "
+            f"where episodes are longer than {longest:,} env steps; lower the capacity ({settings})"
+        )
+
+
+def free_bytes() -> int:
+    """Returns what can be used without swapping: of the machine, or of the container's limit."""
+    import psutil  # type: ignore[import-untyped]  # Ray brings it along, once it is imported
+
+    free: int = psutil.virtual_memory().available
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        return free if limit == "max" else max(0, min(free, int(limit) - used))
+    except (OSError, ValueError):  # another system, or another version of control groups
+        return free
+
+
+def shown(num_bytes: float) -> str:
+    """Returns a number of bytes for people: "1.5 GiB"."""
+    for unit in _UNITS[:-1]:
+        if num_bytes < 1024:
+            return f"{num_bytes:.3g} {unit}" if num_bytes < 1000 else f"{num_bytes:.0f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:,.1f} {_UNITS[-1]}"

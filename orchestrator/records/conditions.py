@@ -1,0 +1,64 @@
+"""The conditions of an evaluation: all as learned, or something else in the place of some agents.
+
+In records, a condition is the text in ``replaced``::
+
+    null                  all agents act as learned
+    "ppo"                 the agents of server ppo act at random
+    "ppo:untrained"       they act with the weights that the server began with
+    "ppo/left"            those of them on the side "left" act at random
+    "ppo/left:untrained"  they act with the weights that the server began with
+
+A server's id has neither "/" nor ":", so these are unambiguous. One text tells conditions apart, so
+that whoever looks for a server's id finds what it found before there were the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_SIDE, _UNTRAINED = "/", ":untrained"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Who plays; the others act as learned."""
+
+    server_id: str | None = None
+    """Whose agents are replaced; None: nobody's."""
+    side: str = ""
+    """Which of them, see `muxrl.orchestrator.evaluations.sides`; "": all."""
+    agents: tuple[str, ...] = ()
+    """The agents of that side."""
+    is_untrained: bool = False
+    """Whether they act as the server began, instead of at random."""
+
+    @property
+    def key(self) -> str | None:
+        """The text in records."""
+        if self.server_id is None:
+            return None
+        side = f"{_SIDE}{self.side}" if self.side else ""
+        return f"{self.server_id}{side}{_UNTRAINED if self.is_untrained else ''}"
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Condition:
+        """Reads the condition of an evaluation record."""
+        key = record["replaced"]
+        if key is None:
+            return cls()
+        name = key.removesuffix(_UNTRAINED)
+        server_id, _, side = name.partition(_SIDE)
+        return cls(server_id, side, tuple(record.get("agents") or ()), name != key)
+
+    @property
+    def label(self) -> str:
+        """A name for the condition in paths: ``all_learned``, ``ppo_random``, ``ppo_untrained``."""
+        if self.server_id is None:
+            return "all_learned"
+        who = f"{self.server_id}_{self.side}" if self.side else self.server_id
+        return f"{who}_{'untrained' if self.is_untrained else 'random'}"
+
+
+AS_LEARNED = Condition()

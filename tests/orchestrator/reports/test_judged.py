@@ -1,0 +1,259 @@
+"""What a report says of servers beside random: as they began, and side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.reports.test_report import printed
+
+from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.reports.against_random import Verdict, against_random
+from muxrl.orchestrator.reports.report import combine_runs, write_report
+from muxrl.orchestrator.reports.run_page import sentences
+
+RNG = np.random.default_rng(0)
+LUCK = RNG.normal(size=30)
+LEFT, RIGHT = Condition("both", "left", ("left",)), Condition("both", "right", ("right",))
+
+
+def untrained(condition: Condition) -> Condition:
+    return Condition(condition.server_id, condition.side, condition.agents, is_untrained=True)
+
+
+# --- the verdict ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("learned", "began", "verdict"),
+    [
+        (2.0, 1.0, Verdict.BETTER_THAN_BOTH),
+        (2.0, None, Verdict.BETTER),
+        (2.0, 2.0, Verdict.NOT_THAN_UNTRAINED),
+        (2.0, 3.0, Verdict.NOT_THAN_UNTRAINED),
+        (0.0, -1.0, Verdict.UNCLEAR),
+        (-1.0, -2.0, Verdict.WORSE),
+    ],
+)
+def test_better_than_random_may_not_be_better_than_untrained(
+    learned: float, began: float | None, verdict: Verdict
+) -> None:
+    compared = against_random(
+        100, [LUCK + learned], [LUCK], None if began is None else [LUCK + began]
+    )
+    assert compared.verdict is verdict
+    if began is None:
+        assert (compared.untrained, compared.over_untrained) == (None, None)
+        assert compared.num_untrained_episodes == 0
+    else:
+        assert compared.over_untrained is not None
+        found = compared.over_untrained
+        assert (found.mean, found.low, found.high) == pytest.approx((learned - began,) * 3)
+        assert compared.num_untrained_episodes == 30
+
+
+def test_untrained_without_random_is_no_verdict() -> None:
+    compared = against_random(0, [LUCK + 1], None, [LUCK])
+    assert compared.verdict is None
+    assert compared.over_untrained is not None
+    with pytest.raises(ValueError, match="1 seeds as learned against 2 untrained"):
+        against_random(0, [LUCK], None, [LUCK, LUCK])
+
+
+# --- the report of a run --------------------------------------------------------------------
+
+
+def add_untrained(run: RunDirectory, wolves: Sequence[float], sheep: Sequence[float]) -> None:
+    """Adds the conditions to the last evaluation of `write_whole_run`."""
+    learned = [5.0, 6.0]
+    with MetricsWriter(run) as metrics:
+        metrics.evaluation(evaluation(1_000, "wolves:untrained", wolves, wolves, [-1.0, -1.0]))
+        metrics.evaluation(evaluation(1_000, "sheep:untrained", learned, learned, sheep))
+
+
+def test_the_issue_ppo_that_had_learned_nothing(tmp_path: Path) -> None:
+    """Train 2.60, random 2.15: better than random, since it was greedy."""
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
+    report = write_report(run)
+    wolves, sheep = report.servers
+    assert wolves.judgement is Verdict.NOT_THAN_UNTRAINED
+    assert sheep.judgement is Verdict.WORSE
+    (note,) = [note for note in report.notes if "untrained" in note]
+    assert note.startswith("wolves is better than random, but not than untrained: it may owe that")
+    assert next(sentences(report)) == (
+        "wolves (QMIX) is better than random agents in its place, but not than untrained ones: "
+        "+5.00 [5.00, 5.00]."
+    )
+    final = json.loads((run.path / "summary.json").read_text())["servers"]["wolves"]["final"]
+    assert final["untrained"]["mean"] == 5.5
+    assert (final["over_untrained"]["mean"], final["verdict"]) == (
+        0.0,
+        "better than random, not than untrained",
+    )
+    markdown = (run.path / "summary.md").read_text()
+    assert "| untrained in its place | advantage [95 %] | over untrained [95 %] | verdict |" in (
+        markdown
+    )
+    assert (
+        "| 0.50 | 5.50 | +5.00 [5.00, 5.00] | 0.00 [0.00, 0.00] | better than random, not than "
+        "untrained |" in markdown
+    )
+    assert "Untrained: they act, by the same rule, as the server began." in report.caption
+    page = (run.path / "report.html").read_text()
+    assert "over untrained" in page
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_terminal_has_room_for_it(tmp_path: Path, width: int) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    add_untrained(run, wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
+    text = printed(write_report(run), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [" ".join(line.split()) for line in lines]
+    assert any(row.endswith("its place verdict") or "untrained verdict" in row for row in rows)
+    assert any(row.endswith("better than random") for row in rows)
+    assert any(row.endswith("and untrained") for row in rows)
+    assert any("1.50" in row for row in rows)  # the wolves, untrained
+
+
+def test_seeds_are_compared_with_untrained_if_all_were(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed=seed) for seed in (1, 2)]
+    for run in runs:
+        write_whole_run(run)
+    add_untrained(runs[0], wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
+    paths = [run.path for run in runs]
+    assert combine_runs(paths, tmp_path / "some").servers[0].judgement is Verdict.BETTER
+    add_untrained(runs[1], wolves=[1.0, 2.0], sheep=[-2.0, -2.0])
+    report = combine_runs(paths, tmp_path / "all", over_seeds=True)
+    assert report.servers[0].judgement is Verdict.BETTER_THAN_BOTH
+    assert report.servers[0].final is not None
+    assert report.servers[0].final.num_untrained_episodes == 4
+    text = (tmp_path / "all" / "summary.md").read_text()
+    assert "| better than random and untrained (2 of 2 seeds above) |" in text
+
+
+def test_who_made_no_update_is_not_compared_with_itself(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    with MetricsWriter(run) as metrics:
+        metrics.joint({"env_steps": 995, "servers": {"wolves": {"weights_seq_no": 0}}})
+    report = write_report(run)
+    assert report.servers[0].judgement == "made no update"
+    assert "made no update" in printed(report)
+
+
+# --- a server on both sides -----------------------------------------------------------------
+
+
+def self_play(
+    root: Path, conditions: Mapping[Condition, tuple[Any, Any]], seed: int = 1
+) -> RunDirectory:
+    """A run of one server with two agents, evaluated once in these conditions."""
+    run = new_run(root, seed)
+    agents = ["left", "right"]
+    servers = {"both": {"algorithm": "PPO", "agents": agents, "groups": {}}}
+    run.write_plan({"servers": servers, "assignment": "ppo:left,right", "seed": seed})
+    with MetricsWriter(run) as metrics:
+        for condition, returns in conditions.items():
+            record = {
+                "time_s": 1.0,
+                "env_steps": 1_000,
+                "replaced": condition.key,
+                "should_explore": False,
+                "num_episodes": 30,
+                "is_final": True,
+                "returns": dict(zip(agents, map(list, returns), strict=True)),
+            }
+            if condition.side:
+                record["agents"] = condition.agents
+            metrics.evaluation(record)
+    return run
+
+
+def both_ways(left: float, right: float) -> tuple[Any, Any]:
+    """Returns of a game whose sides' skills are so far apart."""
+    return LUCK + left - right, right - left - LUCK
+
+
+WHOLE = {AS_LEARNED: both_ways(2, 1), Condition("both"): both_ways(0, 0)}
+SIDES = {LEFT: both_ways(0, 1), RIGHT: both_ways(2, 0)}
+BEGAN = {untrained(LEFT): both_ways(1.5, 1), untrained(RIGHT): both_ways(2, 1)}
+
+
+def test_a_server_on_both_sides_is_judged_side_by_side(tmp_path: Path) -> None:
+    report = write_report(self_play(tmp_path, WHOLE | SIDES | BEGAN))
+    (server,) = report.servers
+    assert (server.plays_itself, server.judgement) == (True, "side by side")
+    left, right = server.sides
+    assert (left.name, left.agents) == ("left", ("left",))
+    assert left.final.advantage is not None
+    assert left.final.over_untrained is not None
+    assert (left.final.advantage.mean, left.final.over_untrained.mean) == pytest.approx((2.0, 0.5))
+    assert right.final.advantage is not None
+    assert right.final.advantage.mean == pytest.approx(1.0)
+    assert left.final.verdict is Verdict.BETTER_THAN_BOTH
+    assert right.final.verdict is Verdict.NOT_THAN_UNTRAINED
+    assert list(sentences(report)) == [
+        "both/left (PPO) is better than random agents and than untrained ones in its place: +2.00 "
+        "[2.00, 2.00].",
+        "both/right (PPO) is better than random agents in its place, but not than untrained ones: "
+        "+1.00 [1.00, 1.00].",
+    ]
+    text = printed(report)
+    assert max(map(len, text.splitlines())) <= 80
+    (head,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["both"]]
+    assert "0.00" not in head
+    assert {"both/left", "both/right"} <= set(text.split())
+    assert "side by side" in text
+    assert "both plays against itself" in " ".join(text.split())
+
+
+def test_summary_and_page_have_the_sides(tmp_path: Path) -> None:
+    run = self_play(tmp_path, WHOLE | SIDES)
+    write_report(run)
+    found = json.loads((run.path / "summary.json").read_text())["servers"]["both"]
+    assert found["plays_itself"] is True
+    assert found["sides"]["right"]["agents"] == ["right"]
+    assert found["sides"]["right"]["final"]["verdict"] == "better than random"
+    markdown = (run.path / "summary.md").read_text()
+    # As learned, the left side is 1 above; a whole server's mean return would be 0.00.
+    row = next(line for line in markdown.splitlines() if line.startswith("| both |"))
+    assert row.endswith("| – | – | – | side by side |")
+    mean = f"{1 + LUCK.mean():.2f}"
+    assert f"| both/left | PPO | left | – | – | {mean} |" in markdown
+    assert "both/left" in (run.path / "report.html").read_text()
+
+
+def test_never_zero_against_zero_even_if_no_side_was_replaced(tmp_path: Path) -> None:
+    report = write_report(self_play(tmp_path, WHOLE))
+    (server,) = report.servers
+    assert (server.judgement, server.sides) == ("plays itself", ())
+    (note,) = [note for note in report.notes if "plays against itself" in note]
+    assert note.endswith("that is done by the final evaluation, of up to 4 sides")
+    text = printed(report)
+    assert "plays itself" in text
+    assert "distinguishable" not in text
+    assert list(sentences(report)) == ["both (PPO) plays itself, and was not judged side by side."]
+
+
+def test_sides_of_several_seeds_are_joined_if_all_have_them(tmp_path: Path) -> None:
+    paths = [self_play(tmp_path, WHOLE | SIDES, seed).path for seed in (1, 2)]
+    (server,) = combine_runs(paths, tmp_path / "out").servers
+    assert [(side.name, side.final.num_episodes) for side in server.sides] == [
+        ("left", 60),
+        ("right", 60),
+    ]
+    paths.append(self_play(tmp_path, WHOLE, 3).path)
+    (server,) = combine_runs(paths, tmp_path / "out").servers
+    assert (server.judgement, server.sides) == ("plays itself", ())

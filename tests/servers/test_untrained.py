@@ -1,0 +1,149 @@
+"""Agents that act with the weights their server began with, beside the learned ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.resumable import Served, assert_same, plan_of, scramble
+from tests.servers.scripted_store import ScriptedStore, make_plan
+from tests.servers.test_inference import act, inference, step
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.servers.seating import Seating
+
+AGENTS = ["a", "b"]
+T_PLAYED = 3
+
+
+def answers(served: Served, episode_id: str, untrained: list[str], explore: bool = False) -> Any:
+    """Plays an episode for evaluation on scripted observations; returns the actions of each step,
+    and the module states at its end."""
+    store = served.policies.store
+    rng = np.random.default_rng(0)
+    store.accept(StartEpisode(episode_id, "eval", explore, untrained), 0.0)
+    found = []
+    for t in range(T_PLAYED):
+        seen = {agent: rng.random(2, np.float32) for agent in AGENTS}
+        pending: Any = store.accept(Step(episode_id, t, seen), 0.0)
+        ((chosen,), version) = served.policies.acting.act([pending])
+        found.append(
+            [(one.action, one.extra_outputs, one.module_state) for one in chosen]  # raw outputs
+        )
+        pending.finish(chosen, version)
+    store.accept(EndEpisode(episode_id, T_PLAYED, True), 0.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    "case", ["PPO", "PPO with an LSTM", "MAPPO", "DQN", "SAC", "IMPALA", "QMIX", "PPO, normalised"]
+)
+def test_after_training_all_act_as_before_it(rllib: None, case: str, tmp_path: Path) -> None:
+    served = Served(plan_of(case, keeps_untrained=True))
+    before = answers(served, "before", [])
+    weights = served.policies.acting.modules.get_state()
+    served.play(0, 14)
+    served.end()
+    assert served.policies.acting.weights_seq_no > 0
+    kept: Any = served.policies.acting.untrained
+    assert_same(kept, {m: dict(values) for m, values in weights.items()})
+    if "normalised" not in case:  # where it is, what both read has changed
+        assert_same(answers(served, "untrained", AGENTS), before)
+    learned = answers(served, "learned", [])
+    with pytest.raises(AssertionError):
+        assert_same(served.policies.acting.modules.get_state(), weights)
+    # Untrained steps in between change nothing of the others.
+    answers(served, "again", AGENTS)
+    assert_same(answers(served, "once more", []), learned)
+
+
+def test_one_agent_alone_is_untrained_and_the_other_as_learned(rllib: None) -> None:
+    served = Served(plan_of("PPO", keeps_untrained=True))
+    before = answers(served, "before", [])
+    served.play(0, 9)
+    served.end()
+    learned, mixed = answers(served, "learned", []), answers(served, "mixed", ["b"])
+    for then, now, both in zip(before, learned, mixed, strict=True):
+        # Each is one row of another pass, whose last bits may differ.
+        for expected, row in ((now[0], both[0]), (then[1], both[1])):
+            inputs = "action_dist_inputs"
+            np.testing.assert_allclose(row[1][inputs], expected[1][inputs], rtol=1e-5)
+        assert not np.allclose(then[0][1][inputs], now[0][1][inputs])
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["in the checkpoint", "by the seed"])
+def test_a_server_that_goes_on_has_the_weights_of_its_run_s_beginning(
+    rllib: None, tmp_path: Path, is_kept: bool
+) -> None:
+    first = Served(plan_of("PPO", keeps_untrained=is_kept))
+    before = answers(first, "before", [])
+    first.play(0, 9)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+    scramble()
+    plan = plan_of("PPO", keeps_untrained=True, resume_from=str(tmp_path / "saved"))
+    second = Served(plan)
+    second.end()
+    assert_same(answers(second, "untrained", AGENTS), before)
+
+
+def test_initialized_weights_are_those_that_it_began_with_after_a_restart_too(
+    rllib: None, tmp_path: Path
+) -> None:
+    teacher = Served(plan_of("PPO"))
+    teacher.play(0, 9)
+    teacher.policies.save(tmp_path / "teacher")
+    teacher.end()
+    taught = answers(teacher, "taught", [])
+    plan = plan_of("PPO", keeps_untrained=True, seed=5)
+    first = Served(dataclasses.replace(plan, initialize_from=str(tmp_path / "teacher")))
+    first.play(20, 29)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+    assert_same(answers(first, "began", AGENTS), taught)
+    second = Served(dataclasses.replace(plan, resume_from=str(tmp_path / "saved")))
+    second.end()
+    assert_same(answers(second, "began", AGENTS), taught)
+
+
+def test_the_copy_is_made_when_it_is_wanted_and_draws_no_random_numbers() -> None:
+    import torch
+
+    served = inference()
+    served.keep_untrained()
+    (before,) = act(served, step(1, False))
+    served.load(inference().modules.get_state(), 3)
+    assert served._untrained_copy is None
+    drawn = torch.get_rng_state()
+    asked = step(1, False, untrained=frozenset("a"), is_training=False)
+    (after,), version = served.act([asked])
+    assert version == 3
+    assert after[0].action == before[0].action
+    assert_same(after[0].extra_outputs, before[0].extra_outputs)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def refusal(store: ScriptedStore, mode: Any, untrained: list[str]) -> str:
+    with pytest.raises(ValueMismatch) as refused:
+        store.store.accept(StartEpisode("e", mode, None, untrained), 0.0)
+    assert store.store.num_open == 0
+    return str(refused.value)
+
+
+def test_what_cannot_be_untrained_is_refused() -> None:
+    plan = make_plan("ab")
+    assert "has not kept the weights" in refusal(
+        ScriptedStore(plan, seating=Seating()), "eval", ["a"]
+    )
+    store = ScriptedStore(dataclasses.replace(plan, keeps_untrained=True), seating=Seating())
+    assert "would learn from agents that act untrained" in refusal(store, "train", ["a"])
+    assert "agent 'c' is to act untrained" in refusal(store, "eval", ["a", "c"])
+    team = make_plan("abc", groups={"team": ("a", "b")})
+    store = ScriptedStore(dataclasses.replace(team, keeps_untrained=True))
+    assert "members of group 'team' act together" in refusal(store, "eval", ["a"])
+    store.store.accept(StartEpisode("e", "eval", None, ["a", "b"]), 0.0)
+    assert store.store.num_open == 1
