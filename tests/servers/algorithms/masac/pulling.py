@@ -106,6 +106,8 @@ class Game:
         ends = dict.fromkeys("ab", True)
         store.accept(EndEpisode(episode_id, num_steps, False, rewards, ends, {}, final), 0.0)
         store.finish_frame()
+        if explores:
+            self.wait()
         return played
 
     def wait(self) -> None:
