@@ -139,8 +139,8 @@ class MASACTorchLearner(SACTorchLearner):
         *,
         module_id: str,
         config: AlgorithmConfig | None = None,
-        module_gradients_dict: dict[Any, Tensor | None],
-    ) -> dict[Any, Tensor | None]:
+        module_gradients_dict: dict[Any, Tensor],
+    ) -> dict[Any, Any]:
         """Clips each optimizer's gradient by its norm, and logs the norm before clipping.
 
         If one is not finite, all three are dropped, with a warning: one bad batch must not end a
