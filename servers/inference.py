@@ -361,9 +361,11 @@ def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
         logged = request.logged_action
         if logged is None:
             continue
+        # A team's other members keep their own; elsewhere none of these is negative, or NaN.
         if isinstance(request.seat.action_space, gymnasium.spaces.MultiDiscrete):
-            # A team's other members keep their own; elsewhere none of these is negative.
             logged = np.where(logged == NO_ACTION, actions[i], logged)
+        elif isinstance(request.seat.action_space, gymnasium.spaces.Box):
+            logged = np.where(np.isnan(logged), actions[i], logged)
         actions[i] = logged
 
 

@@ -102,7 +102,7 @@ class Seat(Protocol):
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         """Returns the recorded form of actions that were chosen elsewhere, None if none were.
 
-        For a team it has `NO_ACTION` for every member without a logged action.
+        For a team it has `NO_ACTION`, or NaN in a Box, for every member without a logged action.
         """
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:

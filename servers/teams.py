@@ -2,7 +2,8 @@
 
 Centralised training needs all members of a team in one transition. RLlib records episodes by
 agent, so a team *is* an agent here, whose id is the name of the group. `TeamSpec` alone makes and
-reads its observations and actions:
+reads the observations and actions of a team with Discrete actions (MASAC's, with continuous ones,
+have a spec of their own on the same `TeamRows`):
 
 ======================  ================================  =========================================
 observation key         shape, dtype                      meaning
@@ -49,16 +50,17 @@ class TeamProblem(ValueError):
 
 
 @dataclass(frozen=True)
-class TeamSpec:
+class TeamRows:
     """The members of one team, in the order of their rows, and their spaces.
 
-    Members may differ in the size of their observations and in their number of actions: smaller
-    observations are padded with zeros, missing actions are masked out.
+    What teams of all kinds have in common: how observations become rows, and what the state is.
+    Smaller observations are padded with zeros. `TeamSpec` has Discrete actions; another kind of
+    team comes with its algorithm.
 
     Args:
         members: agent ids, in the order of the rows of ``obs``.
         observation_spaces: each member's space, a one-dimensional ``Box``.
-        action_spaces: each member's space, a ``Discrete`` starting at 0.
+        action_spaces: each member's space.
         state_size: length of the global state; None if there is none, and the members' padded
             observations in a row stand for it.
         marks_departed: whether that row ends with a 1 for every member that has departed. Where
@@ -84,9 +86,14 @@ class TeamSpec:
         if self.state_size is not None and self.state_size < 1:
             raise TeamProblem(f"state_size is {self.state_size}: give its length, or None")
         for member in self.members:
-            check_member_spaces(
-                member, self.observation_spaces.get(member), self.action_spaces.get(member)
-            )
+            check_observation_space(member, self.observation_spaces.get(member))
+            if self.action_spaces.get(member) is None:
+                raise TeamProblem(f"agent {member!r} of the team has no action space")
+            self._check_actions(member)
+
+    def _check_actions(self, member: str) -> None:
+        """Raises a `TeamProblem` if a member's actions are not of the kind that the team has."""
+        raise NotImplementedError
 
     @property
     def num_members(self) -> int:
@@ -98,13 +105,138 @@ class TeamSpec:
         return max(self._obs_shapes[m][0] for m in self.members)
 
     @cached_property
+    def state_dim(self) -> int:
+        return self.state_size or self.num_members * (self.obs_dim + self.marks_departed)
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {member: row for row, member in enumerate(self.members)}
+
+    @cached_property
+    def _obs_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {m: self.observation_spaces[m].shape for m in self.members}  # type: ignore[misc]
+
+    @cached_property
+    def _are_alike(self) -> bool:
+        """Whether no member's observation is padded."""
+        return len(set(self._obs_shapes.values())) == 1
+
+    @cached_property
+    def _all_alive(self) -> np.ndarray:
+        return _read_only(np.ones(self.num_members, np.float32))
+
+    @property
+    def observation_space(self) -> spaces.Dict:
+        """What `observe` returns."""
+        raise NotImplementedError
+
+    @property
+    def action_space(self) -> spaces.Space:
+        """One action per member, absent ones too; what `split` takes apart."""
+        raise NotImplementedError
+
+    def observe(
+        self,
+        observations: Mapping[str, Any],
+        action_masks: Mapping[str, Any] | None = None,
+        state: Any | None = None,
+        last_actions: Mapping[str, Any] | None = None,
+        departed: Collection[str] = (),
+    ) -> TeamObservation:
+        """Returns the team's observation.
+
+        Args:
+            observations: the members that are asked to act now, ``[obs size]`` each. Agents of
+                other teams are ignored.
+            action_masks: of members with Discrete actions, ``[n actions of that member]``; a member
+                without one may choose any of its actions.
+            state: ``[state_size]``, required if and only if the team was given a `state_size`.
+            last_actions: each member's previous action, if it has had one.
+            departed: agents that have left for good, members or not; for `marks_departed`.
+
+        Returns:
+            A dict of float32 arrays as in `observation_space`; do not write to them.
+
+        Raises:
+            TeamProblem: a wrong shape, or a member that may not choose any action.
+        """
+        raise NotImplementedError
+
+    def split(self, team_action: Any, acting: Iterable[str]) -> dict[str, Any]:
+        """Returns the actions of the members that act now, out of a team's action ``[n, ...]``."""
+        raise NotImplementedError
+
+    def _observed(self, observations: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ``OBS`` and ``ALIVE``; the latter is `_all_alive` itself if nobody is absent."""
+        obs = self._stacked(observations)  # the usual case, in a third of the time
+        return self._padded(observations) if obs is None else (obs, self._all_alive)
+
+    def _stacked(self, observations: Mapping[str, Any]) -> np.ndarray | None:
+        """Returns the rows of a team whose members all act and are alike, None for any other."""
+        if not self._are_alike or len(observations) < self.num_members:
+            return None
+        try:
+            obs = np.array([observations[member] for member in self.members], np.float32)
+        except (KeyError, ValueError):
+            return None
+        return obs if obs.shape == (self.num_members, self.obs_dim) else None
+
+    def _padded(self, observations: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ``OBS`` and ``ALIVE``, padded, with the rows of the absent."""
+        obs = np.zeros((self.num_members, self.obs_dim), np.float32)
+        alive = np.zeros(self.num_members, np.float32)
+        for row, member in enumerate(self.members):
+            value = observations.get(member)
+            if value is None:
+                continue
+            value = np.asarray(value)
+            shape = self._obs_shapes[member]
+            if value.shape != shape:
+                raise TeamProblem(
+                    f"agent {member!r} observed the shape {list(value.shape)}, its space says "
+                    f"{list(shape)}"
+                )
+            obs[row, : value.shape[0]] = value
+            alive[row] = 1.0
+        return obs, alive
+
+    def _state(self, state: Any | None, obs: np.ndarray, departed: Collection[str]) -> np.ndarray:
+        if self.state_size is None:
+            if state is not None:
+                raise TeamProblem(
+                    f"team {list(self.members)} was sent a state but has no state_size; set it"
+                )
+            row = obs.reshape(-1)
+            if not self.marks_departed:
+                return row
+            return np.append(row, np.array([m in departed for m in self.members], np.float32))
+        if state is None:
+            raise TeamProblem(
+                f"team {list(self.members)} needs a state of {self.state_size} numbers at every "
+                "step and got none"
+            )
+        value = np.array(state, np.float32)
+        if value.shape != (self.state_size,):
+            raise TeamProblem(
+                f"the state has the shape {list(value.shape)}, state_size is {self.state_size}"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class TeamSpec(TeamRows):
+    """A team whose members have Discrete actions, counted from 0.
+
+    Members may differ in their number of actions: missing ones are masked out.
+    """
+
+    def _check_actions(self, member: str) -> None:
+        check_member_spaces(member, self.observation_spaces[member], self.action_spaces[member])
+
+    @cached_property
     def num_actions(self) -> int:
         """Number of actions of the member that has most."""
         return max(int(self.action_spaces[m].n) for m in self.members)  # type: ignore[attr-defined]
-
-    @cached_property
-    def state_dim(self) -> int:
-        return self.state_size or self.num_members * (self.obs_dim + self.marks_departed)
 
     @cached_property
     def observation_space(self) -> spaces.Dict:
@@ -130,29 +262,12 @@ class TeamSpec:
         return spaces.MultiDiscrete([self.num_actions] * self.num_members)
 
     @cached_property
-    def _rows(self) -> dict[str, int]:
-        return {member: row for row, member in enumerate(self.members)}
-
-    @cached_property
-    def _obs_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {m: self.observation_spaces[m].shape for m in self.members}  # type: ignore[misc]
-
-    @cached_property
     def _member_masks(self) -> np.ndarray:
         """[n, n_actions]: the actions each member has at all."""
         sizes = [int(self.action_spaces[m].n) for m in self.members]  # type: ignore[attr-defined]
         return _read_only(
             (np.arange(self.num_actions) < np.array(sizes)[:, None]).astype(np.float32)
         )
-
-    @cached_property
-    def _are_alike(self) -> bool:
-        """Whether no member's observation is padded."""
-        return len(set(self._obs_shapes.values())) == 1
-
-    @cached_property
-    def _all_alive(self) -> np.ndarray:
-        return _read_only(np.ones(self.num_members, np.float32))
 
     @cached_property
     def _no_last_action(self) -> np.ndarray:
@@ -172,29 +287,14 @@ class TeamSpec:
         last_actions: Mapping[str, int] | None = None,
         departed: Collection[str] = (),
     ) -> TeamObservation:
-        """Returns the team's observation; on the step path (about 10 µs for 3 members).
-
-        Args:
-            observations: the members that are asked to act now, ``[obs size]`` each. Agents of
-                other teams are ignored.
-            action_masks: ``[n actions of that member]``; a member without one may choose any of
-                its actions.
-            state: ``[state_size]``, required if and only if the team was given a `state_size`.
-            last_actions: each member's previous action, if it has had one.
-            departed: agents that have left for good, members or not; for `marks_departed`.
-
-        Returns:
-            A dict of float32 arrays as in `observation_space`; do not write to them.
-
-        Raises:
-            TeamProblem: a wrong shape, or a member that may not choose any action.
-        """
-        obs = self._stacked(observations) if action_masks is None else None
-        if obs is not None:  # the usual case, in a third of the time: the rest is shared, read-only
-            mask, alive, last = self._member_masks, self._all_alive, self._no_last_action
+        """See `TeamRows`; on the step path (about 10 µs for 3 members)."""
+        obs, alive = self._observed(observations)
+        last = self._no_last_action
+        if action_masks is None and alive is self._all_alive:  # what is the same is shared
+            mask = self._member_masks
         else:
-            obs, mask, alive = self._padded(observations, action_masks or {})
-            last = self._no_last_action.copy()
+            mask = self._masks(observations, action_masks or {})
+            last = last.copy()
         if last_actions:
             acted = [
                 last_actions.get(m, NO_ACTION) if m in observations else NO_ACTION
@@ -209,40 +309,6 @@ class TeamSpec:
             LAST_ACTION: last,
         }
 
-    def _stacked(self, observations: Mapping[str, Any]) -> np.ndarray | None:
-        """Returns the rows of a team whose members all act and are alike, None for any other."""
-        if not self._are_alike or len(observations) < self.num_members:
-            return None
-        try:
-            obs = np.array([observations[member] for member in self.members], np.float32)
-        except (KeyError, ValueError):
-            return None
-        return obs if obs.shape == (self.num_members, self.obs_dim) else None
-
-    def _padded(
-        self, observations: Mapping[str, Any], action_masks: Mapping[str, Any]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns ``OBS``, ``ACTION_MASK`` and ``ALIVE``, padded, with the rows of the absent."""
-        obs = np.zeros((self.num_members, self.obs_dim), np.float32)
-        mask = self._absent_masks.copy()
-        alive = np.zeros(self.num_members, np.float32)
-        for row, member in enumerate(self.members):
-            value = observations.get(member)
-            if value is None:
-                continue
-            value = np.asarray(value)
-            shape = self._obs_shapes[member]
-            if value.shape != shape:
-                raise TeamProblem(
-                    f"agent {member!r} observed the shape {list(value.shape)}, its space says "
-                    f"{list(shape)}"
-                )
-            obs[row, : value.shape[0]] = value
-            alive[row] = 1.0
-            given = action_masks.get(member)
-            mask[row] = self._member_masks[row] if given is None else self._mask(member, given)
-        return obs, mask, alive
-
     def split(
         self, team_action: np.ndarray | Iterable[int], acting: Iterable[str]
     ) -> dict[str, int]:
@@ -254,6 +320,16 @@ class TeamSpec:
                 f"{list(self.members)}"
             )
         return {member: int(actions[self._rows[member]]) for member in acting}
+
+    def _masks(
+        self, observations: Mapping[str, Any], action_masks: Mapping[str, Any]
+    ) -> np.ndarray:
+        masks = self._absent_masks.copy()
+        for row, member in enumerate(self.members):
+            if member in observations:
+                given = action_masks.get(member)
+                masks[row] = self._member_masks[row] if given is None else self._mask(member, given)
+        return masks
 
     def _mask(self, member: str, mask: Any) -> np.ndarray:
         mask = np.asarray(mask)
@@ -272,28 +348,6 @@ class TeamSpec:
         padded[:n] = mask != 0
         return padded
 
-    def _state(self, state: Any | None, obs: np.ndarray, departed: Collection[str]) -> np.ndarray:
-        if self.state_size is None:
-            if state is not None:
-                raise TeamProblem(
-                    f"team {list(self.members)} was sent a state but has no state_size; set it"
-                )
-            row = obs.reshape(-1)
-            if not self.marks_departed:
-                return row
-            return np.append(row, np.array([m in departed for m in self.members], np.float32))
-        if state is None:
-            raise TeamProblem(
-                f"team {list(self.members)} needs a state of {self.state_size} numbers at every "
-                "step and got none"
-            )
-        value = np.array(state, np.float32)
-        if value.shape != (self.state_size,):
-            raise TeamProblem(
-                f"the state has the shape {list(value.shape)}, state_size is {self.state_size}"
-            )
-        return value
-
 
 def _read_only(array: np.ndarray) -> np.ndarray:
     array.setflags(write=False)
@@ -303,23 +357,32 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def check_member_spaces(
     member: str, observation_space: spaces.Space | None, action_space: spaces.Space | None
 ) -> None:
-    """Checks that an agent can be a member of a team.
+    """Checks that an agent can be a member of a team with Discrete actions.
 
     Raises:
         TeamProblem: it cannot; with the reason and what to do instead.
     """
-    for kind, space in (("observation", observation_space), ("action", action_space)):
-        if space is None:
-            raise TeamProblem(f"agent {member!r} of the team has no {kind} space")
+    check_observation_space(member, observation_space)
+    if not isinstance(action_space, spaces.Discrete) or action_space.start != 0:
+        raise TeamProblem(
+            f"a team cannot do the action space {action_space} of agent {member!r}: it learns "
+            "one value per discrete action, counted from 0; use PPO or A2C, or MASAC for "
+            "continuous actions"
+        )
+
+
+def check_observation_space(member: str, observation_space: spaces.Space | None) -> None:
+    """Checks that what an agent observes can be a row of a team's observation.
+
+    Raises:
+        TeamProblem: it cannot; with the reason and what to do instead.
+    """
+    if observation_space is None:
+        raise TeamProblem(f"agent {member!r} of the team has no observation space")
     if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
         raise TeamProblem(
             f"a team cannot read the observation space {observation_space} of agent {member!r}: "
             "it takes a one-dimensional Box; flatten the observation first"
-        )
-    if not isinstance(action_space, spaces.Discrete) or action_space.start != 0:
-        raise TeamProblem(
-            f"a team cannot do the action space {action_space} of agent {member!r}: it learns "
-            "one value per discrete action, counted from 0; use PPO or A2C"
         )
 
 

@@ -43,6 +43,10 @@ class _Learner(NamedTuple):
         values = (f"{name}: {getattr(self.config, name)}" for name in milestone.settings)
         return f"{self.who}: {milestone.what} needs {num} ({', '.join(values)})"
 
+    def num_env_steps(self, milestone: Milestone) -> int:
+        """Returns how many the simulation has to play; in each of them every team acts, at best."""
+        return max(milestone.env_steps, -(-milestone.team_steps // self.num_sharing))
+
     def num_episodes(self, milestone: Milestone) -> int:
         """Returns how many the simulation has to play; each is one for every team."""
         return -(-milestone.episodes // self.num_sharing)
@@ -57,8 +61,9 @@ def find_warnings(experiment: Experiment) -> Iterator[str]:
         return
     for learner in _learners(experiment):
         for milestone in learner.algorithm.find_milestones(learner.config):
-            if milestone.env_steps > budget:
-                needs = learner.needs(milestone, f"{milestone.env_steps:,} env steps")
+            env_steps = learner.num_env_steps(milestone)
+            if env_steps > budget:
+                needs = learner.needs(milestone, f"{env_steps:,} env steps")
                 yield f"{needs}, but the run stops at {budget:,}: it never happens"
             num = learner.num_episodes(milestone)
             if num * (_LONG_EPISODE if experiment.is_external else 1) > budget:

@@ -23,12 +23,15 @@ class Milestone:
         env_steps: that have to be recorded before.
         episodes: whole ones of a policy that have to be recorded before; an episode of each team
             that shares the policy is one.
+        team_steps: that a policy's teams have to play before; a step of each team that shares the
+            policy is one.
     """
 
     what: str
     settings: tuple[str, ...]
     env_steps: int = 0
     episodes: int = 0
+    team_steps: int = 0
 
 
 FIRST_UPDATE = "its first update"

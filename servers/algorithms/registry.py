@@ -14,6 +14,7 @@ from muxrl.servers.algorithms.a2c import A2C_ENTRY
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.impala import APPO_ENTRY, IMPALA_ENTRY
 from muxrl.servers.algorithms.mappo.mappo import MAPPO_ENTRY
+from muxrl.servers.algorithms.masac.entry import MASAC_ENTRY
 from muxrl.servers.algorithms.off_policy.dqn_and_sac import DQN_ENTRY, SAC_ENTRY
 from muxrl.servers.algorithms.ppo import PPO_ENTRY
 from muxrl.servers.algorithms.qmix.entry import IQL_ENTRY, QMIX_ENTRY, VDN_ENTRY
@@ -28,6 +29,7 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
     *(DQN_ENTRY, SAC_ENTRY),
     *(IMPALA_ENTRY, APPO_ENTRY),
     *(QMIX_ENTRY, VDN_ENTRY, IQL_ENTRY),
+    *(MASAC_ENTRY,),
 )
 
 # RLlib's that a server has no use for, with the reason.

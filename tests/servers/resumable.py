@@ -15,6 +15,7 @@ import tree
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.learned_policies import LearnedPolicies
@@ -55,6 +56,15 @@ _TEAM = {
     "hidden_dim": 8,
     "lr": 0.01,
 }
+_CONTINUOUS_TEAM = {
+    "batch_size_steps": 8,
+    "num_steps_before_learning": 50,
+    "buffer_capacity_steps": 200,
+    "updates_per_step": 0.1,
+    "min_sample_timesteps_per_iteration": 16,
+    "hidden_dim": 8,
+    "initial_alpha": 0.3,
+}
 _SMALL = {"fcnet_hiddens": [8]}
 _LSTM = {**_SMALL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
 
@@ -73,6 +83,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "QMIX, rewards standardized": ("QMIX", {**_TEAM, "standardize_rewards": True}, {}),
     "VDN": ("VDN", _TEAM, {}),
     "IQL": ("IQL", _TEAM, {}),
+    "MASAC": ("MASAC", _CONTINUOUS_TEAM, {}),
+    "MASAC, rewards standardized": (
+        "MASAC",
+        {**_CONTINUOUS_TEAM, "standardize_rewards": True},
+        {},
+    ),
 }
 _NORMALIZED: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
 FIELDS: dict[str, dict[str, Any]] = {
@@ -82,7 +98,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "QMIX, normalised": {"normalize_observations": True},
 }
 CASES |= {case: CASES[case.partition(",")[0]] for case in FIELDS}
-_IN_TEAMS = {"QMIX", "VDN", "IQL", "MAPPO"}
+_IN_TEAMS = {"QMIX", "VDN", "IQL", "MAPPO", "MASAC"}
+_CONTINUOUS = {"MASAC"}
 
 
 def plan_of(case: str, **fields: Any) -> ServerPlan:
@@ -90,6 +107,10 @@ def plan_of(case: str, **fields: Any) -> ServerPlan:
     groups = {"team": ("a", "b")} if algorithm in _IN_TEAMS else {}
     plan = make_plan(groups=groups)
     plan = dataclasses.replace(plan, algorithm=algorithm, settings=settings, model=model)
+    if algorithm in _CONTINUOUS:
+        box = Box((1,), "float32", -1.0, 2.0)
+        agents = {a: dataclasses.replace(p, action_space=box) for a, p in plan.agents.items()}
+        plan = dataclasses.replace(plan, agents=agents)
     return dataclasses.replace(plan, **{**FIELDS.get(case, {}), **fields})
 
 
@@ -116,7 +137,7 @@ class Served:
                 pending = store.accept(Step(episode_id, t, seen, rewards), 0.0)
                 store.finish_frame()
                 actions = self._act(pending)
-                rewards = {a: float(actions[a] == (seen[a][0] > 0.5)) for a in "ab"}
+                rewards = {a: _reward(actions[a], seen[a][0] > 0.5) for a in "ab"}
             final = {agent: rng.random(2, np.float32) for agent in "ab"}
             store.accept(
                 EndEpisode(episode_id, t_max, True, rewards, {}, dict.fromkeys("ab", True), final),
@@ -155,6 +176,12 @@ class Served:
             "env_steps": self.policies.acting.num_env_steps_sampled,
             "normalization": copy.deepcopy(self.policies._normalization.get_state()),
         }
+
+
+def _reward(action: Any, wanted: Any) -> float:
+    if np.ndim(action):  # a Box
+        return -float(np.abs(action - wanted).mean())
+    return float(action == wanted)
 
 
 def scramble() -> None:

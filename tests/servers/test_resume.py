@@ -64,6 +64,13 @@ def test_resumed_at_the_end_of_an_episode_it_ends_bit_for_bit_alike(
             {"initial_alpha": 5.0},
             pytest.approx(math.log(5.0)),
         ),
+        (
+            "MASAC",
+            "curr_log_alpha",
+            {"initial_alpha": 0.3},
+            {"initial_alpha": 5.0},
+            pytest.approx(math.log(5.0)),
+        ),
     ],
 )
 def test_a_first_value_that_has_changed_is_begun_with(

@@ -26,7 +26,6 @@ from muxrl.servers.seating import (
     PolicySignature,
     Seating,
     find_state_problem,
-    keys_of,
     state_sizes,
 )
 from muxrl.servers.seats import Seat, SeatRecord, SoloSeat, StepView
@@ -39,7 +38,7 @@ from muxrl.servers.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.teams import TEAM_KEYS, team_reward
+from muxrl.servers.teams import team_reward
 
 _Reader = Callable[[Any], np.ndarray]
 
@@ -56,8 +55,11 @@ class CentralSeating(Seating):
     is_joint: ClassVar[bool] = True
 
     def has_made(self, observation_space: gymnasium.Space | None) -> bool:
-        keys = keys_of(observation_space)
-        return STATE in keys and keys != set(TEAM_KEYS)
+        if not isinstance(observation_space, gymnasium.spaces.Dict):
+            return False
+        parts = observation_space.spaces
+        # A team's observations are rows, one for each member.
+        return STATE in parts and len(parts[OBS].shape or ()) == 1
 
     def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
         alone = super().signature(unit, plan)

@@ -55,7 +55,10 @@ def check_team_spaces(
     except TeamProblem:
         if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
             return "observation", "it takes a one-dimensional Box; flatten the observation first"
-        return "action", ("it learns one value per discrete action, counted from 0; use PPO or A2C")
+        return "action", (
+            "it learns one value per discrete action, counted from 0; use PPO or A2C, or MASAC for "
+            "continuous actions"
+        )
     return None
 
 

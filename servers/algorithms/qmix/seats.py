@@ -37,7 +37,7 @@ from muxrl.servers.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.teams import NO_ACTION, TEAM_KEYS, TeamProblem, TeamSpec, team_reward
+from muxrl.servers.teams import NO_ACTION, TEAM_KEYS, TeamProblem, TeamRows, TeamSpec, team_reward
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class TeamSeating(Seating):
 
     is_joint: ClassVar[bool] = True
     forms_teams: ClassVar[bool] = True
+
+    @property
+    def seat_class(self) -> type[TeamSeat]:
+        """The seat of each group."""
+        return TeamSeat
 
     def has_made(self, observation_space: gymnasium.Space | None) -> bool:
         return keys_of(observation_space) == set(TEAM_KEYS)
@@ -65,17 +70,20 @@ class TeamSeating(Seating):
         members = plan.groups[unit]
         agents = [plan.agents[member] for member in members]
         obs_size = max(flat_size(_own_space(agent)) for agent in agents)
-        num_actions = max(flat_size(agent.action_space) for agent in agents)
+        action_size = max(flat_size(agent.action_space) for agent in agents)
         state_size = state_sizes(plan, members)[members[0]]
         text = (
             f"{len(members)} member{'s' if len(members) > 1 else ''}, "
-            f"observations of {obs_size}, {num_actions} actions"
+            f"observations of {obs_size}, {self._actions_text(action_size)}"
         )
         if plan.state_size is None and state_size:  # the members observe it
             text += f", {state_text(state_size)}"
         if state_size is None:
             state_size = len(members) * obs_size
-        return PolicySignature((len(members), obs_size, num_actions, state_size), text)
+        return PolicySignature((len(members), obs_size, action_size, state_size), text)
+
+    def _actions_text(self, size: int) -> str:
+        return f"{size} actions"
 
     def network_space(self, agent: AgentPlan) -> Space:
         return Box((flat_size(_own_space(agent)),))
@@ -88,7 +96,7 @@ class TeamSeating(Seating):
     def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
         """Returns a seat for each group, then one for each agent in none, by id."""
         observing = observing or Observing.of(plan)
-        seats: dict[str, Seat] = {g: TeamSeat(g, plan, observing) for g in plan.groups}
+        seats: dict[str, Seat] = {g: self.seat_class(g, plan, observing) for g in plan.groups}
         for agent_id, agent in plan.agents.items():
             if agent.group is None:
                 seats[agent_id] = SoloSeat(
@@ -100,11 +108,16 @@ class TeamSeating(Seating):
 class TeamSeat:
     """A team: recorded as one agent that is named after its group.
 
+    Attributes:
+        spec: what makes the team's observations and reads its actions.
+
     Args:
         group: one of the plan's.
         plan: the server.
         observing: how observations and states are read.
     """
+
+    spec: ClassVar[type[TeamRows]] = TeamSpec
 
     def __init__(self, group: str, plan: ServerPlan, observing: Observing) -> None:
         self.seat_id = group
@@ -133,7 +146,7 @@ class TeamSeat:
                 self._masked.add(member)
             observation_spaces[member] = _one_dimensional(module_observation_space(space))
             self._readers[member] = _flat(observing.reader(member, space))
-        self.team = TeamSpec(
+        self.team = self.spec(
             self.members,
             observation_spaces,
             {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},

@@ -18,19 +18,23 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.orchestrator.config.budget import find_late, find_warnings
 from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.protocol.spaces import Box
 from muxrl.servers.algorithms.registry import ALGORITHMS
 from muxrl.servers.config import ServerConfig
 
 SIMULATION = CountingSimulation("abcd")
 FACTS = SimulationFacts({agent: (SIMULATION.observation_spaces[agent],
                                  SIMULATION.action_spaces[agent]) for agent in "abcd"})  # fmt: skip
+CONTINUOUS = SimulationFacts(
+    {agent: (seen, Box((2,), "float32", -1.0, 1.0)) for agent, (seen, _) in FACTS.agents.items()}
+)
 
 
 def experiment(
     algorithm: str, env_steps: int | None, env: str = "external", **settings: Any
 ) -> Experiment:
     server = ServerConfig(algorithm=algorithm, agents=["*"], settings=settings)
-    if algorithm == "QMIX":
+    if algorithm in ("QMIX", "MASAC"):
         server.groups = {"one": ["a", "b"], "other": ["c", "d"]}
     agents = SIMULATION.possible_agents if env == "external" else ()
     space: Any = {"observation_space": {"type": "box"}, "action_space": {"type": "discrete"}}
@@ -40,7 +44,7 @@ def experiment(
         servers={"s": server},
         stop=StopConfig(env_steps=env_steps, time_s=60.0),
     )
-    return resolve(config, FACTS)
+    return resolve(config, CONTINUOUS if algorithm == "MASAC" else FACTS)
 
 
 SUMO = {"updates_per_episode": 0.25, "num_episodes_before_learning": 1}
@@ -89,6 +93,9 @@ def test_how_long_episodes_are_is_left_to_the_run_where_it_plays_them_itself() -
         ("SAC", {"num_steps_sampled_before_learning_starts": 9_000},
          "its first update needs 9,000 env steps (num_steps_sampled_before_learning_starts: "),
         ("IMPALA", {"train_batch_size_per_learner": 6_000}, "its first update needs 6,000 env"),
+        # Two teams share a policy, and so fill one replay.
+        ("MASAC", {"num_steps_before_learning": 10_003},
+         "its first update needs 5,002 env steps (num_steps_before_learning: 10003, updates"),
     ],
 )  # fmt: skip
 def test_what_never_happens_is_named(
@@ -110,6 +117,10 @@ def test_nothing_is_said_of_a_long_run_or_one_without_a_budget(entry: Any) -> No
 def test_a_schedule_that_has_reached_its_last_value_is_done() -> None:
     flat = experiment("A2C", 5_000, entropy_coeff=[[0, 0.1], [4_000, 0.0], [10_000, 0.0]])
     assert list(find_warnings(flat)) == []
+
+
+def test_teams_that_share_a_policy_fill_its_replay_together() -> None:
+    assert list(find_warnings(experiment("MASAC", 5_000, num_steps_before_learning=10_000))) == []
 
 
 def test_who_does_not_learn_is_not_warned_of() -> None:

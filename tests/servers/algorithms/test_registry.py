@@ -236,7 +236,7 @@ def test_spaces_that_do_not_fit() -> None:
         get_algorithm("QMIX").check_spaces("x", BOX, BOX, agent_id="red_1")
     assert str(caught.value) == (
         f"policy 'x': QMIX cannot do the action space {BOX} of agent 'red_1': it learns one value "
-        "per discrete action, counted from 0; use PPO or A2C"
+        "per discrete action, counted from 0; use PPO or A2C, or MASAC for continuous actions"
     )
     with pytest.raises(AlgorithmProblem, match=r"DQN cannot do .* takes Discrete; use PPO, A2C"):
         get_algorithm("DQN").check_spaces("x", BOX, BOX)

@@ -74,6 +74,23 @@ PLANS = {
     "IQL, GRU": plan_of(
         "IQL", Discrete(4), Discrete(2), settings={"hidden_dim": 8}, model={}, is_team=True
     ),
+    "MASAC, with a state": plan_of(
+        "MASAC",
+        DictSpace({"seen": Box((3,)), "state": Box((5,))}),
+        Box((2,), "float32", -1.0, 3.0),
+        settings={"hidden_dim": 8},
+        model={},
+        is_team=True,
+    ),
+    "MASAC, normalised, without ids": plan_of(
+        "MASAC",
+        Box((3,)),
+        Box((2,), "float64", [-2.0, 0.0], [1.0, 5.0]),
+        settings={"hidden_dim": 8, "obs_agent_id": False},
+        model={},
+        is_team=True,
+        normalize_observations=True,
+    ),
     "PPO, images scaled": plan_of(
         "PPO", Box((10, 10, 3), "uint8", 0, 255), Discrete(3), scale_observations="images"
     ),
@@ -247,6 +264,17 @@ class BeginsElsewhere(ActsItself):
         ),
         (
             plan_of(
+                "MASAC",
+                Box((2,)),
+                [Box((1,), "float32", 0.0, 1.0), Box((2,), "float32", 0.0, 1.0)],
+                settings={"hidden_dim": 8},
+                model={},
+                is_team=True,
+            ),
+            "its members are not alike, and one file has one observation and one action",
+        ),
+        (
+            plan_of(
                 "PPO",
                 [Box((2,), "float32", 0.0, 1.0), Box((2,), "float32", 0.0, 5.0)],
                 Discrete(2),
@@ -256,7 +284,8 @@ class BeginsElsewhere(ActsItself):
         ),
     ],
     ids=[
-        "another beginning", "actions only", "not traceable", "a name twice", "padded", "two scales"
+        "another beginning", "actions only", "not traceable", "a name twice", "padded",
+        "unlike actors", "two scales"
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_refused_by_name(

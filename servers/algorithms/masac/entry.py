@@ -1,0 +1,66 @@
+"""MASAC on a server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gymnasium import spaces
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
+from muxrl.servers.algorithms.masac.export import MemberActorGraph
+from muxrl.servers.algorithms.masac.masac import MASACConfig
+from muxrl.servers.algorithms.masac.seats import ContinuousTeamSeating
+from muxrl.servers.algorithms.masac.teams import CONTINUOUS_TEAM_KEYS
+from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone
+from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.seating import keys_of
+
+_UNUSED = frozenset(
+    {
+        "grad_clip_by",
+        "lr",
+        "minibatch_size",
+        "num_epochs",
+        "shuffle_batch_per_epoch",
+        "train_batch_size",
+        "train_batch_size_per_learner",
+    }
+)
+_MEMBER_SPACES = AgentSpaces((spaces.Box,), instead="QMIX or MAPPO", can_act_unbounded=False)
+
+
+def check_team_spaces(
+    observation_space: spaces.Space, action_space: spaces.Space
+) -> SpaceProblem | None:
+    """A `SpaceCheck` of a team's spaces, or of one member's."""
+    if keys_of(observation_space) == set(CONTINUOUS_TEAM_KEYS):
+        return None
+    return _MEMBER_SPACES(observation_space, action_space)
+
+
+def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
+    """Yields the first update, after so many steps of a policy's teams; targets move with it."""
+    settings = ("num_steps_before_learning", "updates_per_step")
+    # The step that makes the replay large enough counts already.
+    team_steps = config.num_steps_before_learning - 1 + math.ceil(1 / config.updates_per_step)
+    yield Milestone(FIRST_UPDATE, settings, team_steps=team_steps)
+
+
+MASAC_ENTRY = AlgorithmEntry(
+    name="MASAC",
+    summary="SAC for teams, with critics of the joint action (Lowe et al. 2017, Haarnoja et al. "
+    "2018)",
+    learns_from="replay",
+    training=TrainingSettings(MASACConfig, unused=_UNUSED),
+    networks=Networks(
+        model_refused="its networks are set by hidden_dim and obs_agent_id among its settings",
+        own_module_refused="its members' actor and its critics of all members belong together",
+    ),
+    seating=ContinuousTeamSeating(),
+    space_check=check_team_spaces,
+    graph=MemberActorGraph,
+    milestones=find_milestones,
+)

@@ -1,0 +1,63 @@
+"""The actor that a team's members share, as a graph to export: each member acts by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from muxrl.protocol.spaces import Space
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph
+from muxrl.servers.export.ports import Port, one_hot
+from muxrl.servers.seating import Seating
+from muxrl.servers.seats import SeatAction, SeatRequest
+from muxrl.servers.spaces import flat_size, split_state
+from muxrl.servers.teams import OBS
+
+
+class MemberActorGraph(PolicyGraph):
+    """One member of a team: mean and log-deviation of its action, before ``tanh``.
+
+    Input beside the observation, with ``obs_agent_id``: ``agent_id``, the member's row in its team.
+    Members that observe or do not the same are padded, and no file is made of them.
+    """
+
+    def find_spaces(
+        self, plan: ServerPlan, agent: AgentPlan, seating: Seating
+    ) -> tuple[Space, Space | None]:
+        own, _ = split_state(agent.observation_space)
+        looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
+        sizes = flat_size(own), flat_size(agent.action_space)
+        padded = self.module.observation_space[OBS].shape[1], self.module.action_dim
+        if len(looks) > 1 or sizes != padded:
+            raise CannotExport(
+                "its members are not alike, and one file has one observation and one action; give "
+                "members that differ policies of their own"
+            )
+        return own, None
+
+    def more_inputs(self, plan: ServerPlan) -> list[Port]:
+        if not self.module.obs_agent_id:
+            return []
+        for members in plan.groups.values():
+            rows = {member: row for row, member in enumerate(members)}
+            self.agents |= {a: rows[a] for a in self.agents if a in rows}
+        return [Port(AGENT_ID, (), "int64")]
+
+    def act(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Any]:
+        parts = [self.flatten(given).flatten(1)]
+        if AGENT_ID in given:
+            parts.append(one_hot(given[AGENT_ID], self.module.num_members))
+        logits: Tensor = self.module.actor(torch.cat(parts, -1))
+        return torch.tanh(logits[:, : self.module.action_dim]), logits, None
+
+    def server_scores(
+        self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
+    ) -> np.ndarray:
+        with torch.inference_mode():
+            logits = module.dist_inputs(torch.from_numpy(request.observation[OBS][None]))
+        scores: np.ndarray = logits[0, request.seat.members.index(agent_id)].numpy()
+        return scores

@@ -1,0 +1,145 @@
+"""Replay of a team's steps in numpy arrays, drawn uniformly.
+
+RLlib's buffers keep episodes and make a Python object of each step that is drawn, which for the
+256 steps of an update takes longer than the update. Here a draw is an indexing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """B steps.
+
+    Attributes:
+        obs: every key of the team's observation, ``[B, ...]`` float32.
+        actions: ``[B, n, action_dim]`` float32.
+        rewards: ``[B]`` float32, after `actions`.
+        terminated: ``[B]`` float32, 1 where nothing follows; 0 where the episode was truncated.
+        next_obs: as `obs`, after `actions`; a truncated episode's final one, too.
+    """
+
+    obs: dict[str, np.ndarray]
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    next_obs: dict[str, np.ndarray]
+
+
+class StepReplay:
+    """The last `capacity` steps of one module. Memory is taken as rows are first written.
+
+    Args:
+        capacity: in steps of a team; the oldest is replaced first.
+        seed: of the sampling.
+    """
+
+    def __init__(self, capacity: int, seed: int | None = None) -> None:
+        self._capacity = capacity
+        self._rng = np.random.default_rng(seed)
+        self._next = 0
+        self._num_stored = 0
+        self._columns: dict[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        """The number of steps stored."""
+        return self._num_stored
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of what is stored."""
+        return sum(column[: self._num_stored].nbytes for column in self._columns.values())
+
+    def add(self, episode: SingleAgentEpisode) -> int:
+        """Stores the episode or chunk of one RLlib agent, a team.
+
+        Returns:
+            The number of its steps.
+        """
+        length = len(episode)
+        if length == 0:
+            return 0
+        if not episode.is_numpy:
+            episode = episode.to_numpy()
+        terminated = np.zeros(length, np.float32)
+        terminated[-1] = episode.is_terminated
+        given = {
+            "actions": episode.get_actions(),
+            "rewards": episode.get_rewards(),
+            "terminated": terminated,
+        }
+        for key, value in episode.get_observations().items():
+            given[f"obs.{key}"] = value[:-1]
+            given[f"next_obs.{key}"] = value[1:]
+        if not self._columns:
+            self._columns = {
+                name: np.zeros((self._capacity, *value.shape[1:]), np.float32)
+                for name, value in given.items()
+            }
+        # Of more steps than there is room for, the newest.
+        first = max(0, length - self._capacity)
+        rows = (self._next + np.arange(first, length)) % self._capacity
+        for name, column in self._columns.items():
+            column[rows] = given[name][first:]
+        self._next = (self._next + length) % self._capacity
+        self._num_stored = min(self._num_stored + length, self._capacity)
+        return length
+
+    def sample(self, num_steps: int) -> StepBatch:
+        """Draws steps uniformly, with replacement.
+
+        Raises:
+            ValueError: nothing is stored.
+        """
+        if not self._num_stored:
+            raise ValueError("the replay is empty: add an episode before sampling")
+        rows = self._rng.integers(self._num_stored, size=num_steps)
+        drawn = {name: column[rows] for name, column in self._columns.items()}
+
+        def part(prefix: str) -> dict[str, np.ndarray]:
+            return {k.removeprefix(prefix): v for k, v in drawn.items() if k.startswith(prefix)}
+
+        return StepBatch(
+            part("obs."),
+            drawn["actions"],
+            drawn["rewards"],
+            drawn["terminated"],
+            part("next_obs."),
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all that is stored, as plain values and arrays."""
+        return {
+            "num_stored": self._num_stored,
+            "next": self._next,
+            "columns": {name: c[: self._num_stored].copy() for name, c in self._columns.items()},
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on, empty as it is, as the replay whose state it is.
+
+        Raises:
+            ValueError: it is smaller than that one.
+        """
+        num_stored = int(state["num_stored"])
+        if num_stored > self._capacity:
+            raise ValueError(
+                f"{num_stored} steps were kept, and the replay now holds {self._capacity} "
+                "(buffer_capacity_steps)"
+            )
+        self._rng.bit_generator.state = state["rng"]
+        self._num_stored = num_stored
+        # With a larger capacity the oldest is no longer the next to go.
+        is_full = num_stored == self._capacity
+        self._next = int(state["next"]) if is_full else num_stored
+        for name, rows in state["columns"].items():
+            self._columns[name] = np.zeros((self._capacity, *rows.shape[1:]), np.float32)
+            self._columns[name][:num_stored] = rows

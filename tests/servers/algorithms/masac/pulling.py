@@ -1,0 +1,124 @@
+"""A continuous game of two whose optimum needs both, with a closed form; played in this process.
+
+Both see the same ``c`` in -1..1 and pull with ``a_i`` in -2..2, and
+
+    team reward = - (a_1 + a_2 - c)^2 - k_1 a_1^2 - k_2 a_2^2
+
+A pull is paid by the member itself, the miss by both in equal parts. Each member alone would pull
+``c / (1 + k_i)``, together far too much. The team's optimum shares the work by cost (set the
+derivatives to 0): with ``K = 1/k_1 + 1/k_2``
+
+    a_i = c / (k_i (1 + K)),    team reward = - c^2 / (1 + K)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from tests.servers.scripted_store import make_plan
+
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.protocol.spaces import Box
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.server import make_policies
+
+COSTS = {"a": 0.1, "b": 0.4}
+NUM_STEPS = 10
+PATIENCE_S = 60.0
+_EASE = sum(1.0 / cost for cost in COSTS.values())
+
+
+def best_pulls(c: float) -> dict[str, float]:
+    """Returns the members' pulls at the team's optimum."""
+    return {member: c / (cost * (1.0 + _EASE)) for member, cost in COSTS.items()}
+
+
+def rewards_of(c: float, pulls: Mapping[str, float]) -> dict[str, float]:
+    """Returns each member's reward."""
+    miss = (sum(pulls.values()) - c) ** 2
+    return {m: -miss / len(pulls) - COSTS[m] * pull**2 for m, pull in pulls.items()}
+
+
+def plan_of(**fields: Any) -> ServerPlan:
+    """Returns the plan of a server for a team of both."""
+    plan = make_plan(dict.fromkeys("ab", Box((1,))), {"team": ("a", "b")})
+    pulls = Box((1,), "float32", -2.0, 2.0)
+    agents = {a: dataclasses.replace(agent, action_space=pulls) for a, agent in plan.agents.items()}
+    return dataclasses.replace(plan, algorithm="MASAC", agents=agents, **fields)
+
+
+class Game:
+    """Policies in this process that play the game in lockstep.
+
+    Args:
+        plan: from `plan_of`.
+        seed: of ``c``.
+    """
+
+    def __init__(self, plan: ServerPlan, seed: int = 0) -> None:
+        self.problems: list[str] = []
+        policies = make_policies(plan, None, self.problems.append)
+        assert isinstance(policies, LearnedPolicies)
+        self.policies = policies
+        self._rng = np.random.default_rng(seed)
+        self._num_episodes = 0
+
+    def play(self, num_steps: int) -> None:
+        """Plays whole episodes of training, for at least so many steps."""
+        for _ in range(-(-num_steps // NUM_STEPS)):
+            self._play_episode()
+
+    def pulls(self, c: float) -> dict[str, float]:
+        """Returns the greedy pulls."""
+        actions = self._episode(lambda t: c, num_steps=1, explores=False)[0]
+        return {member: float(action[0]) for member, action in actions.items()}
+
+    def _play_episode(self) -> None:
+        self._episode(lambda t: float(self._rng.uniform(-1, 1)), NUM_STEPS, explores=True)
+
+    def _episode(
+        self, draw: Callable[[int], float], num_steps: int, *, explores: bool
+    ) -> list[dict[str, Any]]:
+        store = self.policies.store
+        episode_id = f"episode-{self._num_episodes}"
+        self._num_episodes += 1
+        store.accept(StartEpisode(episode_id, "train" if explores else "eval"), 0.0)
+        rewards: dict[str, float] = {}
+        played = []
+        for t in range(num_steps):
+            c = draw(t)
+            seen = dict.fromkeys("ab", np.array([c], np.float32))
+            pending = store.accept(Step(episode_id, t, seen, rewards), 0.0)
+            store.finish_frame()
+            if explores:
+                self.wait()
+            assert isinstance(pending, PendingStep)
+            ((chosen,), version) = self.policies.acting.act([pending])
+            played.append(dict(pending.finish(chosen, version).actions))
+            rewards = rewards_of(c, {m: float(a[0]) for m, a in played[-1].items()})
+        final = dict.fromkeys("ab", np.zeros(1, np.float32))
+        ends = dict.fromkeys("ab", True)
+        store.accept(EndEpisode(episode_id, num_steps, False, rewards, ends, {}, final), 0.0)
+        store.finish_frame()
+        if explores:
+            self.wait()
+        return played
+
+    def wait(self) -> None:
+        """Waits at the gate, as frames do."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.policies.feed.is_open:
+            assert not self.problems
+            assert time.monotonic() < deadline, "the update took too long"
+            time.sleep(0.0005)
+
+    def end(self) -> None:
+        """Ends learning, and frees what was taken."""
+        assert self.policies.finish(PATIENCE_S)
+        self.policies.close()

@@ -1,0 +1,182 @@
+"""Teams with continuous actions: spaces, seats, and what is recorded of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from tests.servers.scripted_store import make_plan
+
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
+from muxrl.servers.algorithms.masac.seats import ContinuousTeamSeat, ContinuousTeamSeating
+from muxrl.servers.algorithms.masac.teams import ContinuousTeamSpec
+from muxrl.servers.algorithms.registry import (
+    ALGORITHMS,
+    AlgorithmProblem,
+    get_algorithm,
+    seating_of,
+)
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.inference import Inference
+from muxrl.servers.seats import SeatRecord, SeatRequest, StepView
+from muxrl.servers.teams import TeamProblem
+
+SEES = spaces.Box(-1, 1, (2,))
+BOUNDS = {"a": (-1.0, 3.0, 2), "b": (0.0, 0.5, 1), "c": (-4.0, -2.0, 3)}
+SPEC = ContinuousTeamSpec(
+    tuple(BOUNDS),
+    dict.fromkeys(BOUNDS, SEES),
+    {m: spaces.Box(low, high, (dim,)) for m, (low, high, dim) in BOUNDS.items()},
+)
+
+
+def plan_of(**fields: Any) -> ServerPlan:
+    plan = make_plan("abc", {"team": ("a", "b", "c")})
+    agents = {
+        m: replace(plan.agents[m], action_space=Box((dim,), "float32", low, high))
+        for m, (low, high, dim) in BOUNDS.items()
+    }
+    return replace(plan, algorithm="MASAC", agents=agents, **fields)
+
+
+def seat() -> ContinuousTeamSeat:
+    found = ContinuousTeamSeating().make_seats(plan_of())["team"]
+    assert isinstance(found, ContinuousTeamSeat)
+    return found
+
+
+# --- spaces ---------------------------------------------------------------------------------
+
+
+def test_the_action_space_says_which_dimensions_members_lack() -> None:
+    assert SPEC.action_space.shape == (3, 3)
+    np.testing.assert_array_equal(SPEC.action_space.high, [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
+    np.testing.assert_array_equal(SPEC.action_space.low, -SPEC.action_space.high)
+
+
+def test_observations_have_no_masks_and_no_last_actions() -> None:
+    value = np.array([0.25, 0.5], np.float32)
+    seen = SPEC.observe({"a": value, "c": -value})
+    assert SPEC.observation_space.contains(seen)
+    np.testing.assert_array_equal(seen["obs"], [value, [0, 0], -value])
+    np.testing.assert_array_equal(seen["state"], seen["obs"].ravel())
+    np.testing.assert_array_equal(seen["alive"], [1, 0, 1])
+
+
+unit = st.floats(-1.0, 1.0, width=32)
+
+
+@given(st.lists(unit, min_size=9, max_size=9), st.sets(st.sampled_from("abc")))
+def test_join_is_the_inverse_of_split(flat: list[float], acting: set[str]) -> None:
+    action = np.array(flat, np.float32).reshape(3, 3) * SPEC.action_space.high
+    split = SPEC.split(action, acting)
+    assert split.keys() == acting
+    assert all(SPEC.action_spaces[m].contains(a) for m, a in split.items())
+    joined = SPEC.join(split)
+    for row, member in enumerate(SPEC.members):
+        if member in acting:
+            np.testing.assert_allclose(joined[row], action[row], atol=1e-6)
+        else:
+            assert np.isnan(joined[row]).all()
+
+
+def test_actions_are_scaled_to_each_members_bounds() -> None:
+    split = SPEC.split(np.ones((3, 3), np.float32), "abc")
+    assert {m: a.tolist() for m, a in split.items()} == {"a": [3, 3], "b": [0.5], "c": [-2, -2, -2]}
+    with pytest.raises(TeamProblem, match=r"of the shape \[3, 2\] came .* expected \[3, 3\]"):
+        SPEC.split(np.ones((3, 2)), "abc")
+
+
+@pytest.mark.parametrize(
+    ("space", "kind"),
+    [
+        (spaces.Discrete(3), "Discrete"),
+        (spaces.Box(-np.inf, np.inf, (2,)), "Box"),
+        (spaces.Box(-1, 1, (2, 2)), "Box"),
+    ],
+)
+def test_other_actions_are_refused(space: spaces.Space, kind: str) -> None:
+    with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* use QMIX or MAPPO"):
+        ContinuousTeamSpec(("a",), {"a": SEES}, {"a": space})
+    with pytest.raises(AlgorithmProblem, match=rf"MASAC cannot do the action space {kind}"):
+        get_algorithm("MASAC").check_spaces("x", SEES, space)
+
+
+def test_the_refusal_of_discrete_actions_names_who_takes_them() -> None:
+    with pytest.raises(AlgorithmProblem) as caught:
+        get_algorithm("MASAC").check_spaces("x", SEES, spaces.Discrete(3), "a")
+    assert str(caught.value) == (
+        "policy 'x': MASAC cannot do the action space Discrete(3) of agent 'a': it takes a Box of "
+        "one dimension; use QMIX or MAPPO"
+    )
+    get_algorithm("MASAC").check_spaces("x", SEES, spaces.Box(0, 1, (5,)))
+    get_algorithm("MASAC").check_spaces("x", SPEC.observation_space, SPEC.action_space)
+
+
+def test_an_action_mask_is_refused() -> None:
+    plan = plan_of()
+    masked = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(2)})
+    plan.agents["a"] = replace(plan.agents["a"], observation_space=masked)
+    (problem,) = get_algorithm("MASAC").find_problems(plan)
+    assert "a mask has one number for each action of a Discrete action space" in problem
+
+
+# --- seats ----------------------------------------------------------------------------------
+
+
+def test_teams_are_alike_if_their_rows_have_the_same_dimensions() -> None:
+    agents = {}
+    for agent, dim in zip("abcdef", (2, 1, 2, 1, 1, 2), strict=True):
+        plan = make_plan("a").agents["a"]
+        agents[agent] = replace(plan, action_space=Box((dim,), "float32", -1.0, 1.0))
+    groups = {"one": ("a", "b"), "two": ("c", "d"), "turned": ("e", "f")}
+    plan = replace(make_plan(), agents=agents, groups=groups)
+    one, two, turned = (ContinuousTeamSeating().signature(g, plan) for g in groups)
+    assert one == two
+    assert one.key != turned.key  # padded to the same sizes, but other rows lack a dimension
+    assert one.text == "2 members, observations of 2, actions of 2"
+
+
+def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
+    who = seat()
+    config = get_algorithm("MASAC").make_config({"hidden_dim": 8})
+    spec = config.get_default_rl_module_spec()
+    spec.observation_space, spec.action_space = who.observation_space, who.action_space
+    spec.inference_only, spec.model_config = True, config.model_config
+    acting = Inference(MultiRLModuleSpec(rl_module_specs={"team": spec}).build, seed=0)
+    acting.needs_log_probabilities = False
+    seen = dict.fromkeys("abc", np.array([0.5, -0.5], np.float32))
+    logged = who.read_logged({"b": np.array([0.125], np.float32)})
+    request = SeatRequest(who, who.observe(StepView(seen), SeatRecord()), None, logged)
+    step = SimpleNamespace(requests=[request], should_explore=True, is_training=True)
+    (((chosen,),), _) = acting.act([step])  # type: ignore[list-item]
+    assert np.isfinite(chosen.action).all()
+    assert SPEC.action_space.contains(chosen.action)
+    assert chosen.action[1, 0] == -0.5
+    assert chosen.action[0, :2].all()
+    assert who.act(chosen.action, "abc")["b"] == pytest.approx(0.125)
+    assert who.read_logged({"stranger": 1}) is None
+
+
+def test_each_algorithm_knows_its_own_modules() -> None:
+    """FROZEN finds the seating by what a module observes."""
+    for entry in ALGORITHMS:
+        plan = plan_of()
+        if entry.name in ("DQN", "QMIX", "VDN", "IQL"):
+            plan = replace(plan, agents={
+                a: replace(agent, action_space=Discrete(3)) for a, agent in plan.agents.items()
+            })  # fmt: skip
+        if not entry.seating.is_joint:
+            plan = replace(plan, groups={}, agents={
+                a: replace(agent, group=None) for a, agent in plan.agents.items()
+            })  # fmt: skip
+        seats = entry.seating.make_seats(plan).values()
+        found = seating_of([one.observation_space for one in seats])
+        assert type(found) is type(entry.seating), entry.name
