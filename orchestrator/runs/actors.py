@@ -50,12 +50,20 @@ class Reports:
         timeout_s: after which a process counts as silent.
         start_s: how much longer the first answer of a process may take.
         step_s: after which one whose simulation is still in the same call counts as silent, too.
+        taken: by process, what its `report` is told of the answers so far; none: nothing is.
     """
 
-    def __init__(self, timeout_s: float, start_s: float, step_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        start_s: float,
+        step_s: float = math.inf,
+        taken: Mapping[str, int] | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
         self._start_s = start_s
         self._step_s = step_s
+        self._taken = {} if taken is None else taken
         self._asked: dict[str, tuple[Any, float]] = {}
         self._processes: dict[str, ProcessId] = {}
 
@@ -66,7 +74,8 @@ class Reports:
                 timeout_s = self._timeout_s
                 if name not in self._processes:
                     timeout_s += self._start_s
-                self._asked[name] = actor.report.remote(), time.monotonic() + timeout_s
+                told = [self._taken[name]] if name in self._taken else []
+                self._asked[name] = actor.report.remote(*told), time.monotonic() + timeout_s
 
     def take(self, wait_s: float) -> Iterator[tuple[str, ProcessReport | Exception]]:
         """Yields what has come, with its process's name: reports, and why there will be none.

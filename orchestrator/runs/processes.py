@@ -78,7 +78,7 @@ class ServerReport(ProcessReport):
 
     status: Status
     records: list[dict[str, Any]]
-    """Training records since the last report."""
+    """Training records that nobody has taken in yet."""
     cpu_s: float = 0.0
     """Processor seconds since the server was ready."""
     activity: Mapping[str, float] = field(default_factory=dict)
@@ -101,7 +101,9 @@ class ServerProcess:
 
         self._server = PolicyServer(plan)
         self._cpu_before_s = 0.0
-        self._records: list[dict[str, Any]] = []  # of iterations after the last checkpoint
+        self._records: list[dict[str, Any]] = []
+        """What has been reported, until a later call says that it was taken in."""
+        self._lock = threading.Lock()  # of reports, which may be asked for at the same time
 
     def start(self) -> tuple[str, int]:
         """Serves and learns from now on; returns "host:port" and the process id."""
@@ -118,33 +120,43 @@ class ServerProcess:
         """Closes the episodes whose ids begin so as truncated."""
         self._server.abort_episodes(prefix)
 
-    def report(self) -> ServerReport:
-        """Returns the server's status, and its training records since the last call."""
+    def report(self, taken: int = 0) -> ServerReport:
+        """Returns the server's status, and its training records after iteration `taken`.
+
+        They are returned again until `taken` says that they were taken in: an answer may get lost,
+        since whoever asks for it may be interrupted.
+        """
         cpu_s = time.process_time() - self._cpu_before_s
-        records, self._records = self._records, []
+        with self._lock:
+            self._records = [r for r in self._records if r["iteration"] > taken]
+            self._records += self._server.drain_records()
+            records = self._records.copy()
         return ServerReport(
             self._server.status(),
-            records + self._server.drain_records(),
+            records,
             cpu_s,
             asdict(self._server.policies.feed.activity),
             self._server.latencies(),
         )
 
-    def finish_training(self, timeout_s: float) -> ServerReport:
-        """Ends learning; the server goes on acting with its last weights.
+    def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
+        """Ends learning; the server goes on acting with its last weights. Returns a `report`.
 
         Raises:
             StillLearning: the update under way takes longer than that.
         """
         self._server.finish_training(timeout_s)
-        return self.report()
+        return self.report(taken)
 
-    def save(self, path: Path, timeout_s: float) -> tuple[SavedServer, ServerReport]:
+    def save(
+        self, path: Path, timeout_s: float, taken: int = 0
+    ) -> tuple[SavedServer, ServerReport]:
         """Writes a checkpoint between two updates.
 
         Args:
             path: its folder.
             timeout_s: for how long to wait for the end of an update.
+            taken: see `report`.
 
         Returns:
             What was written, and a report as of that moment, without iterations after it.
@@ -159,9 +171,8 @@ class ServerProcess:
 
             about = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
             saved = SavedServer(saved.algorithm, about.get("iteration", 0), hash_files(path))
-        report = self.report()
+        report = self.report(taken)
         before = [r for r in report.records if r["iteration"] <= saved.iteration]
-        self._records = report.records[len(before) :]
         return saved, replace(report, records=before)
 
     def stop(self) -> bool:

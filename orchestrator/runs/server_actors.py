@@ -75,7 +75,9 @@ class ServerActors:
         self._has_finished = False
         self._lost_for_good: RunFailed | None = None
         self._pids: dict[str, int] = {}
-        self._reports = Reports(self._timeouts.report_s, 0.0)
+        self._taken: dict[str, int] = {}
+        """The newest iteration of each server whose record has been taken in."""
+        self._reports = Reports(self._timeouts.report_s, 0.0, taken=self._taken)
         self._quotas = {
             server_id: Quota(
                 server.restarts
@@ -162,6 +164,7 @@ class ServerActors:
         problem = self._failure(server_id, error)
         self._pids.pop(server_id, None)
         process = self._reports.forget(server_id)
+        self._taken.pop(server_id, None)
         end_actor(self._actors.pop(server_id), None if is_dead(error) else process)
         self._starting.pop(server_id, None)
         try:
@@ -253,7 +256,7 @@ class ServerActors:
         self._check_all_listen()
         timeout_s = update_s + self._timeouts.save_s
         saves = {
-            actor.save.remote(draft / server_id, update_s): server_id
+            actor.save.remote(draft / server_id, update_s, self._taken.get(server_id, 0)): server_id
             for server_id, actor in self._actors.items()
         }
         saved: dict[str, SavedServer] = {}
@@ -320,7 +323,7 @@ class ServerActors:
         self.collect(_ANSWER_S)
         self._check_all_listen()
         reports = {
-            server_id: actor.finish_training.remote(update_s)
+            server_id: actor.finish_training.remote(update_s, self._taken.get(server_id, 0))
             for server_id, actor in self._actors.items()
         }
         timeout_s = update_s + self._timeouts.report_s
@@ -364,7 +367,8 @@ class ServerActors:
                     self._take(server_id, answer)
         stop_s = self._timeouts.stop_s
         last_reports = {
-            server_id: actor.finish_training.remote(stop_s) for server_id, actor in alive.items()
+            server_id: actor.finish_training.remote(stop_s, self._taken.get(server_id, 0))
+            for server_id, actor in alive.items()
         }
         with contextlib.suppress(ray.exceptions.RayError):
             ray.wait(
@@ -385,8 +389,14 @@ class ServerActors:
             ray.kill(actor)
 
     def _take(self, server_id: str, report: ServerReport) -> None:
+        """Takes in a report, without the records that came before: an interrupted call, or one
+        that was under way beside another, has them sent again."""
         self.statuses[server_id] = report.status
-        self._on_report(server_id, report)
+        taken = self._taken.get(server_id, 0)
+        records = [r for r in report.records if r["iteration"] > taken]
+        self._on_report(server_id, replace(report, records=records))
+        if records:
+            self._taken[server_id] = records[-1]["iteration"]
 
     def _answer(self, server_id: str, ref: Any, timeout_s: float, key: str) -> Any:
         log = self._folder.log(server_id)
