@@ -72,6 +72,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "QMIX": ("QMIX", _TEAM, {}),
     "QMIX, rewards standardized": ("QMIX", {**_TEAM, "standardize_rewards": True}, {}),
     "VDN": ("VDN", _TEAM, {}),
+    "QPLEX": ("QPLEX", {**_TEAM, "adv_hypernet_embed": 8, "num_kernel": 2}, {}),
     "IQL": ("IQL", _TEAM, {}),
 }
 _NORMALIZED: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
@@ -82,7 +83,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "QMIX, normalised": {"normalize_observations": True},
 }
 CASES |= {case: CASES[case.partition(",")[0]] for case in FIELDS}
-_IN_TEAMS = {"QMIX", "VDN", "IQL", "MAPPO"}
+_IN_TEAMS = {"QMIX", "VDN", "QPLEX", "IQL", "MAPPO"}
 
 
 def plan_of(case: str, **fields: Any) -> ServerPlan:

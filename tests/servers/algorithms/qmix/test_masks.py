@@ -106,6 +106,7 @@ def team_values(learner: QMIXTorchLearner) -> np.ndarray:
         {"mixer": "qmix"},
         pytest.param({"mixer": "qmix", "double_q": False}, marks=pytest.mark.learning),
         pytest.param({"mixer": "vdn", "td_lambda": 0.5}, marks=pytest.mark.learning),
+        pytest.param({"mixer": "qplex"}, marks=pytest.mark.learning),
         pytest.param({"mixer": "none"}, marks=pytest.mark.learning),
     ],
     ids=str,
