@@ -17,6 +17,7 @@ from muxrl.servers.algorithms.qmix.duplex_mixer import (
     ImportanceWeights,
     ParallelMLP,
 )
+from muxrl.servers.algorithms.qmix.state_bound import bounded
 
 
 def make(
@@ -123,13 +124,13 @@ def test_it_matches_the_papers_formulas() -> None:
     torch.testing.assert_close(got, expected)
 
 
-def with_importance(mixer: DuplexMixer, weight: float) -> DuplexMixer:
+def with_importance(mixer: DuplexMixer, weight: float | Tensor) -> DuplexMixer:
     class Constant(ImportanceWeights):
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
 
         def forward(self, state: Tensor, actions: Tensor, alive: Tensor) -> Tensor:
-            return torch.full(actions.shape, weight, dtype=state.dtype)
+            return torch.as_tensor(weight, dtype=state.dtype).expand(actions.shape)
 
     mixer.importance = Constant()
     return mixer
@@ -215,3 +216,38 @@ def test_networks_side_by_side_begin_as_linear_layers_do_and_differ() -> None:
     out = network(torch.randn(1, 9))[:, 0]
     assert out.shape == (50, 2)
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(out))
+
+
+@settings(max_examples=40)
+@given(
+    payoffs=st.lists(st.integers(-100, 100), min_size=9, max_size=9),
+    seed=st.integers(0, 2**31),
+)
+def test_lambda_above_zero_reaches_any_payoffs_below_the_greedy_ones(
+    payoffs: list[int], seed: int
+) -> None:
+    """Whatever w, b and the members' values are, once the best payoff is on top: completeness."""
+    torch.manual_seed(seed)
+    mixer, q, state = make(), drawn(2, 3), drawn(1, 4)
+    joint = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    best, greedy = q.max(-1)
+    hidden_w, hidden_b = torch.relu(mixer.from_state(bounded(state))).chunk(2, -1)
+    weight, bias = mixer.weight(hidden_w)[0].abs(), mixer.bias(hidden_b)[0]
+    value = (weight * best + bias).sum()
+    advantage = (weight * (q[torch.arange(2), joint] - best)).sum(-1)
+    is_greedy = (joint == greedy).all(-1)
+    # A table whose greedy payoff is the team's value, and whose others lie below by 0.1 to 200.1.
+    below = 0.1 + max(payoffs) - torch.tensor(payoffs).double()
+    wanted = torch.where(is_greedy, value, value - below)
+    needed = torch.where(is_greedy, 1.0, (wanted - value) / advantage)
+    assert (needed > 0).all()
+
+    with_importance(mixer, needed.unsqueeze(-1))
+    got = mixer(
+        q[torch.arange(2), joint],
+        state.expand(9, -1),
+        torch.ones(9, 2),
+        best.expand(9, -1),
+        joint,
+    )
+    torch.testing.assert_close(got.squeeze(-1), wanted)
