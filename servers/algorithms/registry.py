@@ -17,7 +17,12 @@ from muxrl.servers.algorithms.mappo.mappo import MAPPO_ENTRY
 from muxrl.servers.algorithms.masac.entry import MASAC_ENTRY
 from muxrl.servers.algorithms.off_policy.dqn_and_sac import DQN_ENTRY, SAC_ENTRY
 from muxrl.servers.algorithms.ppo import PPO_ENTRY
-from muxrl.servers.algorithms.qmix.entry import IQL_ENTRY, QMIX_ENTRY, VDN_ENTRY
+from muxrl.servers.algorithms.qmix.entry import (
+    IQL_ENTRY,
+    QMIX_ENTRY,
+    QPLEX_ENTRY,
+    VDN_ENTRY,
+)
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.fixed_policies.names import FIXED_NAMES
 from muxrl.servers.seating import Seating
@@ -28,7 +33,7 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
     *(PPO_ENTRY, A2C_ENTRY, MAPPO_ENTRY),
     *(DQN_ENTRY, SAC_ENTRY),
     *(IMPALA_ENTRY, APPO_ENTRY),
-    *(QMIX_ENTRY, VDN_ENTRY, IQL_ENTRY),
+    *(QMIX_ENTRY, VDN_ENTRY, QPLEX_ENTRY, IQL_ENTRY),
     *(MASAC_ENTRY,),
 )
 

@@ -90,7 +90,7 @@ def observe(agents: str, t: int) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("algorithm", ["QMIX", "VDN", "IQL"])
+@pytest.mark.parametrize("algorithm", ["QMIX", "VDN", "QPLEX", "IQL"])
 def test_each_team_learns_whoever_is_missing(make_server: MakeServer, algorithm: str) -> None:
     server = team_server(make_server, algorithm)
     # Who is asked at each step: b comes late, a dies at 3, d and e take turns, c is asked rarely.

@@ -82,6 +82,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "QMIX": ("QMIX", _TEAM, {}),
     "QMIX, rewards standardized": ("QMIX", {**_TEAM, "standardize_rewards": True}, {}),
     "VDN": ("VDN", _TEAM, {}),
+    "QPLEX": ("QPLEX", {**_TEAM, "adv_hypernet_embed": 8, "num_kernel": 2}, {}),
     "IQL": ("IQL", _TEAM, {}),
     "MASAC": ("MASAC", _CONTINUOUS_TEAM, {}),
     "MASAC, rewards standardized": (
@@ -98,7 +99,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "QMIX, normalised": {"normalize_observations": True},
 }
 CASES |= {case: CASES[case.partition(",")[0]] for case in FIELDS}
-_IN_TEAMS = {"QMIX", "VDN", "IQL", "MAPPO", "MASAC"}
+_IN_TEAMS = {"QMIX", "VDN", "QPLEX", "IQL", "MAPPO", "MASAC"}
 _CONTINUOUS = {"MASAC"}
 
 

@@ -180,7 +180,7 @@ def test_the_given_log_probability_is_recorded(name: str) -> None:
 
 
 @rllib
-@pytest.mark.parametrize("name", ["DQN", "SAC", "QMIX", "VDN", "IQL"])
+@pytest.mark.parametrize("name", ["DQN", "SAC", "QMIX", "VDN", "QPLEX", "IQL"])
 def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
     with policies_of(name) as policies:
         play(policies, lambda t: {"a": t % 3, "b": 2}, lambda t: {"a": -1.0})

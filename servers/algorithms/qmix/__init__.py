@@ -1,4 +1,4 @@
-"""QMIX, VDN and independent Q-learning for teams of agents."""
+"""QMIX, VDN, QPLEX and independent Q-learning for teams of agents."""
 
 from muxrl.servers.algorithms.qmix.qmix import QMIX, QMIXConfig
 from muxrl.servers.algorithms.qmix.team_env import TeamEnv

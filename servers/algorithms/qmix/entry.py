@@ -1,4 +1,4 @@
-"""QMIX, VDN and independent Q-learning on a server: one config with three mixers."""
+"""QMIX, VDN, QPLEX and independent Q-learning on a server: one config with four mixers."""
 
 from __future__ import annotations
 
@@ -113,6 +113,9 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
 
 QMIX_ENTRY = _entry("QMIX", "monotonic value mixing for teams (Rashid et al. 2018)", {})
 VDN_ENTRY = _entry("VDN", "sum of values for teams (Sunehag et al. 2017)", {"mixer": "vdn"})
+QPLEX_ENTRY = _entry(
+    "QPLEX", "duplex dueling value mixing for teams (Wang et al. 2021)", {"mixer": "qplex"}
+)
 IQL_ENTRY = _entry(
     "IQL", "independent Q-learning on the team's reward (Tan 1993)", {"mixer": "none"}
 )

@@ -1,10 +1,10 @@
-"""The loss of QMIX, VDN and independent Q-learning on whole episodes of a team."""
+"""The loss of QMIX, VDN, QPLEX and independent Q-learning on whole episodes of a team."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -233,16 +233,23 @@ def td_terms(
         ``[B, T, 1]``, or ``[B, T, n]`` without a mixer.
     """
     obs = batch[Columns.OBS]
-    state, alive = obs[STATE], obs[ALIVE]
-    chosen = values[:, :-1].gather(-1, batch[Columns.ACTIONS].unsqueeze(-1)).squeeze(-1)
-    q_taken = module.mix(chosen, state[:, :-1], alive[:, :-1])
+    state, alive, available = obs[STATE], obs[ALIVE], obs[ACTION_MASK]
+    now, later = slice(None, -1), slice(1, None)
+
+    def mixed(mix: Callable[..., Tensor], q: Tensor, actions: Tensor, at: slice) -> Tensor:
+        """Mixes the values of these actions ``[B, T, n]``; `q` has those of all."""
+        q = q[:, at]
+        choice: tuple[Tensor, ...] = ()
+        if module.mixes_advantages:
+            best = _taken(q, _greedy(q, available[:, at])).detach()
+            choice = best, actions
+        return mix(_taken(q, actions), state[:, at], alive[:, at], *choice)
+
+    q_taken = mixed(module.mix, values, batch[Columns.ACTIONS], now)
     with torch.no_grad():
         judge = values if double_q else target_values
-        # Choose among the available actions, then look up the value: no infinity meets the padding.
-        unavailable = obs[ACTION_MASK][:, 1:] == 0
-        greedy = judge[:, 1:].masked_fill(unavailable, -torch.inf).argmax(-1, keepdim=True)
-        best = target_values[:, 1:].gather(-1, greedy).squeeze(-1)
-        following = module.mix_target(best, state[:, 1:], alive[:, 1:])
+        greedy = _greedy(judge[:, later], available[:, later])
+        following = mixed(module.mix_target, target_values, greedy, later)
         rewards, terminated, mask = (
             batch[key].unsqueeze(-1)
             for key in (Columns.REWARDS, Columns.TERMINATEDS, Columns.LOSS_MASK)
@@ -255,6 +262,16 @@ def td_terms(
             rewards, following, terminated, mask, gamma=gamma, n_step=n_step, td_lambda=td_lambda
         )
     return q_taken, target
+
+
+def _greedy(values: Tensor, available: Tensor) -> Tensor:
+    """Returns the available action of the highest value, int64 ``[...]`` for ``[..., k]`` each."""
+    return values.masked_fill(available == 0, -torch.inf).argmax(-1)
+
+
+def _taken(values: Tensor, actions: Tensor) -> Tensor:
+    # Looked up, not the masked maximum: no infinity meets the padding.
+    return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def to_sample_batch(batch: EpisodeBatch) -> SampleBatch:

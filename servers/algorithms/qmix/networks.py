@@ -1,25 +1,29 @@
 """The networks of a team: one that all members share, to learn and to act, and the mixers.
 
 Mixers make one value of the team from the members' values. All take ``q [..., n]``, ``state [...,
-state_dim]`` and ``alive [..., n]``, and ignore absent members: their value is set to 0 before it is
-mixed, so that neither VDN's sum nor QMIX's first layer sees the network's value of an empty
-observation row. (PyMARL mixes the value of a dead agent's only action, "no-op", which the
+state_dim]`` and ``alive [..., n]``; one that ``mixes_advantages`` takes ``best [..., n]`` and
+``actions [..., n]``, too, see `DuplexMixer`. All ignore absent members: their value is set to 0
+before it is mixed, so that neither VDN's sum nor QMIX's first layer sees the network's value of an
+empty observation row. (PyMARL mixes the value of a dead agent's only action, "no-op", which the
 state-dependent bias can cancel; here it is exactly 0.)
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from muxrl.servers.algorithms.qmix.duplex_mixer import DuplexMixer
+from muxrl.servers.algorithms.qmix.state_bound import bounded
+
 AgentName = Literal["gru", "mlp"]
 AGENTS: tuple[AgentName, ...] = ("gru", "mlp")
-MixerName = Literal["qmix", "vdn", "none"]
-MIXERS: tuple[MixerName, ...] = ("qmix", "vdn", "none")
+MixerName = Literal["qmix", "vdn", "qplex", "none"]
+MIXERS: tuple[MixerName, ...] = ("qmix", "vdn", "qplex", "none")
 
 
 class AgentNetwork(nn.Module):
@@ -181,10 +185,10 @@ class QMixer(nn.Module):
         state_dim: length of the state.
         embed_dim: units of the mixing network's hidden layer.
         hypernet_embed: units of the hidden layer of the hypernetworks that make the weights.
-        bound_state: whether a state whose root mean square is above 1 is scaled down to 1. The
-            weights grow with the state, and so would values far from the states seen (agents that
-            walk off a plane), which then attract agents that maximise them.
+        bound_state: whether `bounded` scales the state.
     """
+
+    mixes_advantages: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -213,7 +217,7 @@ class QMixer(nn.Module):
         q = (q * alive).reshape(-1, self.num_members, 1)
         state = state.reshape(-1, state.shape[-1])
         if self.bound_state:
-            state = state / state.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
+            state = bounded(state)
         first = self.from_state(state)
         bias_1 = first[:, -self.embed_dim :]
         for_w1, for_w2, for_value = torch.relu(first[:, : -self.embed_dim]).split(
@@ -229,6 +233,8 @@ class QMixer(nn.Module):
 class VDNMixer(nn.Module):
     """``Q_tot = sum_a q_a``: value decomposition, Sunehag et al. 2017 (arXiv 1706.05296)."""
 
+    mixes_advantages: ClassVar[bool] = False
+
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """The team's value ``[..., 1]``."""
         return (q * alive).sum(-1, keepdim=True)
@@ -241,25 +247,47 @@ class NoMixer(nn.Module):
     meanwhile, see `follow_absent`.
     """
 
+    mixes_advantages: ClassVar[bool] = False
+
     def forward(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
         """Each member's own value ``[..., n]``."""
         return q * alive
 
 
+Mixer = QMixer | VDNMixer | DuplexMixer | NoMixer
+
+
 def make_mixer(
     name: MixerName,
     num_members: int,
+    num_actions: int,
     state_dim: int,
-    embed_dim: int,
-    hypernet_embed: int,
     *,
+    mixing_embed_dim: int,
+    hypernet_embed: int,
     bound_state: bool = True,
-) -> nn.Module:
-    """The mixer of that name."""
+    num_kernel: int = 10,
+    adv_hypernet_layers: int = 3,
+    adv_hypernet_embed: int = 64,
+) -> Mixer:
+    """The mixer of that name; the sizes are settings of `QMIXConfig`."""
     if name == "qmix":
-        return QMixer(num_members, state_dim, embed_dim, hypernet_embed, bound_state=bound_state)
+        return QMixer(
+            num_members, state_dim, mixing_embed_dim, hypernet_embed, bound_state=bound_state
+        )
     if name == "vdn":
         return VDNMixer()
+    if name == "qplex":
+        return DuplexMixer(
+            num_members,
+            num_actions,
+            state_dim,
+            hypernet_embed,
+            num_kernel=num_kernel,
+            adv_hypernet_layers=adv_hypernet_layers,
+            adv_hypernet_embed=adv_hypernet_embed,
+            bound_state=bound_state,
+        )
     if name == "none":
         return NoMixer()
     raise ValueError(f"unknown mixer {name!r}: it is one of {', '.join(MIXERS)}")

@@ -1,4 +1,4 @@
-"""QMIX, VDN and independent Q-learning: their settings, and the loop.
+"""QMIX, VDN, QPLEX and independent Q-learning: their settings, and the loop.
 
 The loop acts, stores whole episodes, learns from stored ones and hands the weights back.
 """
@@ -78,6 +78,9 @@ class QMIXConfig(AlgorithmConfig):
         self.mixing_embed_dim = 32
         self.hypernet_embed = 64
         self.bound_state = True
+        self.num_kernel = 10
+        self.adv_hypernet_layers = 3
+        self.adv_hypernet_embed = 64
 
         # Learning.
         self.lr = 5e-4
@@ -122,6 +125,9 @@ class QMIXConfig(AlgorithmConfig):
         mixing_embed_dim: int = NotProvided,
         hypernet_embed: int = NotProvided,
         bound_state: bool = NotProvided,
+        num_kernel: int = NotProvided,
+        adv_hypernet_layers: int = NotProvided,
+        adv_hypernet_embed: int = NotProvided,
         double_q: bool = NotProvided,
         n_step: int = NotProvided,
         td_lambda: float = NotProvided,
@@ -147,11 +153,15 @@ class QMIXConfig(AlgorithmConfig):
             obs_agent_id: Whether it is told which member it acts for (one-hot), so that members
                 can differ in spite of the shared network.
             obs_last_action: Whether it is told the member's previous action (one-hot).
-            mixer: ``"qmix"``, ``"vdn"``, or ``"none"`` for independent Q-learning.
+            mixer: ``"qmix"``, ``"vdn"``, ``"qplex"``, or ``"none"`` for independent Q-learning.
             mixing_embed_dim: Units of QMIX's mixing network.
-            hypernet_embed: Units of the hidden layer of the networks that make its weights.
+            hypernet_embed: Units of the hidden layer of the networks that make QMIX's weights, or
+                QPLEX's w and b.
             bound_state: Whether a state whose root mean square is above 1 is scaled down to 1
                 before those networks see it.
+            num_kernel: Heads of QPLEX's importance weights.
+            adv_hypernet_layers: Layers of the networks in these heads; 1 is linear.
+            adv_hypernet_embed: Units of their hidden layers.
             double_q: Whether the online network chooses the action that the target network
                 values.
             n_step: Rewards that a target adds up before its bootstrap value.
@@ -191,6 +201,9 @@ class QMIXConfig(AlgorithmConfig):
             "hidden_dim",
             "mixing_embed_dim",
             "hypernet_embed",
+            "num_kernel",
+            "adv_hypernet_layers",
+            "adv_hypernet_embed",
             "n_step",
             "target_update_freq",
             "batch_size_episodes",
@@ -254,6 +267,9 @@ class QMIXConfig(AlgorithmConfig):
             "mixing_embed_dim": self.mixing_embed_dim,
             "hypernet_embed": self.hypernet_embed,
             "bound_state": self.bound_state,
+            "num_kernel": self.num_kernel,
+            "adv_hypernet_layers": self.adv_hypernet_layers,
+            "adv_hypernet_embed": self.adv_hypernet_embed,
             "epsilon": self.epsilon,
         }
 

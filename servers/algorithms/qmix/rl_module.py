@@ -18,6 +18,15 @@ from muxrl.servers.algorithms.qmix.networks import AgentNetwork, NumpyAgent, mak
 from muxrl.servers.teams import ACTING_KEYS, ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
 
 Q_VALUES = "q_values"
+MIXER_SIZES = (
+    "mixing_embed_dim",
+    "hypernet_embed",
+    "bound_state",
+    "num_kernel",
+    "adv_hypernet_layers",
+    "adv_hypernet_embed",
+)
+"""Keys of ``model_config`` that `make_mixer` takes."""
 INPUTS = "inputs"
 HIDDEN = "h"
 
@@ -61,10 +70,10 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         self.mixer = make_mixer(
             config["mixer"],
             num_members,
+            num_actions,
             state_dim,
-            config["mixing_embed_dim"],
-            config["hypernet_embed"],
-            bound_state=config["bound_state"],
+            # Modules that were saved before a size was a setting lack it.
+            **{key: config[key] for key in MIXER_SIZES if key in config},
         )
         self._numpy_agent: NumpyAgent | None = None
         self._epsilon_t = -1
@@ -103,14 +112,19 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
                 inputs = self._inputs_of(batch[Columns.OBS])
             return {Q_VALUES: self._unroll(self._target_agent, inputs)[0]}
 
-    def mix(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
-        """Returns the mixed value; see `networks`."""
-        return self.mixer(q, state, alive)
+    @property
+    def mixes_advantages(self) -> bool:
+        """Whether the mixer wants the greedy values and the actions, too; see `networks`."""
+        return self.mixer.mixes_advantages
 
-    def mix_target(self, q: Tensor, state: Tensor, alive: Tensor) -> Tensor:
+    def mix(self, q: Tensor, state: Tensor, alive: Tensor, *choice: Tensor) -> Tensor:
+        """Returns the mixed value; `choice` is the greedy values and the actions, or nothing."""
+        return self.mixer(q, state, alive, *choice)
+
+    def mix_target(self, q: Tensor, state: Tensor, alive: Tensor, *choice: Tensor) -> Tensor:
         """Returns the value mixed by the target copy of the mixer."""
         with torch.no_grad():
-            return self._target_mixer(q, state, alive)
+            return self._target_mixer(q, state, alive, *choice)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Values ``[B, T + 1, n, n_actions]`` of whole episodes, and the networks' inputs."""

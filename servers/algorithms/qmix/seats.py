@@ -1,4 +1,4 @@
-"""Seats of teams: one RLlib agent for each group, as QMIX, VDN and IQL learn.
+"""Seats of teams: one RLlib agent for each group, as QMIX, VDN, QPLEX and IQL learn.
 
 `TeamEnv` does the same in plain RLlib; the format of a team's observations is that of `TeamSpec`.
 """

@@ -77,8 +77,13 @@ def test_the_default_networks_are_small_and_separate() -> None:
     assert config.model_config["vf_share_layers"] is False
 
 
-def test_vdn_and_iql_are_qmix_with_another_mixer() -> None:
-    for name, mixer in (("QMIX", "qmix"), ("VDN", "vdn"), ("IQL", "none")):
+def test_vdn_qplex_and_iql_are_qmix_with_another_mixer() -> None:
+    for name, mixer in (
+        ("QMIX", "qmix"),
+        ("VDN", "vdn"),
+        ("QPLEX", "qplex"),
+        ("IQL", "none"),
+    ):
         config = get_algorithm(name).make_config({"hidden_dim": 32})
         assert isinstance(config, QMIXConfig)
         assert (config.mixer, config.hidden_dim) == (mixer, 32)
@@ -175,6 +180,7 @@ def test_learns_from_decides_the_feed() -> None:
         "DQN",
         "QMIX",
         "VDN",
+        "QPLEX",
         "IQL",
     }
 
@@ -226,7 +232,7 @@ def test_spaces_that_fit() -> None:
             for action_space in (DISCRETE, BOX, spaces.MultiDiscrete([2, 3])):
                 get_algorithm(name).check_spaces("x", observation_space, action_space)
     team = TeamSpec(("a",), {"a": BOX}, {"a": DISCRETE})
-    for name in ("QMIX", "VDN", "IQL"):
+    for name in ("QMIX", "VDN", "QPLEX", "IQL"):
         get_algorithm(name).check_spaces("x", BOX, DISCRETE)
         get_algorithm(name).check_spaces("x", team.observation_space, team.action_space)
 

@@ -71,6 +71,9 @@ PLANS = {
         model={},
         is_team=True,
     ),
+    "QPLEX, GRU, masked": plan_of(
+        "QPLEX", MASKED, Discrete(3), settings={"hidden_dim": 8}, model={}, is_team=True
+    ),
     "IQL, GRU": plan_of(
         "IQL", Discrete(4), Discrete(2), settings={"hidden_dim": 8}, model={}, is_team=True
     ),

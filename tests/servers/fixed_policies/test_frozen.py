@@ -56,6 +56,7 @@ SERVERS = {
         "QMIX", settings=QMIX, groups=TEAM, normalize_observations=True
     ),
     "vdn": ServerConfig("VDN", settings=QMIX, groups=TEAM),
+    "qplex": ServerConfig("QPLEX", settings=QMIX, groups=TEAM),
 }
 
 

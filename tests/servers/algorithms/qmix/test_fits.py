@@ -1,4 +1,4 @@
-"""How well QMIX's networks fit a payoff table, trained on all of its cells equally, without an env.
+"""How well QMIX's and QPLEX's networks fit a payoff table, from all of its cells, without an env.
 
 A fit that is better than monotonic mixing allows would be a bug, however good it looks, and so
 would be one that is worse than a sum. In between, descent may end in the best fit with another
@@ -6,6 +6,8 @@ action on top than the best of all: in penalty with k = -25 that can be the opti
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch
 from muxrl.experiments.simulations.matrix_game import Game, payoffs_of
 from muxrl.experiments.studies.matrix_games.cases import additive_fit, monotonic_fits
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.qmix.learner import to_sample_batch
+from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
 
@@ -54,9 +56,36 @@ def fitted_table(
         values = module.forward_train(tensors)[Q_VALUES][0, 0]
         both = torch.cartesian_prod(values[0], values[1])
         rows = torch.ones(len(both), 1)
-        table = module.mix(both, rows, torch.ones(len(both), 2)).view(3, 3).numpy()
+        choice = (
+            (values.amax(-1).expand(len(both), -1), torch.cartesian_prod(*[torch.arange(3)] * 2))
+            if module.mixes_advantages
+            else ()
+        )
+        table = module.mix(both, rows, torch.ones(len(both), 2), *choice).view(3, 3).numpy()
     assert tensors[Columns.OBS]["state"].unique().tolist() == [1.0]
     return table, tuple(values.argmax(-1).tolist())
+
+
+def make_learner(seed: int, **settings: Any) -> QMIXTorchLearner:
+    of_team = (SPEC.observation_space, SPEC.action_space)
+    config = (
+        QMIXConfig()
+        .training(agent="mlp", optimizer_name="adam", **({"lr": 0.002} | settings))
+        .multi_agent(
+            policies={"team": PolicySpec(None, *of_team)},
+            policy_mapping_fn=lambda *args, **kwargs: "team",
+        )
+        .debugging(seed=seed)
+    )
+    torch.manual_seed(seed)
+    learner: QMIXTorchLearner = config.build_learner(spaces={"team": of_team})
+    return learner
+
+
+def update(learner: QMIXTorchLearner, batch: EpisodeBatch, num_updates: int) -> None:
+    for _ in range(num_updates):
+        tensors = MultiAgentBatch({"team": to_sample_batch(batch)}, env_steps=batch.num_steps)
+        learner.update(batch=tensors, _no_metrics_reduce=True)
 
 
 @pytest.mark.learning
@@ -67,25 +96,32 @@ def fitted_table(
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float, seed: int) -> None:
     payoffs = payoffs_of(game, k)
-    of_team = (SPEC.observation_space, SPEC.action_space)
-    config = (
-        QMIXConfig()
-        .training(agent="mlp", optimizer_name="adam", lr=0.002)
-        .multi_agent(
-            policies={"team": PolicySpec(None, *of_team)},
-            policy_mapping_fn=lambda *args, **kwargs: "team",
-        )
-        .debugging(seed=seed)
-    )
-    torch.manual_seed(seed)
-    learner = config.build_learner(spaces={"team": of_team})
     batch = every_cell_once(payoffs)
-    for _ in range(1200):
-        tensors = MultiAgentBatch({"team": to_sample_batch(batch)}, env_steps=batch.num_steps)
-        learner.update(batch=tensors, _no_metrics_reduce=True)
+    learner = make_learner(seed)
+    update(learner, batch, 1200)
     table, greedy = fitted_table(learner.module["team"], batch)
     error = float(((table - payoffs) ** 2).sum())
     bounds = {fit.actions: fit.squared_error for fit in monotonic_fits(payoffs)}
     assert error >= 0.999 * bounds[greedy], (greedy, table)
     assert error <= 1.02 * additive_fit(payoffs).squared_error, (greedy, table)
     assert greedy == np.unravel_index(table.argmax(), table.shape)
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_qplex_holds_climbings_optimum(seed: int) -> None:
+    """Where the best monotonic fit is off by 997 and chooses 5."""
+    payoffs = payoffs_of("climbing")
+    assert monotonic_fits(payoffs)[0].payoff == 5.0
+    batch = every_cell_once(payoffs)
+    learner = make_learner(seed, mixer="qplex", lr=0.001)
+    update(learner, batch, 1000)
+    held = []
+    for _ in range(10):
+        update(learner, batch, 50)
+        table, greedy = fitted_table(learner.module["team"], batch)
+        held.append(payoffs[greedy])
+    assert held == [11.0] * 10
+    assert ((table - payoffs) ** 2).sum() < 0.3 * monotonic_fits(payoffs)[0].squared_error
+    assert np.unravel_index(table.argmax(), table.shape) == (0, 0)

@@ -203,6 +203,8 @@ def test_rewards_of_a_multi_agent_episode_stay_with_their_step(team_of_two: Team
 class _SumModule:
     """Mixes like VDN, so that targets can be computed by hand."""
 
+    mixes_advantages = False
+
     def mix(self, q: Any, state: Any, alive: Any) -> Any:
         return (q * alive).sum(-1, keepdim=True)
 
@@ -282,8 +284,49 @@ def test_longer_targets_in_closed_form(settings: Any, expected: list[float]) -> 
     assert target[..., 0].tolist() == [pytest.approx(expected)]
 
 
+class _DuplexModule(_SumModule):
+    """Shows what a mixer that mixes advantages is given: the sum of ``1000 best + 100 u + q``."""
+
+    mixes_advantages = True
+
+    def mix(self, q: Any, state: Any, alive: Any, best: Any, actions: Any) -> Any:
+        assert not best.requires_grad
+        return super().mix(1000 * best + 100 * actions + q, state, alive)
+
+    mix_target = mix
+
+
+@pytest.mark.parametrize(
+    ("mask_b", "double_q", "expected"),
+    [
+        # t=1: online's choice a:0 (50), b:1 (80) beside the target network's own best: 60 and 80.
+        ((1, 1), True, 1000 * 140 + 100 * 1 + 130),
+        ((1, 1), False, 1000 * 140 + 100 * 2 + 140),
+        # b may do only 0, whose 70 is its best then.
+        ((1, 0), True, 1000 * 130 + 100 * 0 + 120),
+    ],
+)
+def test_the_greedy_values_and_the_actions_reach_a_mixer_of_advantages(
+    mask_b: tuple[int, int], double_q: bool, expected: float
+) -> None:
+    online = ONLINE.clone().requires_grad_()
+    q_taken, target = td_terms(
+        _DuplexModule(),  # type: ignore[arg-type]
+        online,
+        TARGET,
+        hand_made(terminated=False, mask_b=mask_b),
+        gamma=GAMMA,
+        double_q=double_q,
+    )
+    # t=0: 1 + 4 taken, 2 + 4 at best, actions 0 + 1; t=1: 6 + 7, 6 + 8, 1 + 0.
+    assert q_taken[..., 0].tolist() == [[6000 + 100 + 5, 14_000 + 100 + 13]]
+    assert target[0, 1, 0].item() == pytest.approx(2 + GAMMA * expected)
+
+
 class _NoMixModule:
     """Does not mix the members' values."""
+
+    mixes_advantages = False
 
     def mix(self, q: Any, state: Any, alive: Any) -> Any:
         return q * alive
@@ -310,7 +353,7 @@ def test_without_a_mixer_absent_members_are_credited_with_the_teams_rewards() ->
 
 
 @pytest.mark.parametrize("returns", [{}, {"n_step": 3}, {"td_lambda": 0.6}], ids=str)
-@pytest.mark.parametrize("mixer", ["qmix", "vdn", "none"])
+@pytest.mark.parametrize("mixer", ["qmix", "vdn", "qplex", "none"])
 def test_the_loss_is_the_masked_mean_square(
     team_of_two: TeamSpec, mixer: str, returns: dict[str, Any]
 ) -> None:
@@ -441,7 +484,7 @@ def _assert_same(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mixer": "sum"}, "mixer='sum' is unknown; it is one of qmix, vdn, none"),
+        ({"mixer": "sum"}, "mixer='sum' is unknown; it is one of qmix, vdn, qplex, none"),
         ({"agent": "lstm"}, "agent='lstm' is unknown"),
         ({"tau": 0.0}, r"tau=0.0 must lie in \(0, 1\]"),
         ({"epsilon": [(0, 1.0), (10, -0.1)]}, "must stay within 0 and 1"),
@@ -452,6 +495,7 @@ def _assert_same(one: Any, other: Any) -> None:
             {"buffer_capacity_episodes": 10, "num_episodes_before_learning": 11},
             "learning would not begin",
         ),
+        ({"num_kernel": 0}, "num_kernel=0 must be a whole number"),
         ({"n_step": 0}, "n_step=0 must be a whole number"),
         ({"td_lambda": 1.5}, r"td_lambda=1.5 must lie in \[0, 1\]"),
         ({"td_lambda": 0.6, "n_step": 3}, "n_step=3 and td_lambda=0.6: a target is an n-step or a"),

@@ -93,10 +93,13 @@ def team_values(learner: QMIXTorchLearner) -> np.ndarray:
     obs = {key: torch.from_numpy(np.stack([s[key] for s in seen]))[:, None] for key in seen[0]}
     with torch.no_grad():
         values = module.forward_train({Columns.OBS: obs})[Q_VALUES][:, 0]
-        mixed = [
-            module.mix(values[..., action], obs["state"][:, 0], obs["alive"][:, 0])
-            for action in range(3)
-        ]
+        best = values.masked_fill(obs["action_mask"][:, 0] == 0, -torch.inf).amax(-1)
+        mixed = []
+        for action in range(3):
+            choice = (best, torch.full((2, 1), action)) if module.mixes_advantages else ()
+            mixed.append(
+                module.mix(values[..., action], obs["state"][:, 0], obs["alive"][:, 0], *choice)
+            )
     return torch.cat(mixed, -1).numpy()
 
 
@@ -106,6 +109,7 @@ def team_values(learner: QMIXTorchLearner) -> np.ndarray:
         {"mixer": "qmix"},
         pytest.param({"mixer": "qmix", "double_q": False}, marks=pytest.mark.learning),
         pytest.param({"mixer": "vdn", "td_lambda": 0.5}, marks=pytest.mark.learning),
+        pytest.param({"mixer": "qplex"}, marks=pytest.mark.learning),
         pytest.param({"mixer": "none"}, marks=pytest.mark.learning),
     ],
     ids=str,

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muxrl.servers.algorithms.qmix.networks import QMixer, make_mixer
+from muxrl.servers.algorithms.qmix.networks import Mixer, MixerName, QMixer, make_mixer
+
+
+def small_mixer(name: MixerName, num_members: int, state_dim: int, **settings: Any) -> Mixer:
+    sizes = {"mixing_embed_dim": 8, "hypernet_embed": 16, "adv_hypernet_embed": 8, "num_kernel": 3}
+    return make_mixer(name, num_members, 4, state_dim, **(sizes | settings))
 
 
 @settings(max_examples=40, deadline=None)
@@ -19,7 +26,7 @@ def test_qmix_is_monotone_in_every_members_value(
     n: int, state_dim: int, seed: int, scale: float
 ) -> None:
     torch.manual_seed(seed)
-    mixer = make_mixer("qmix", n, state_dim, 8, 16)
+    mixer = small_mixer("qmix", n, state_dim)
     q = (torch.randn(7, n) * scale).requires_grad_()
     state = torch.randn(7, state_dim) * scale
 
@@ -33,7 +40,8 @@ def test_qmix_is_monotone_in_every_members_value(
 
 def test_qmix_matches_the_papers_formula() -> None:
     """Two-layer hypernetworks for both weights and V(s), a linear one for the first bias."""
-    mixer = make_mixer("qmix", 2, 3, 4, 5, bound_state=False)
+    mixer = small_mixer("qmix", 2, 3, mixing_embed_dim=4, hypernet_embed=5, bound_state=False)
+    assert isinstance(mixer, QMixer)
     q, state = torch.randn(6, 2), torch.randn(6, 3)
     layer = mixer.from_state
     (w1, w2, value, _), (c1, c2, c_value, _) = (
@@ -51,7 +59,7 @@ def test_qmix_matches_the_papers_formula() -> None:
 
 
 def test_qmix_depends_on_the_state() -> None:
-    mixer = make_mixer("qmix", 2, 3, 8, 16)
+    mixer = small_mixer("qmix", 2, 3)
     q, alive = torch.ones(1, 2), torch.ones(1, 2)
     assert mixer(q, torch.zeros(1, 3), alive) != mixer(q, torch.ones(1, 3), alive)
 
@@ -72,18 +80,20 @@ def test_only_states_above_unit_size_are_scaled_down() -> None:
 def test_vdn_is_the_sum_of_those_alive() -> None:
     q = torch.tensor([[[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]]])
     alive = torch.tensor([[[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]]])
-    q_tot = make_mixer("vdn", 3, 1, 8, 16)(q, torch.zeros(1, 2, 1), alive)
+    q_tot = small_mixer("vdn", 3, 1)(q, torch.zeros(1, 2, 1), alive)
     assert q_tot.tolist() == [[[7.0], [40.0]]]
 
 
 @pytest.mark.parametrize("name", ["qmix", "vdn", "none"])
-def test_an_absent_members_value_changes_nothing(name: str) -> None:
-    mixer = make_mixer(name, 2, 3, 8, 16)  # type: ignore[arg-type]
+def test_an_absent_members_value_changes_nothing(name: MixerName) -> None:
+    mixer = small_mixer(name, 2, 3)
     state, alive = torch.randn(1, 3), torch.tensor([[1.0, 0.0]])
     one, other = torch.tensor([[1.0, 5.0]]), torch.tensor([[1.0, -9.0]])
     assert torch.equal(mixer(one, state, alive), mixer(other, state, alive))
 
 
 def test_an_unknown_mixer_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown mixer 'sum': it is one of qmix, vdn, none"):
-        make_mixer("sum", 2, 3, 8, 16)  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match="unknown mixer 'sum': it is one of qmix, vdn, qplex, none"
+    ):
+        small_mixer("sum", 2, 3)  # type: ignore[arg-type]

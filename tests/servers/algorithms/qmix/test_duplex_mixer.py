@@ -1,0 +1,253 @@
+"""QPLEX's mixer: its formulas, what holds for any weights, and where its gradient goes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from muxrl.servers.algorithms.qmix.duplex_mixer import (
+    DuplexMixer,
+    ImportanceWeights,
+    ParallelMLP,
+)
+from muxrl.servers.algorithms.qmix.state_bound import bounded
+
+
+def make(
+    num_members: int = 2, num_actions: int = 3, state_dim: int = 4, **changed: Any
+) -> DuplexMixer:
+    sizes: dict[str, Any] = {
+        "num_kernel": 3,
+        "adv_hypernet_layers": 3,
+        "adv_hypernet_embed": 8,
+    } | changed
+    return DuplexMixer(num_members, num_actions, state_dim, 16, **sizes).double()
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def mixed(
+    mixer: DuplexMixer, values: Tensor, available: Tensor, alive: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Q_tot ``[joint actions]`` of every joint action ``[joint actions, n]`` of one team."""
+    n, k = values.shape
+    joint = torch.cartesian_prod(*[torch.arange(k)] * n).view(-1, n)
+    joint = joint[available[torch.arange(n), joint].all(-1)]
+    best = values.masked_fill(~available, -torch.inf).amax(-1)
+    rows = len(joint)
+    q_tot = mixer(
+        values[torch.arange(n), joint],
+        state.expand(rows, -1),
+        alive.expand(rows, -1),
+        best.expand(rows, -1),
+        joint,
+    )
+    return q_tot.squeeze(-1), joint
+
+
+@settings(max_examples=60)
+@given(
+    n=st.integers(1, 3),
+    k=st.integers(1, 4),
+    layers=st.integers(1, 3),
+    seed=st.integers(0, 2**31),
+    spread=st.sampled_from([0.1, 1.0]),
+    scale=st.sampled_from([0.1, 1.0, 100.0]),
+)
+def test_the_best_joint_action_is_each_members_own_best(
+    n: int, k: int, layers: int, seed: int, spread: float, scale: float
+) -> None:
+    """IGM, for any weights, states, values and masks; absent members do not matter."""
+    torch.manual_seed(seed)
+    mixer = make(n, k, 4, adv_hypernet_layers=layers)
+    for parameter in mixer.parameters():
+        parameter.data += spread * torch.randn_like(parameter)
+    values, state = scale * drawn(n, k), scale * drawn(4)
+    available = torch.rand(n, k) < 0.6
+    available[:, 0] = True
+    alive = (torch.rand(n) < 0.7).double()
+
+    with torch.no_grad():
+        q_tot, joint = mixed(mixer, values, available, alive, state)
+
+    best = values.masked_fill(~available, -torch.inf).argmax(-1)
+    is_greedy = ((joint == best) | (alive == 0)).all(-1)
+    tolerance = 1e-9 * (1.0 + float(q_tot.abs().max()))
+    highest = q_tot[is_greedy]
+    assert highest.max() - highest.min() <= tolerance
+    assert (q_tot <= highest.max() + tolerance).all()
+    # And it is no tie: w and lambda are above 0, and so every other joint action is worse.
+    q, greedy_q = values[torch.arange(n), joint], values[torch.arange(n), best]
+    assert (
+        mixer.importance(state.expand(len(joint), -1), joint, alive.expand(len(joint), -1)) > 0
+    ).all()
+    assert ((((q - greedy_q) * alive) < 0).any(-1) == ~is_greedy).all()
+
+
+def test_it_matches_the_papers_formulas() -> None:
+    """Section 3.2, head by head, with values and advantages apart, as PyMARL computes it."""
+    n, k, num_states = 2, 3, 5
+    mixer = make(n, k, 4, bound_state=False)
+    q, best, state = drawn(num_states, n), drawn(num_states, n), drawn(num_states, 4)
+    actions = torch.randint(k, (num_states, n))
+    hidden_w, hidden_b = torch.relu(mixer.from_state(state)).chunk(2, -1)
+    w, b = mixer.weight(hidden_w).abs() + 1e-10, mixer.bias(hidden_b)
+
+    def of_head(network: ParallelMLP, head: int, x: Tensor) -> Tensor:
+        layers = list(zip(network.weights, network.biases, strict=True))
+        for weight, bias in layers[:-1]:
+            x = functional.relu(functional.linear(x, weight[head].T, bias[head, 0]))
+        weight, bias = layers[-1]
+        return functional.linear(x, weight[head].T, bias[head, 0])
+
+    one_hot = functional.one_hot(actions, k).flatten(1).double()
+    joint = torch.cat([state, one_hot], -1)
+    weights = mixer.importance
+    importance = sum(
+        (of_head(weights.key, head, state).abs() + 1e-10)
+        * torch.sigmoid(of_head(weights.agents, head, state))
+        * torch.sigmoid(of_head(weights.actions, head, joint))
+        for head in range(3)
+    )
+    value, advantage = w * best + b, (w * q + b) - (w * best + b)
+    expected = (value + importance * advantage).sum(-1, keepdim=True)
+    got = mixer(q, state, torch.ones(num_states, n), best, actions)
+    torch.testing.assert_close(got, expected)
+
+
+def with_importance(mixer: DuplexMixer, weight: float | Tensor) -> DuplexMixer:
+    class Constant(ImportanceWeights):
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+
+        def forward(self, state: Tensor, actions: Tensor, alive: Tensor) -> Tensor:
+            return torch.as_tensor(weight, dtype=state.dtype).expand(actions.shape)
+
+    mixer.importance = Constant()
+    return mixer
+
+
+def test_with_equal_importance_it_is_a_weighted_vdn() -> None:
+    mixer = with_importance(make(), 1.0)
+    q, state, alive = drawn(7, 2), drawn(7, 4), torch.ones(7, 2)
+    actions = torch.randint(3, (7, 2))
+    one = mixer(q, state, alive, q + 1.0, actions)
+    torch.testing.assert_close(mixer(q, state, alive, q + 5.0, actions), one)
+    # It rises by w for each unit of a member's value, and with w = 1, b = 0 it is the sum.
+    torch.nn.init.zeros_(mixer.weight.weight), torch.nn.init.ones_(mixer.weight.bias)
+    torch.nn.init.zeros_(mixer.bias.weight), torch.nn.init.zeros_(mixer.bias.bias)
+    torch.testing.assert_close(mixer(q, state, alive, q, actions), q.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("absent", [(0,), (1,), (0, 2), (0, 1, 2)])
+def test_absent_members_contribute_nothing(absent: tuple[int, ...]) -> None:
+    mixer = make(3)
+    state, alive = drawn(1, 4), torch.ones(1, 3).double()
+    q, best, actions = drawn(1, 3), drawn(1, 3), torch.tensor([[0, 1, 2]])
+    alive[0, list(absent)] = 0.0
+    one = mixer(q, state, alive, best, actions)
+    q[0, list(absent)], best[0, list(absent)], actions[0, list(absent)] = 5.0, 7.0, 1
+    assert torch.equal(mixer(q, state, alive, best, actions), one)
+    if len(absent) == 3:
+        assert one.item() == 0.0
+    # Not even by their bias: what is left is the sum over the others.
+    members = [a for a in range(3) if a not in absent]
+    hidden_w, hidden_b = torch.relu(
+        mixer.from_state(state / max(1.0, float(state.square().mean().sqrt())))
+    ).chunk(2, -1)
+    own = (mixer.weight(hidden_w).abs() * best + mixer.bias(hidden_b))[0, members].sum()
+    assert mixer(best, state, alive, best, actions).item() == pytest.approx(own.item())
+
+
+def test_the_gradient_passes_the_members_values_and_not_their_advantages() -> None:
+    mixer = make()
+    q = drawn(6, 2).requires_grad_()
+    best = (q.detach() + torch.rand(6, 2)).requires_grad_()
+    state, actions = drawn(6, 4), torch.randint(3, (6, 2))
+    q_tot = mixer(q, state, torch.ones(6, 2), best, actions)
+    q_tot.sum().backward()
+    assert best.grad is None
+    assert q.grad is not None
+    plain = with_importance(mixer, 1.0)
+    again = q.detach().requires_grad_()
+    plain(again, state, torch.ones(6, 2), best, actions).sum().backward()
+    torch.testing.assert_close(q.grad, again.grad)
+    assert (q.grad > 0).all()
+
+
+def test_importance_sees_the_joint_action_and_learns_from_the_advantages() -> None:
+    mixer = make()
+    state, alive = drawn(4).expand(3, -1), torch.ones(3, 2)
+    actions = torch.tensor([[0, 0], [0, 1], [1, 0]])
+    weights = mixer.importance(state, actions, alive)
+    assert len(weights[:, 0].unique()) == 3, "a member's weight depends on the other's action, too"
+    q = drawn(3, 2)
+    mixer(q, state, alive, q, actions).sum().backward()
+    assert all(not p.grad.any() for p in mixer.importance.parameters()), "all are greedy"
+    mixer(q, state, alive, q + 1.0, actions).sum().backward()
+    assert all(p.grad.any() for p in mixer.importance.parameters())
+
+
+@pytest.mark.parametrize("bound_state", [True, False])
+def test_only_large_states_are_scaled_down(bound_state: bool) -> None:
+    mixer = make(bound_state=bound_state)
+    q, actions, alive = drawn(4, 2), torch.randint(3, (4, 2)), torch.ones(4, 2)
+    state = drawn(4, 4)
+    state /= state.square().mean(-1, keepdim=True).sqrt()  # root mean square 1
+    one, fifty = (mixer(q, s, alive, q + 1.0, actions) for s in (state, 50.0 * state))
+    assert torch.allclose(one, fifty) == bound_state
+    assert not torch.allclose(mixer(q, 0.5 * state, alive, q + 1.0, actions), one)
+
+
+def test_networks_side_by_side_begin_as_linear_layers_do_and_differ() -> None:
+    network = ParallelMLP(50, (9, 4, 2))
+    for weight, bias, inputs in zip(network.weights, network.biases, (9, 4), strict=True):
+        for parameter in (weight, bias):
+            assert 0.9 * inputs**-0.5 < parameter.abs().max() <= inputs**-0.5
+    out = network(torch.randn(1, 9))[:, 0]
+    assert out.shape == (50, 2)
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(out))
+
+
+@settings(max_examples=40)
+@given(
+    payoffs=st.lists(st.integers(-100, 100), min_size=9, max_size=9),
+    seed=st.integers(0, 2**31),
+)
+def test_lambda_above_zero_reaches_any_payoffs_below_the_greedy_ones(
+    payoffs: list[int], seed: int
+) -> None:
+    """Whatever w, b and the members' values are, once the best payoff is on top: completeness."""
+    torch.manual_seed(seed)
+    mixer, q, state = make(), drawn(2, 3), drawn(1, 4)
+    joint = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    best, greedy = q.max(-1)
+    hidden_w, hidden_b = torch.relu(mixer.from_state(bounded(state))).chunk(2, -1)
+    weight, bias = mixer.weight(hidden_w)[0].abs(), mixer.bias(hidden_b)[0]
+    value = (weight * best + bias).sum()
+    advantage = (weight * (q[torch.arange(2), joint] - best)).sum(-1)
+    is_greedy = (joint == greedy).all(-1)
+    # A table whose greedy payoff is the team's value, and whose others lie below by 0.1 to 200.1.
+    below = 0.1 + max(payoffs) - torch.tensor(payoffs).double()
+    wanted = torch.where(is_greedy, value, value - below)
+    needed = torch.where(is_greedy, 1.0, (wanted - value) / advantage)
+    assert (needed > 0).all()
+
+    with_importance(mixer, needed.unsqueeze(-1))
+    got = mixer(
+        q[torch.arange(2), joint],
+        state.expand(9, -1),
+        torch.ones(9, 2),
+        best.expand(9, -1),
+        joint,
+    )
+    torch.testing.assert_close(got.squeeze(-1), wanted)
