@@ -382,7 +382,8 @@ class Checkpoint:
     def load_modules(self) -> dict[str, RLModule]:
         """Builds the modules for acting: without critics, mixers and targets.
 
-        Their files are pickles, whose code is run.
+        A module may have another ``model_config`` for this, its `frozen_model_config`. Their files
+        are pickles, whose code is run.
 
         Raises:
             AlgorithmProblem: a file is missing or broken, or a class cannot be imported.
@@ -397,6 +398,8 @@ class Checkpoint:
                 spec = RLModuleSpec.from_module(module)
                 if not spec.learner_only:
                     spec.inference_only = True
+                    config = getattr(module, "frozen_model_config", None)
+                    spec.model_config = spec.model_config if config is None else config
                     modules[name] = spec.build()
                     modules[name].set_state(module.get_state(inference_only=True))
         except Exception as error:  # pickles of foreign code may raise anything

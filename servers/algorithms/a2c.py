@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
@@ -104,30 +100,6 @@ class A2C(PPO):
         return A2CConfig()
 
 
-class RawAdvantageEstimation(GeneralAdvantageEstimation):
-    """RLlib's GAE without the standardisation at its end.
-
-    RLlib standardises in place and keeps neither mean nor deviation. Its value targets are raw,
-    though, and the advantage is by definition the target minus the value. That takes one more pass
-    of the value network, but no copy of the connector's code.
-    """
-
-    def __call__(
-        self, *, rl_module: MultiRLModule, batch: dict[str, Any], **kwargs: Any
-    ) -> dict[str, Any]:
-        batch = super().__call__(rl_module=rl_module, batch=batch, **kwargs)
-        for module_id, module_batch in batch.items():
-            module = rl_module[module_id]
-            if not isinstance(module.unwrapped(), ValueFunctionAPI):
-                continue
-            with torch.no_grad():
-                values = module.unwrapped().compute_values(module_batch)
-            module_batch[Postprocessing.ADVANTAGES] = (
-                module_batch[Postprocessing.VALUE_TARGETS] - values
-            )
-        return batch
-
-
 class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
     """``-log pi(a|s) A + c_v (V(s) - R)^2 - c_e H(pi)``, averaged over the batch.
 
@@ -139,15 +111,6 @@ class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
     def build(self) -> None:
         self.should_standardize_advantages = self.config.standardize_advantages
         super().build()
-        connectors = self._learner_connector
-        if self.is_lean or connectors is None or self.should_standardize_advantages:
-            return
-        for connector in connectors.connectors:
-            if type(connector) is GeneralAdvantageEstimation:
-                raw = RawAdvantageEstimation(gamma=connector.gamma, lambda_=connector.lambda_)
-                connectors.insert_after(GeneralAdvantageEstimation, raw)
-                connectors.remove(GeneralAdvantageEstimation)
-                return
 
     def compute_loss_for_module(
         self,

@@ -74,6 +74,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "PPO with an LSTM": ("PPO", _EPOCHS, _LSTM),
     "A2C": ("A2C", _ON_POLICY, _SMALL),
     "MAPPO": ("MAPPO", _EPOCHS, _SMALL),
+    "MAPPO with an LSTM": ("MAPPO", _EPOCHS, _LSTM),
     "DQN": ("DQN", DQN, _SMALL),
     "DQN by priority": ("DQN", {**DQN, "replay_buffer_config": PRIORITIZED}, _SMALL),
     "SAC": ("SAC", REPLAY, _SMALL),

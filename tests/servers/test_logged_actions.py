@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 LSTM = {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 5}
 ON_POLICY = [
-    ("PPO", {}), ("PPO", LSTM), ("A2C", {}), ("A2C", LSTM), ("MAPPO", {}),
+    ("PPO", {}), ("PPO", LSTM), ("A2C", {}), ("A2C", LSTM), ("MAPPO", {}), ("MAPPO", LSTM),
 ]  # fmt: skip
 OFF_POLICY_CORRECTED = [("IMPALA", {}), ("IMPALA", LSTM), ("APPO", {}), ("APPO", LSTM)]
 

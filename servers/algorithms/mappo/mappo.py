@@ -147,8 +147,9 @@ class MAPPO(PPO):
 class CriticTargets(ConnectorV2):
     """Standardises a batch's advantages, and puts targets and old values into the critic's units.
 
-    It comes after GAE and runs once for all epochs over a batch. Advantages are standardised over
-    the steps at which agents acted, which alone train the actor.
+    It comes after GAE and runs once for all epochs over a batch, of rows ``[B]`` or of padded
+    sequences ``[B, T]``. Advantages are standardised over the steps at which agents acted, which
+    alone train the actor.
     """
 
     def __call__(
@@ -191,8 +192,9 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
 
     def build(self) -> None:
         super().build()
-        if self._learner_connector is not None and self.is_lean:
-            self._learner_connector.append(CriticTargets())
+        pipeline = self._learner_connector
+        if pipeline is not None and self.config.add_default_connectors_to_learner_pipeline:
+            pipeline.append(CriticTargets())
 
     def compute_loss_for_module(
         self,
@@ -209,7 +211,9 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         distribution = module.get_train_action_dist_cls().from_logits(
             fwd_out[Columns.ACTION_DIST_INPUTS]
         )
-        ratio = torch.exp(distribution.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP])
+        log_ratio = distribution.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
+        # Elsewhere it may be anything, and an overflow there would make all gradients NaN.
+        ratio = log_ratio.masked_fill(~acted, 0.0).exp()
         clipped = ratio.clamp(1.0 - config.clip_param, 1.0 + config.clip_param)
         policy_loss = -_mean(torch.min(ratio * advantages, clipped * advantages), acted)
 
@@ -233,7 +237,11 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
 
 
 def _masks(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Returns which rows are recorded steps, and at which the policy chose an action, bool [B]."""
+    """Returns which rows are recorded steps, and at which the policy chose an action.
+
+    Both are bool ``[B]``, in padded sequences ``[B, T]``: there the padding is no recorded step,
+    nor is the one that RLlib adds for the bootstrap value.
+    """
     recorded = batch.get(Columns.LOSS_MASK)
     if recorded is None:
         recorded = torch.ones_like(batch[Postprocessing.ADVANTAGES], dtype=torch.bool)
@@ -264,8 +272,6 @@ MAPPO_ENTRY = AlgorithmEntry(
     ),
     networks=Networks(
         refused={
-            "use_lstm": "its critic would need the history of the state, which is not recorded; "
-            "use QMIX (agent: gru) or PPO",
             "vf_share_layers": "its actor and its critic do not see the same",
         },
         own_module_refused="its critic sees the state, apart from what its actor sees",

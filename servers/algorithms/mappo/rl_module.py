@@ -11,6 +11,10 @@ key              shape, dtype        meaning
 ``alive``        ``[1]`` float32     optional: 0 = it does not act at this step (death masking)
 ``action_mask``  ``[k]`` float32     optional: 1 = the action is available
 ===============  ==================  ===============================================================
+
+With ``use_lstm`` both networks are recurrent (rMAPPO). As in the paper's code, the critic's state
+is recorded beside the actor's at every step, so that a learner begins a sequence with what the
+critic remembered there. Copies that act for a learner therefore have the critic, too.
 """
 
 from __future__ import annotations
@@ -21,19 +25,22 @@ import torch
 from gymnasium import spaces
 from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.models.base import ENCODER_OUT
+from ray.rllib.core.models.base import ACTOR, CRITIC, ENCODER_OUT
 from ray.rllib.core.models.catalog import Catalog
 from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, check_maskable, mask_logits
+from muxrl.servers.algorithms.mappo.memory import advance, encode, inputs_of
 from muxrl.servers.numpy_mlp import is_pi_of_encoder
 
 STATE = "state"
 AGENT_ID = "agent_id"
 ALIVE = "alive"
 
+_SERVES_LEARNER = "serves_learner"
+"""In ``model_config``: False in copies that act for no learner, which need no critic's state."""
 _SMALLEST_STD = 1e-4
 """Of returns; avoids a division by 0 while all of them have been equal."""
 
@@ -42,18 +49,19 @@ class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
     """Actor and critic of one policy; ``AGENT_ID`` tells agents that share it apart.
 
     ``model_config`` keys: RLlib's `DefaultModelConfig`, and ``agent_specific_state``,
-    ``obs_agent_id``, ``normalize_values`` of `MAPPOConfig`. The inference-only copy has no critic.
+    ``obs_agent_id``, ``normalize_values`` of `MAPPOConfig`. The inference-only copy has no critic,
+    unless it has to record a recurrent one's state.
+
+    Recurrent modules read sequences, ``[B, T, ...]``, and ``STATE_IN``, ``{"actor": {"h", "c"},
+    "critic": {"h", "c"}}`` of ``[B, 1, lstm_cell_size]`` each. A step at which the agent is not
+    ``ALIVE`` leaves the actor's state as it is: the agent has not seen anything. The critic's
+    goes on, since the team has.
     """
 
     def setup(self) -> None:
         config = self.model_config
         assert isinstance(config, dict)
         sizes = _sizes(self.observation_space)
-        if config.get("use_lstm"):
-            raise ValueError(
-                "MAPPO has no recurrent networks, use_lstm must be false: its critic would need "
-                "the history of the state, which is not recorded; use QMIX (agent: gru) or PPO"
-            )
         if ACTION_MASK in sizes:
             check_maskable(self.action_space)
         self.actor_keys: tuple[str, ...] = (OBS,)
@@ -70,36 +78,78 @@ class MAPPOTorchRLModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self.action_dist_cls = catalog.get_action_dist_cls("torch")
         self.encoder = Catalog(seen, self.action_space, config).build_encoder("torch")
         self.pi = catalog.build_pi_head("torch")
-        if not self.inference_only:
+        self._is_recurrent = bool(config.get("use_lstm"))
+        records_values = self._is_recurrent and config.get(_SERVES_LEARNER, True)
+        self._has_critic = records_values or not self.inference_only
+        if self._has_critic:
             self.critic = Critic(
                 sum(sizes[key] for key in self.critic_keys),
                 self.action_space,
                 config,
                 config["normalize_values"],
             )
+        if self._is_recurrent:
+            recorded_keys = self.critic_keys if records_values else ()
+            remembering_keys = (*((ALIVE,) if ALIVE in sizes else ()), *recorded_keys)
+            self.acting_keys = tuple(dict.fromkeys(self.acting_keys + remembering_keys))
 
     def get_non_inference_attributes(self) -> list[str]:
-        return ["critic"]
+        return [] if self._is_recurrent else ["critic"]
+
+    @property
+    def frozen_model_config(self) -> dict[str, Any]:
+        """The ``model_config`` of a copy that acts for no learner: it has no critic at all."""
+        return {**self.model_config, _SERVES_LEARNER: False}
+
+    def get_initial_state(self) -> dict[str, Any]:
+        """Zeros in the form of ``STATE_IN`` without its first dimension; {} if not recurrent."""
+        if not self._is_recurrent:
+            return {}
+        state = {ACTOR: self.encoder.get_initial_state()}
+        if self._has_critic:
+            state[CRITIC] = self.critic.encoder.get_initial_state()
+        return state
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
-        """Values ``[B]`` in the units of rewards; `embeddings` are not used."""
-        return self.critic.values(self._critic_input(batch))
+        """Values ``[B]``, or ``[B, T]``, in the units of rewards; `embeddings` are not used."""
+        return self.critic.values(*self._critic_input(batch))
 
     def normalized_values(self, batch: dict[str, Any]) -> Tensor:
-        """Values ``[B]`` in the units in which the critic learns."""
-        values: Tensor = self.critic(self._critic_input(batch))
+        """Values ``[B]``, or ``[B, T]``, in the units in which the critic learns."""
+        values: Tensor = self.critic(*self._critic_input(batch))
         return values
 
     @is_pi_of_encoder
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        seen = _joined(batch[Columns.OBS], self.actor_keys)
+        if not self._is_recurrent:
+            return self._decide(self.encoder({Columns.OBS: seen})[ENCODER_OUT], batch)
+        alive, state = batch[Columns.OBS].get(ALIVE), batch[Columns.STATE_IN]
+        features, after = advance(self.encoder, seen, state[ACTOR], alive)
+        outputs = self._decide(features, batch)
+        outputs[Columns.STATE_OUT] = {ACTOR: after}
+        if self._has_critic:
+            outputs[Columns.STATE_OUT][CRITIC] = self.critic.advance(*self._critic_input(batch))
+        return outputs
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """As `_forward`, without ``STATE_OUT``; what it gives for absent agents means nothing."""
+        if not self._is_recurrent:
+            return self._forward(batch, **kwargs)
         obs = batch[Columns.OBS]
-        logits = self.pi(self.encoder({Columns.OBS: _joined(obs, self.actor_keys)})[ENCODER_OUT])
+        seen, state = _joined(obs, self.actor_keys), batch[Columns.STATE_IN][ACTOR]
+        return self._decide(encode(self.encoder, seen, state, obs.get(ALIVE)), batch)
+
+    def _decide(self, features: Tensor, batch: dict[str, Any]) -> dict[str, Any]:
+        logits = self.pi(features)
         if ACTION_MASK in self.acting_keys:
-            logits = mask_logits(logits, obs[ACTION_MASK])
+            logits = mask_logits(logits, batch[Columns.OBS][ACTION_MASK])
         return {Columns.ACTION_DIST_INPUTS: logits}
 
-    def _critic_input(self, batch: dict[str, Any]) -> Tensor:
-        return _joined(batch[Columns.OBS], self.critic_keys)
+    def _critic_input(self, batch: dict[str, Any]) -> tuple[Tensor, Any]:
+        """Returns what the critic reads, and its recurrent state, None if it has none."""
+        state = batch[Columns.STATE_IN][CRITIC] if self._is_recurrent else None
+        return _joined(batch[Columns.OBS], self.critic_keys), state
 
 
 def _joined(obs: dict[str, Tensor], keys: tuple[str, ...]) -> Tensor:
@@ -169,7 +219,7 @@ class ValueNormalizer(nn.Module):
 
 
 class Critic(nn.Module):
-    """``V``, an MLP like the actor's.
+    """``V``, a network like the actor's: an MLP, with ``use_lstm`` an LSTM behind it.
 
     Args:
         input_dim: length of what it reads.
@@ -191,15 +241,23 @@ class Critic(nn.Module):
         self.head = PPOCatalog(space, action_space, model_config).build_vf_head("torch")
         self.normalizer = ValueNormalizer() if should_normalize else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalised values ``[B]`` of inputs ``[B, input_dim]``."""
-        values: Tensor = self.head(self.encoder({Columns.OBS: x})[ENCODER_OUT]).squeeze(-1)
+    def forward(self, x: Tensor, state: Any = None) -> Tensor:
+        """Normalised values ``[B]`` of inputs ``[B, input_dim]``.
+
+        A recurrent critic takes sequences ``[B, T, input_dim]`` and the state before them, and
+        returns ``[B, T]``.
+        """
+        values: Tensor = self.head(self.encoder(inputs_of(x, state))[ENCODER_OUT]).squeeze(-1)
         return values
 
-    def values(self, x: Tensor) -> Tensor:
-        """Values ``[B]`` in the units of rewards."""
-        values: Tensor = self(x)
+    def values(self, x: Tensor, state: Any = None) -> Tensor:
+        """As `forward`, in the units of rewards."""
+        values: Tensor = self(x, state)
         return values if self.normalizer is None else self.normalizer.denormalize(values)
+
+    def advance(self, x: Tensor, state: Any) -> Any:
+        """Returns the recurrent state after inputs ``[B, T, input_dim]``."""
+        return self.encoder(inputs_of(x, state))[Columns.STATE_OUT]
 
     def normalize(self, returns: Tensor) -> Tensor:
         """Returns in the units of `forward`."""

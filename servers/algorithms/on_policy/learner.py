@@ -29,6 +29,7 @@ from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
+from muxrl.servers.algorithms.on_policy.raw_advantages import keep_advantages_raw
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,18 @@ class LeanUpdate(TorchLearner):
     is_lean = False
     """Whether the update is lean, which depends on the modules; known after `build`."""
     should_standardize_advantages = True
+    """Whether the pipeline does it, lean or RLlib's."""
 
     def build(self) -> None:
         super().build()
         pipeline = self._learner_connector
         is_stateless = not any(module.is_stateful() for module in self.module.values())
-        if pipeline is None or not is_stateless:
-            return
-        if not self.config.add_default_connectors_to_learner_pipeline:
+        if pipeline is None or not self.config.add_default_connectors_to_learner_pipeline:
             return  # the user's own pipeline
+        if not is_stateless:
+            if not self.should_standardize_advantages:
+                keep_advantages_raw(pipeline)
+            return
         self.is_lean = True
         self._metrics_learner_inner_update = _Unwatched()
         pipeline.connectors[:] = [

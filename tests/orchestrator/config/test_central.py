@@ -89,13 +89,13 @@ def test_all_agents_observe_one_state_or_none() -> None:
     assert plan_of({"a": told, "b": SEES}, use_global_state=False).state_size is None
 
 
-def test_images_and_recurrent_networks_are_refused_with_an_alternative() -> None:
+def test_images_and_shared_layers_are_refused_with_the_reason() -> None:
     (image,) = problems_of({"a": Box((4, 4, 3))})
     assert "MAPPO cannot read the observation space" in image
     assert "flatten the observation first" in image
-    (lstm,) = problems_of(model={"use_lstm": True})
-    assert "MAPPO cannot have the model setting 'use_lstm'" in lstm
-    assert "use QMIX (agent: gru) or PPO" in lstm
+    (shared,) = problems_of(model={"use_lstm": True, "vf_share_layers": True})
+    assert "MAPPO cannot have the model setting 'vf_share_layers'" in shared
+    assert "its actor and its critic do not see the same" in shared
 
 
 def test_groups_are_refused_where_nobody_learns_jointly() -> None:

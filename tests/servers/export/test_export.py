@@ -60,6 +60,14 @@ PLANS = {
         settings={"obs_agent_id": True},
         is_team=True,
     ),
+    "MAPPO, LSTM, masked team with a state": plan_of(
+        "MAPPO",
+        DictSpace({**MASKED.spaces, "state": Box((5,))}),
+        Discrete(3),
+        settings={"obs_agent_id": True},
+        model=LSTM,
+        is_team=True,
+    ),
     "QMIX, GRU, masked": plan_of(
         "QMIX", MASKED, Discrete(3), settings={"hidden_dim": 8}, model={}, is_team=True
     ),

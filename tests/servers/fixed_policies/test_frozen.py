@@ -42,6 +42,9 @@ SERVERS = {
         "A2C", settings=A2C, model=SMALL, policies={"one": ["agent_0"], "two": AGENTS[1:]}
     ),
     "mappo": ServerConfig("MAPPO", settings=PPO, model=SMALL),
+    "mappo, recurrent": ServerConfig(
+        "MAPPO", settings=PPO, model={**SMALL, "use_lstm": True}, groups=TEAM
+    ),
     "qmix, mlp": ServerConfig("QMIX", settings={**QMIX, "agent": "mlp"}, groups=TEAM),
     "qmix, gru, two teams": ServerConfig(
         "QMIX", settings=QMIX, groups={"pair": AGENTS[:2], "rest": AGENTS[2:]}

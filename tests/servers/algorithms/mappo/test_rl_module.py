@@ -138,8 +138,3 @@ def test_the_statistics_of_returns_are_in_the_checkpointed_state() -> None:
 def test_other_observation_spaces_are_refused(space: spaces.Space) -> None:
     with pytest.raises(ValueError, match=r"MAPPO needs a Dict observation .*'obs'.*'state'"):
         make_module(space)
-
-
-def test_recurrent_networks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"use_lstm must be false.*QMIX"):
-        make_module(use_lstm=True)
