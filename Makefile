@@ -10,6 +10,8 @@ PYTHON ?= python3
 ARGS ?=
 # Processes that share the tests, one core for each.
 WORKERS ?= 2
+# And those of tests that leave a core idle half of the time.
+WAITING_WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -61,13 +63,14 @@ packaging: setup ## Builds wheel and sdist, installs the wheel elsewhere and run
 
 # They wait more than they compute: for processes to start, to be missed, to end.
 faults: setup ## Runs the tests that start real processes and kill them.
-	$(BIN)/pytest -q -n $(WORKERS) --maxschedchunk 1 -m faults
+	$(BIN)/pytest -q -n $(WAITING_WORKERS) --maxschedchunk 1 -m faults
 
-# Servers that keep serving while they learn are not deterministic, so a run may miss its bound by
-# chance: a test that fails is repeated once, and the summary says so ("rerun"). Tests are handed
-# out one by one, because they last from seconds to minutes.
+# Simulation and servers wait for each other by turns. Servers that keep serving while they learn
+# are not deterministic, so a run may miss its bound by chance: a test that fails is repeated once,
+# and the summary says so ("rerun"). Tests are handed out one by one, because they last from seconds
+# to minutes.
 learning: setup ## Runs the tests that train and check the result.
-	$(BIN)/pytest -q -n $(WORKERS) --maxschedchunk 1 -m learning --reruns 1
+	$(BIN)/pytest -q -n $(WAITING_WORKERS) --maxschedchunk 1 -m learning --reruns 1
 
 benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
 	$(BIN)/python benchmarks/step_path.py $(ARGS)

@@ -155,7 +155,9 @@ def test_logged_actions_of_some_members_leave_the_others_their_own() -> None:
     seen = dict.fromkeys("abc", np.array([0.5, -0.5], np.float32))
     logged = who.read_logged({"b": np.array([0.125], np.float32)})
     request = SeatRequest(who, who.observe(StepView(seen), SeatRecord()), None, logged)
-    step = SimpleNamespace(requests=[request], should_explore=True, is_training=True)
+    step = SimpleNamespace(
+        requests=[request], should_explore=True, is_training=True, untrained=frozenset()
+    )
     (((chosen,),), _) = acting.act([step])  # type: ignore[list-item]
     assert np.isfinite(chosen.action).all()
     assert SPEC.action_space.contains(chosen.action)
