@@ -171,7 +171,7 @@ def test_each_algorithm_knows_its_own_modules() -> None:
     """FROZEN finds the seating by what a module observes."""
     for entry in ALGORITHMS:
         plan = plan_of()
-        if entry.name in ("DQN", "QMIX", "VDN", "IQL"):
+        if entry.name in ("DQN", "QMIX", "VDN", "QPLEX", "IQL"):
             plan = replace(plan, agents={
                 a: replace(agent, action_space=Discrete(3)) for a, agent in plan.agents.items()
             })  # fmt: skip
