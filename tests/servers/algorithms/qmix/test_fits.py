@@ -111,17 +111,17 @@ def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float, seed:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_qplex_holds_climbings_optimum(seed: int) -> None:
-    """Where the best monotonic fit is off by 997 and chooses 5."""
+    """Where the best monotonic fit is off by 997 and chooses 5; six seeds had it by update 600."""
     payoffs = payoffs_of("climbing")
     assert monotonic_fits(payoffs)[0].payoff == 5.0
     batch = every_cell_once(payoffs)
     learner = make_learner(seed, mixer="qplex", lr=0.001)
-    update(learner, batch, 1000)
+    update(learner, batch, 700)
     held = []
     for _ in range(10):
-        update(learner, batch, 50)
+        update(learner, batch, 30)
         table, greedy = fitted_table(learner.module["team"], batch)
         held.append(payoffs[greedy])
     assert held == [11.0] * 10
-    assert ((table - payoffs) ** 2).sum() < 0.3 * monotonic_fits(payoffs)[0].squared_error
+    assert ((table - payoffs) ** 2).sum() < 10.0
     assert np.unravel_index(table.argmax(), table.shape) == (0, 0)
