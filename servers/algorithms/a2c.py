@@ -169,6 +169,6 @@ A2C_ENTRY = AlgorithmEntry(
     summary="synchronous advantage actor-critic (Mnih et al. 2016)",
     learns_from="newest",
     training=TrainingSettings(A2CConfig, unused=_PPO_ONLY),
-    networks=Networks(masked_module=MaskablePPOTorchRLModule),
+    networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )

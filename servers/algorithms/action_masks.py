@@ -24,6 +24,7 @@ from muxrl.protocol.dense import UNAVAILABLE
 
 OBS = "obs"
 ACTION_MASK = "action_mask"
+_CRITIC_ENCODER = "encoder.critic_encoder"
 
 
 def mask_logits(logits: Tensor, mask: Tensor, lowest: float = UNAVAILABLE) -> Tensor:
@@ -113,10 +114,17 @@ class MaskablePPOCatalog(ReadsNoMask, PPOCatalog):
 class MaskablePPOTorchRLModule(FollowsMask, DefaultPPOTorchRLModule):
     """RLlib's default module of PPO and IMPALA; see `FollowsMask`.
 
-    Recurrent networks (``use_lstm``) work as without masks.
+    Recurrent networks (``use_lstm``) work as without masks. RLlib records their critic's state
+    where actions are chosen, for the sequences that a learner begins in mid-episode, and yet sends
+    none of the critic's weights there: it would be the state of a critic that never learned.
     """
 
     maskable_catalog = MaskablePPOCatalog
+
+    def get_non_inference_attributes(self) -> list[str]:
+        """RLlib's, without the encoder of a recurrent critic."""
+        names: list[str] = super().get_non_inference_attributes()
+        return [n for n in names if n != _CRITIC_ENCODER] if self.is_stateful() else names
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return _with_masked_logits(super()._forward(unmasked(batch), **kwargs), batch)

@@ -226,7 +226,7 @@ IMPALA_ENTRY = AlgorithmEntry(
     summary="actor-critic corrected for lag by V-trace (Espeholt et al. 2018)",
     learns_from="recent",
     training=TrainingSettings(IMPALAConfig, unused=_OLD | _ASYNCHRONOUS),
-    networks=Networks(masked_module=MaskablePPOTorchRLModule),
+    networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )
 APPO_ENTRY = AlgorithmEntry(
@@ -234,6 +234,6 @@ APPO_ENTRY = AlgorithmEntry(
     summary="PPO's ratio against a target policy, with V-trace (Luo et al. 2020)",
     learns_from="recent",
     training=TrainingSettings(APPOConfig, unused=_OLD | _ASYNCHRONOUS),
-    networks=Networks(masked_module=MaskableAPPOTorchRLModule),
+    networks=Networks(module=MaskableAPPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )

@@ -37,15 +37,15 @@ class Networks:
         refused: network settings that the algorithm cannot have, with the reason.
         model_refused: why there are no network settings at all; "": there are.
         own_module_refused: why a user's RLModule cannot take the networks' place; "": it can.
-        masked_module: the RLModule for observations with an action mask apart; None: the
-            config's default.
+        module: the RLModule for observations with an action mask apart, and for recurrent
+            networks, of which RLlib's default has old critics act; None: it is RLlib's default.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     model_refused: str = ""
     own_module_refused: str = ""
-    masked_module: type[RLModule] | None = None
+    module: type[RLModule] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Every network setting that a user may give, with its default."""
@@ -83,8 +83,8 @@ class Networks:
         if self.model_refused:
             return
         config.rl_module(model_config=dataclasses.replace(self._default_model(), **model))
-        if has_masks and self.masked_module is not None:
-            config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.masked_module))
+        if self.module is not None and (has_masks or model.get("use_lstm")):
+            config.rl_module(rl_module_spec=RLModuleSpec(module_class=self.module))
 
     def configure_images(
         self, config: AlgorithmConfig, observation_spaces: Mapping[str, spaces.Space]

@@ -42,6 +42,6 @@ PPO_ENTRY = AlgorithmEntry(
     summary="proximal policy optimisation, RLlib's (Schulman et al. 2017)",
     learns_from="newest",
     training=TrainingSettings(PPOConfig),
-    networks=Networks(masked_module=MaskablePPOTorchRLModule),
+    networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )

@@ -213,7 +213,7 @@ DQN_ENTRY = AlgorithmEntry(
     networks=Networks(
         defaults={"fcnet_activation": "relu"},
         refused=_NO_LSTM,
-        masked_module=MaskableDQNTorchRLModule,
+        module=MaskableDQNTorchRLModule,
     ),
     seating=Seating(follows_masks=True),
     space_check=AgentSpaces((spaces.Discrete,), instead="PPO, A2C or SAC"),
@@ -245,7 +245,7 @@ SAC_ENTRY = AlgorithmEntry(
             "fusionnet_hiddens": [64, 64],
         },
         refused=_NO_LSTM,
-        masked_module=MaskableSACTorchRLModule,
+        module=MaskableSACTorchRLModule,
     ),
     seating=Seating(follows_masks=True),
     space_check=AgentSpaces(
