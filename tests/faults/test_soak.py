@@ -1,4 +1,4 @@
-"""The soak for a minute and a half: faults again and again, and what has to hold at the end."""
+"""The soak for five minutes: faults again and again, and what has to hold at the end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 from benchmarks.soak.__main__ import show
 from benchmarks.soak.run import soak
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 def test_a_run_that_is_hurt_again_and_again_ends_well() -> None:
-    outcome = soak(minutes=1.5, fault_every_s=12.0, seed=0)
+    outcome = soak(minutes=5.0, fault_every_s=20.0, seed=0)
     show(outcome)  # pytest shows it if the test fails
     assert outcome.problems == []
-    assert len(outcome.faults) >= 2
+    assert len(outcome.faults) >= 4
     assert any(fault.is_loss for fault in outcome.faults)
