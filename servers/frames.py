@@ -27,7 +27,9 @@ def stacked_space(space: gymnasium.spaces.Box, frame_stack: int) -> gymnasium.sp
     """Returns the space of so many frames."""
     if frame_stack == 1:
         return space
-    low, high = (np.concatenate([bound] * frame_stack, axis=-1) for bound in (space.low, space.high))
+    low, high = (
+        np.concatenate([bound] * frame_stack, axis=-1) for bound in (space.low, space.high)
+    )
     return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 

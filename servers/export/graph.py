@@ -198,9 +198,7 @@ class PolicyGraph(nn.Module):
             return {key: part for key, part in state.items() if key != CRITIC}
         return state
 
-    def feed(
-        self, agent_id: str, values: Sequence[Any], last_action: Any
-    ) -> dict[str, np.ndarray]:
+    def feed(self, agent_id: str, values: Sequence[Any], last_action: Any) -> dict[str, np.ndarray]:
         """Returns the inputs for one agent at one step, ``[1, ...]`` each, without the state.
 
         Args:
