@@ -32,7 +32,7 @@ NOTHING = "(from versions: none)"
 def lowest_versions() -> dict[str, Version]:
     """Returns the lowest version of each package that the servers need, by its name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = {}
+    found: dict[str, Version] = {}
     for text in [*project["dependencies"], *project["optional-dependencies"]["servers"]]:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
@@ -40,7 +40,7 @@ def lowest_versions() -> dict[str, Version]:
             continue
         (bound,) = requirement.specifier
         assert bound.operator == ">=", f"{text}: what is its lowest version?"
-        found[name] = Version(bound.version)
+        found[name] = max(Version(bound.version), found.get(name, Version("0")))
     return found
 
 
@@ -110,10 +110,14 @@ def _pip(environment: Installed, *arguments: str) -> None:
 LEARN = """
 import importlib.metadata, json, sys
 sys.path.append(sys.argv[1])  # for the tests' own modules
-import numpy as np, tree
+import numpy as np, torch, tree
+from ray.tune.trainable import trainable
 from tests.servers.resumable import Served, plan_of
 import muxrl
 from muxrl.servers.algorithms.registry import ALGORITHMS
+
+trainable.DEFAULT_STORAGE_PATH = "."
+torch.set_num_threads(1)
 
 def learns(algorithm):
     served = Served(plan_of(algorithm))
