@@ -139,7 +139,7 @@ print(json.dumps({
 @pytest.mark.skipif(
     sys.version_info[:2] != (3, 11), reason="has no wheels of its own for later Pythons"
 )
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_algorithm_makes_an_update(wheel: Path, tmp_path: Path) -> None:
     lowest = lowest_versions()
     environment = make_environment(tmp_path, wheel)
