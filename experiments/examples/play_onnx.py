@@ -49,7 +49,7 @@ class Player:
         """
         seen = dict(leaves(observation))
         if self._num_frames > 1:
-            seen |= self._stacked(seen, is_asked)
+            seen = {**seen, **self._stacked(seen, is_asked)}
         given = {**self._known, "alive": np.float32(is_asked), **seen}
         inputs = {name: np.asarray(given[name])[None] for name in self._inputs}
         values = self._session.run(None, inputs)
