@@ -47,8 +47,11 @@ _ADDED = {
     "scale_observations": "none",
     "normalize_observations": False,
     "normalize_rewards": False,
+    "frame_stack": 1,
 }
 """Parts of the note that older checkpoints lack, with what these mean."""
+READ_ALIKE = ("scale_observations", "normalize_observations", "frame_stack")
+"""Parts of the note, and of a plan, that say how networks read observations."""
 _MUST_BE_SAME = (
     "algorithm",
     "agents",
@@ -297,7 +300,7 @@ class Checkpoint:
         if str(self.algorithm).lower() != plan.algorithm.lower():
             raise AlgorithmProblem(f"it is of {self.algorithm}, and the server is {plan.algorithm}")
         ours_now = _about(plan)
-        for part in ("scale_observations", "normalize_observations"):
+        for part in READ_ALIKE:
             if self.about[part] != ours_now[part]:
                 raise AlgorithmProblem(
                     f"its networks were trained with {part}: {_shown(self.about[part])}, and the "

@@ -104,6 +104,10 @@ class ServerConfig:
     """Whether a network reads observations less their running mean, by their running standard
     deviation, within ±10. Training episodes alone count; the statistics are part of a checkpoint
     and of an exported policy."""
+    frame_stack: int = 1
+    """Observations that a network reads at once: an agent's last so many in its episode, vectors
+    end to end and images by channel, with its first one for those that are missing. Action masks
+    and the global state are not stacked."""
     normalize_rewards: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return,
     within ±10, before PPO, A2C or MAPPO learns from them. Returns are shown as they come."""
@@ -165,6 +169,8 @@ class ServerPlan:
     """What is scaled to 0..1 by the bounds of its space; "none" where that makes no difference."""
     normalize_observations: bool = False
     """Whether observations are normalised by running statistics."""
+    frame_stack: int = 1
+    """Observations of an agent that a network reads at once."""
     normalize_rewards: bool = False
     """Whether rewards are divided by the running deviation of the discounted return."""
     late_members: Literal["refuse", "allow"] = "refuse"

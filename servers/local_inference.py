@@ -81,6 +81,8 @@ def _find_problem(
         return f"{entry.name} takes the action of the highest value and explores around it"
     if not all(type(seat) is SoloSeat for seat in seats):
         return f"{entry.name} acts for agents by more than what each of them observes"
+    if plan.frame_stack > 1:
+        return f"its networks read {plan.frame_stack} observations at once (frame_stack)"
     for agent_id, agent in plan.agents.items():
         if not isinstance(agent.action_space, Discrete):
             return f"agent {agent_id!r} acts {agent.action_space}, not Discrete"

@@ -17,6 +17,7 @@ from gymnasium.spaces import utils as gym_utils
 
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.frames import stacked_space
 from muxrl.servers.running_statistics import RunningStatistics
 from muxrl.servers.scaling import Scale, Scaling, find_scale
 from muxrl.servers.spaces import (
@@ -141,6 +142,8 @@ class Observing:
         agents: the server's.
         scaling: see `find_scale`.
         normalizes: whether numbers are normalised.
+        frame_stack: how many observations of an agent are read at once; see
+            `muxrl.servers.frames`. Readers and statistics are of one.
     """
 
     def __init__(
@@ -149,9 +152,11 @@ class Observing:
         scaling: Scaling = "none",
         *,
         normalizes: bool = False,
+        frame_stack: int = 1,
     ) -> None:
         self._agents = agents
         self._scaling = scaling
+        self.frame_stack = frame_stack
         self.normalizes = normalizes
         self._by_policy: dict[str, dict[str, Normalizer]] = {}
         """By policy, and by kind of observation."""
@@ -165,18 +170,23 @@ class Observing:
     @classmethod
     def of(cls, plan: ServerPlan) -> Observing:
         """Returns what reads the observations of a server as its plan says."""
-        return cls(plan.agents, plan.scale_observations, normalizes=plan.normalize_observations)
+        return cls(
+            plan.agents,
+            plan.scale_observations,
+            normalizes=plan.normalize_observations,
+            frame_stack=plan.frame_stack,
+        )
 
     def space(self, space: Space) -> gymnasium.spaces.Box:
-        """Returns what is read of a space."""
+        """Returns what is read of a space, all frames of it."""
         box = module_observation_space(space)
         scale = find_scale(space, self._scaling)
         if self.normalizes:
-            return gymnasium.spaces.Box(-np.inf, np.inf, box.shape, np.float32)
-        if scale is None:
-            return box
-        low, high = ((b - scale.low) / scale.width for b in (box.low, box.high))
-        return gymnasium.spaces.Box(low, high, box.shape, np.float32)
+            box = gymnasium.spaces.Box(-np.inf, np.inf, box.shape, np.float32)
+        elif scale is not None:
+            low, high = ((b - scale.low) / scale.width for b in (box.low, box.high))
+            box = gymnasium.spaces.Box(low, high, box.shape, np.float32)
+        return stacked_space(box, self.frame_stack)
 
     def reader(self, agent_id: str, space: Space) -> Reader:
         """Returns what reads the part of an agent's observations that is of this space."""

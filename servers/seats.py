@@ -23,7 +23,8 @@ from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.observing import Observing
+from muxrl.servers.frames import Frames
+from muxrl.servers.observing import Observing, Reader
 from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
     module_action_space,
@@ -42,6 +43,21 @@ class StepView(msgspec.Struct, frozen=True, gc=False):
     """Agents that are done by now."""
     is_final: bool = False
     """Whether a seat sees this at its end and does not act on it: no mask is needed there."""
+    frames: Frames | None = None
+    """What the agents saw before in this episode; None: seats read the newest only."""
+
+    def read(self, agent_id: str, reader: Reader, value: Any) -> np.ndarray:
+        """Returns what an agent's network reads of its observation, and of those before it.
+
+        Args:
+            agent_id: the agent.
+            reader: of all that the network reads of one; the same by whichever seat.
+            value: what it reads.
+        """
+        frame = reader(value)
+        if self.frames is None:
+            return frame
+        return self.frames.stack(agent_id, frame, is_final=self.is_final)
 
 
 class SeatRequest(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +105,8 @@ class Seat(Protocol):
     members: tuple[str, ...]
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
+    frame_stack: int
+    """Observations of an agent that are read at once; the same for all seats of a server."""
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         """Returns the recorded observation, or None if no member observes at this step."""
@@ -130,6 +148,7 @@ class SoloSeat:
     ) -> None:
         observing = observing or Observing({agent_id: plan})
         self.seat_id = agent_id
+        self.frame_stack = observing.frame_stack
         self.policy_id = plan.policy_id
         self.members: tuple[str, ...] = (agent_id,)
         space, has_mask = split_mask(plan.observation_space)
@@ -146,7 +165,7 @@ class SoloSeat:
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         value = step_view.observations.get(self.seat_id)
         if value is None or not self._is_masked:
-            return None if value is None else self._read(value)
+            return None if value is None else step_view.read(self.seat_id, self._read, value)
         mask = np.asarray(value[ACTION_MASK_KEY], np.float32)
         if step_view.is_final and not mask.any():
             mask = np.ones_like(mask)  # of a bootstrapped value it would leave nothing
@@ -158,7 +177,8 @@ class SoloSeat:
                 expected="a mask with at least one action available",
                 got="none available",
             )
-        return {OBS: self._read(without_mask(value)), ACTION_MASK: mask}
+        seen = step_view.read(self.seat_id, self._read, without_mask(value))
+        return {OBS: seen, ACTION_MASK: mask}
 
     def reward(self, rewards: Mapping[str, float]) -> float:
         return rewards.get(self.seat_id, 0.0)

@@ -26,7 +26,10 @@ class Player:
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, agent_id: str) -> None:
-        agents = json.loads(session.get_modelmeta().custom_metadata_map["muxrl.agents"])
+        about = session.get_modelmeta().custom_metadata_map
+        agents = json.loads(about["muxrl.agents"])
+        self._num_frames = int(about["muxrl.frame_stack"])
+        self._frames: list[dict[str, Any]] = []
         self._session = session
         self._inputs = [port.name for port in session.get_inputs()]
         self._outputs = [port.name for port in session.get_outputs()]
@@ -44,7 +47,10 @@ class Player:
         In a team with a GRU, call it with `is_asked` False and any observation where others of
         the team act and this agent does not.
         """
-        given = {**self._known, "alive": np.float32(is_asked), **dict(leaves(observation))}
+        seen = dict(leaves(observation))
+        if self._num_frames > 1:
+            seen = {**seen, **self._stacked(seen, is_asked)}
+        given = {**self._known, "alive": np.float32(is_asked), **seen}
         inputs = {name: np.asarray(given[name])[None] for name in self._inputs}
         values = self._session.run(None, inputs)
         outputs = {name: value[0] for name, value in zip(self._outputs, values, strict=True)}
@@ -54,6 +60,13 @@ class Player:
         if is_asked:
             self._known["last_action"] = outputs["action"]
         return outputs["action"]
+
+    def _stacked(self, seen: dict[str, Any], is_asked: bool) -> dict[str, Any]:
+        """Returns the last observations; the first one stands for those that are missing."""
+        frames = [*(self._frames or [seen] * self._num_frames)[1:], seen]
+        if is_asked:
+            self._frames = frames
+        return {key: np.stack([f[key] for f in frames]) for key in seen if key != "action_mask"}
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

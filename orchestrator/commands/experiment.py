@@ -233,5 +233,7 @@ def _describe_reading(plan: ServerPlan) -> Iterator[str]:
         )
     if plan.normalize_observations:
         yield "normalises observations by their running mean and deviation (normalize_observations)"
+    if plan.frame_stack > 1:
+        yield f"reads each agent's last {plan.frame_stack} observations at once (frame_stack)"
     if plan.normalize_rewards:
         yield "divides rewards by the running deviation of the return (normalize_rewards)"

@@ -15,7 +15,7 @@ import msgspec
 from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.records.checkpoints import LAST, CheckpointFolder
 from muxrl.servers.algorithms.settings import AlgorithmProblem
-from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import ServerPlan
 
 
@@ -46,7 +46,7 @@ def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
 def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
     """Yields a sentence for each policy that the checkpoint lacks, or has for what is observed or
     done in another way."""
-    for name in ("scale_observations", "normalize_observations"):
+    for name in READ_ALIKE:
         if getattr(plan, name) != about[name]:
             yield (
                 f"{given!r} was trained with {name}: {json.dumps(about[name])}, and the server has "

@@ -88,6 +88,11 @@ class ServerResolver:
         )
         plan = replace(plan, initialize_from=self._initial_weights(algorithm, plan))
         self._check_normalization(algorithm, plan)
+        if algorithm.learns and config.frame_stack < 1:
+            self._refuse(
+                f"has frame_stack: {config.frame_stack}, and a network reads at least one "
+                "observation; 1 stacks none"
+            )
         if algorithm.learns or len(agents) == len(self._agents):
             for problem in algorithm.find_problems(plan):
                 self._refuse(problem)
@@ -181,6 +186,7 @@ class ServerResolver:
             resources=config.resources,
             limits=config.limits,
             normalize_observations=config.normalize_observations,
+            frame_stack=config.frame_stack,
             normalize_rewards=config.normalize_rewards,
             late_members=config.late_members,
             use_global_state=config.use_global_state,

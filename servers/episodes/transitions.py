@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
+from muxrl.servers.frames import Frames
 from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 
@@ -39,7 +40,7 @@ class Transitions:
     """Records one episode of one server.
 
     Args:
-        seats: by seat id.
+        seats: by seat id, at least one.
         recorder: where transitions go.
         is_training: whether they are learned from; otherwise only returns are summed.
         observing: has statistics that the observations are counted in; None: they are in none.
@@ -59,6 +60,8 @@ class Transitions:
         self._recorder = recorder
         self._is_training = is_training
         self._observing = observing
+        frame_stack = next(iter(seats.values())).frame_stack
+        self._frames = Frames(frame_stack) if frame_stack > 1 else None
         self._last_actions: dict[str, Any] = {}
         """By agent; an agent that is not asked in a step keeps its own."""
         self._records = {seat_id: SeatRecord(last_actions=self._last_actions) for seat_id in seats}
@@ -77,7 +80,7 @@ class Transitions:
         """
         done = step.terminated | step.truncated
         departed = self.agents_done | done if done else self.agents_done
-        view = StepView(step.observations, step.state, departed)
+        view = StepView(step.observations, step.state, departed, frames=self._frames)
         seen: dict[str, Any] = {}
         for seat_id, seat in self._seats.items():
             record = self._records[seat_id]
@@ -93,6 +96,8 @@ class Transitions:
             self._add_transition(step, seen)
         if done:
             self.agents_done |= done
+        if self._frames is not None:
+            self._frames.advance(step.observations)
         if self._observing is not None:
             self._observing.add(step.observations, step.state)
         logged = step.logged_actions
@@ -182,9 +187,9 @@ class Transitions:
         # A truncated agent is still observed, so that its value is bootstrapped. One that
         # terminates in the same step is not: it counts as departed already.
         departed = self.agents_done | (step.terminated - step.truncated)
-        if_terminated = StepView(last_seen, step.state, departed, is_final=True)
+        if_terminated = StepView(last_seen, step.state, departed, True, self._frames)
         present = {agent_id: o for agent_id, o in last_seen.items() if agent_id not in departed}
-        if_truncated = StepView(present, step.state, departed, is_final=True)
+        if_truncated = StepView(present, step.state, departed, True, self._frames)
         num_seats = 0
         terminated: set[str] = set()
         truncated: set[str] = set()

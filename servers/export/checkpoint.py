@@ -124,5 +124,6 @@ def _about(
         "muxrl.policy": policy_id,
         "muxrl.agents": json.dumps(agents),
         "muxrl.env_steps": str(checkpoint.env_steps),
+        "muxrl.frame_stack": str(plan.frame_stack),
         "muxrl.tolerance": f"{tolerance:g}",
     }

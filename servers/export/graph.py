@@ -7,6 +7,8 @@ another way has a subclass in its own folder, which its entry names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,6 +53,8 @@ class PolicyGraph(nn.Module):
             there is one.
         path: key of the part of an observation that the network reads; "": all of it.
         reading: how that is scaled and normalised; None: not at all.
+        frame_stack: how many observations it reads at once. Above 1 the observation's inputs have a
+            dimension behind the batch's, of frames, the oldest first.
 
     Args:
         module: an inference-only copy.
@@ -84,6 +88,7 @@ class PolicyGraph(nn.Module):
     ) -> None:
         super().__init__()
         self.module: Any = module
+        self.frame_stack = observing.frame_stack
         self.agents: dict[str, int | None] = {
             agent_id: None for agent_id, a in plan.agents.items() if a.policy_id == policy_id
         }
@@ -97,6 +102,9 @@ class PolicyGraph(nn.Module):
         self.observation_space: Any = to_gymnasium(own)
         self.mask_space = None if mask is None else to_gymnasium(mask)
         self.inputs = ports_of(self.observation_space, self.path)
+        self._seen = [port.name for port in self.inputs]
+        if self.frame_stack > 1:
+            self.inputs = [replace(p, shape=(self.frame_stack, *p.shape)) for p in self.inputs]
         if self.mask_space is not None:
             self.inputs += ports_of(self.mask_space, ACTION_MASK)
         self.inputs += self.more_inputs(plan)
@@ -190,14 +198,25 @@ class PolicyGraph(nn.Module):
             return {key: part for key, part in state.items() if key != CRITIC}
         return state
 
-    def feed(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
+    def feed(self, agent_id: str, values: Sequence[Any], last_action: Any) -> dict[str, np.ndarray]:
         """Returns the inputs for one agent at one step, ``[1, ...]`` each, without the state.
 
         Args:
             agent_id: the agent.
-            value: its observation, as the simulation sends it; None: it does not act now.
+            values: its last `frame_stack` observations, as the simulation sends them; empty: it
+                does not act now.
             last_action: the one before, -1 at its first step.
         """
+        if self.frame_stack == 1 or not values:
+            return self.feed_one(agent_id, values[-1] if values else None, last_action)
+        feeds = [self.feed_one(agent_id, value, last_action) for value in values]
+        return {
+            name: np.stack([f[name] for f in feeds], axis=1) if name in self._seen else newest
+            for name, newest in feeds[-1].items()
+        }
+
+    def feed_one(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
+        """Does what `feed` does, of one observation; None: the agent does not act now."""
         if self._observes_state:
             value = without_state(value)
         fed = {}
@@ -210,6 +229,15 @@ class PolicyGraph(nn.Module):
 
     def flatten(self, given: dict[str, Tensor]) -> Tensor:
         """Returns the observation as the network reads it, float32 ``[B, ...]``."""
+        if self.frame_stack == 1:
+            return self._frame(given)
+        frames = self._frame({name: given[name].flatten(0, 1) for name in self._seen})
+        frames = frames.unflatten(0, (-1, self.frame_stack))
+        # As `numpy.concatenate` on the last axis: the frames' own elements vary faster.
+        return frames.movedim(1, -2).flatten(-2)
+
+    def _frame(self, given: dict[str, Tensor]) -> Tensor:
+        """Returns single observations as the network reads them."""
         if self.reading is None:
             return flatten(self.observation_space, self.path, given)
         # In the same steps and dtypes as `Reading`, so that nothing but rounding can differ.

@@ -16,6 +16,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from muxrl.servers.spaces import is_read_whole
+
 OBSERVATION = "observation"
 
 _WIDEST = 1e3
@@ -68,7 +70,8 @@ def flatten(
 ) -> Tensor:
     """Returns what `module_observation_reader` does, in torch: a Tensor ``[B, ...]``."""
     if isinstance(space, spaces.Box):
-        return given[name or OBSERVATION].to(dtype)
+        value = given[name or OBSERVATION].to(dtype)
+        return value if is_read_whole(space) else value.flatten(1)
     leaves = [_flat(leaf, given[path], dtype) for path, leaf in _leaves(space, name)]
     return leaves[0] if len(leaves) == 1 else torch.cat(leaves, -1)
 

@@ -15,6 +15,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy
 from muxrl.servers.export.ports import tame
+from muxrl.servers.frames import Frames
 from muxrl.servers.inference import Inference
 from muxrl.servers.seats import Seat, SeatRecord, SeatRequest, StepView
 from muxrl.servers.spaces import leaves, to_gymnasium
@@ -37,6 +38,10 @@ class _Episode:
     """What server and file remember of one episode."""
 
     records: dict[str, SeatRecord]
+    frames: Frames | None
+    """The server's."""
+    seen: dict[str, list[Any]] = field(default_factory=dict)
+    """By agent: its last observations, as many as the file takes."""
     last_actions: dict[str, Any] = field(default_factory=dict)
     states: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     """By agent: the file's recurrent state."""
@@ -102,7 +107,7 @@ class Verification:
         """
         agents = self._graph.agents
         episodes = [
-            _Episode({seat_id: SeatRecord() for seat_id in self._seats})
+            _Episode({seat_id: SeatRecord() for seat_id in self._seats}, self._frames())
             for _ in range(max(2, _ROWS // len(agents)))
         ]
         compared = t = 0
@@ -119,7 +124,10 @@ class Verification:
         """Has the server act in one step of an episode."""
         present = [a for a in self._graph.agents if t == 0 or self._rng.random() >= _P_ABSENT]
         observations = {agent_id: self._draw(agent_id) for agent_id in present}
-        view = StepView(observations, self._state)
+        view = StepView(observations, self._state, frames=episode.frames)
+        size = self._graph.frame_stack
+        for agent_id, value in observations.items():
+            episode.seen[agent_id] = [*episode.seen.get(agent_id, [value] * size)[1:], value]
         rows = []
         for seat_id, seat in self._seats.items():
             record = episode.records[seat_id]
@@ -136,7 +144,8 @@ class Verification:
                 if agent_id not in actions and not self._graph.is_fed_while_absent:
                     continue
                 last = episode.last_actions.get(agent_id, -1)
-                feed = self._graph.feed(agent_id, observations.get(agent_id), last)
+                seen_last = episode.seen[agent_id] if agent_id in observations else ()
+                feed = self._graph.feed(agent_id, seen_last, last)
                 row = _Row(episode, agent_id, feed)
                 if agent_id in actions:
                     row.action = actions[agent_id]
@@ -144,7 +153,13 @@ class Verification:
                 rows.append(row)
             record.last_actions = {**record.last_actions, **actions}
             episode.last_actions |= actions
+        if episode.frames is not None:
+            episode.frames.advance(present)
         return rows
+
+    def _frames(self) -> Frames | None:
+        size = self._graph.frame_stack
+        return Frames(size) if size > 1 else None
 
     def _draw(self, agent_id: str) -> Any:
         value = self._near_known(self._spaces[agent_id].sample())

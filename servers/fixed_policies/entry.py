@@ -86,6 +86,11 @@ class FixedAlgorithm(ABC):
                     f"{self.name} does not learn, so it makes no statistics; leave out {name} "
                     "(FROZEN reads observations as in its checkpoint's training)"
                 )
+        if config.frame_stack != 1:
+            yield (
+                f"{self.name} has no networks that frames could be stacked for; leave out "
+                "frame_stack (FROZEN stacks them as in its checkpoint's training)"
+            )
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         """Yields a sentence for each reason why it cannot act for a plan's agents."""

@@ -125,6 +125,7 @@ class FrozenModules:
             plan.agents,
             about.get("scale_observations", "none"),
             normalizes=about.get("normalize_observations", False),
+            frame_stack=about.get("frame_stack", 1),
         )
 
     def make_seats(self, plan: ServerPlan, observing: Observing) -> dict[str, Seat]:
@@ -346,6 +347,7 @@ def plan_of(about: Mapping[str, Any]) -> ServerPlan:
         state_size=about["state_size"],
         scale_observations=about["scale_observations"],
         normalize_observations=about["normalize_observations"],
+        frame_stack=about["frame_stack"],
         team_reward="sum",
         settings={},
         model={},

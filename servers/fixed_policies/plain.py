@@ -42,6 +42,8 @@ class PolicyFailed(RuntimeError):
 class PlainSeat:
     """An agent whose policy gets observations as sent, and returns actions of its own space."""
 
+    frame_stack = 1
+
     def __init__(self, agent_id: str, plan: AgentPlan) -> None:
         self.seat_id = agent_id
         self.policy_id = plan.policy_id

@@ -264,6 +264,7 @@ def test_masks_are_followed(make_server: MakeServer) -> None:
         ("MAPPO", {"groups": {"team": ("a", "b")}}, "by more than what each of them observes"),
         ("PPO", {"model": {"use_lstm": True}}, "not one of RLlib's default MLPs"),
         ("PPO", {"normalize_observations": True}, "observes is scaled or normalised"),
+        ("PPO", {"frame_stack": 4}, "networks read 4 observations at once"),
         ("PPO", {"agents": {"a": AgentPlan("p", Box((2,)), Box((1,), low=0, high=1))}},
          "'a' acts Box.* not Discrete"),
         ("RANDOM", {}, "RANDOM does not learn"),

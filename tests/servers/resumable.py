@@ -98,6 +98,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "MAPPO, normalised": _NORMALIZED,
     "DQN, normalised": {"normalize_observations": True},
     "QMIX, normalised": {"normalize_observations": True},
+    "DQN, stacked": {"frame_stack": 3},
 }
 CASES |= {case: CASES[case.partition(",")[0]] for case in FIELDS}
 _IN_TEAMS = {"QMIX", "VDN", "QPLEX", "IQL", "MAPPO", "MASAC"}

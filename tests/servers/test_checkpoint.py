@@ -59,6 +59,7 @@ def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -
         ),
         ({"normalize_observations": True}, "normalize_observations is false there and true here"),
         ({"scale_observations": "images"}, "scale_observations is none there and images here"),
+        ({"frame_stack": 2}, "frame_stack is 1 there and 2 here"),
         ({"settings": {**DQN, "num_atoms": 5}}, "the network of policy 'default' is another"),
         ({"resume_from": "/no/such/folder"}, "there is no checkpoint at '/no/such/folder'"),
     ],
@@ -86,7 +87,9 @@ def test_a_checkpoint_from_before_there_was_scaling_goes_on_unscaled(
 ) -> None:
     old = shutil.copytree(saved, tmp_path / "old")
     about = json.loads((old / "muxrl.json").read_text())
-    for part in ("scale_observations", "normalize_observations", "normalize_rewards"):
+    for part in (
+        "scale_observations", "normalize_observations", "normalize_rewards", "frame_stack"
+    ):  # fmt: skip
         del about[part]
     (old / "muxrl.json").write_text(json.dumps(about))
     Served(plan_of("DQN", resume_from=str(old))).end()

@@ -99,6 +99,12 @@ _RECALL_MAPPO = {
     "train_batch_size_per_learner": 500, "lr": 0.003, "gamma": 0.9, "entropy_coeff": 0.03,
 }  # fmt: skip
 
+# Recurrent DQN: its agent is in no group.
+_RECALL_IQL = {
+    "hidden_dim": 32, "lr": 0.002, "gamma": 0.9, "target_update_freq": 50,
+    "epsilon": [[0, 1.0], [5000, 0.05]],
+}  # fmt: skip
+
 CASES: dict[str, Case] = {
     "DQN": _case("DQN", CUES, 4_000, {**_DQN, "gamma": 0.9}),
     "DQN, prioritized, 3 steps": _case(
@@ -133,11 +139,13 @@ CASES: dict[str, Case] = {
     "IMPALA, LSTM": _case("IMPALA", RECALL, 30_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
     "APPO, LSTM": _case("APPO", RECALL, 24_000, {**_LAGGED, "gamma": 0.9}, _LSTM),
     "A2C, MLP": _case("A2C", RECALL, 20_000, _RECALL_A2C),
+    "IQL, GRU": _case("IQL", RECALL, 10_000, _RECALL_IQL),
+    "IQL, MLP": _case("IQL", RECALL, 10_000, {**_RECALL_IQL, "agent": "mlp"}),
 }
 
 
 TABLE = CaseTable(CASES)
-WITHOUT_MEMORY = ("PPO, MLP", "MAPPO, MLP", "A2C, MLP")
+WITHOUT_MEMORY = ("PPO, MLP", "MAPPO, MLP", "A2C, MLP", "IQL, MLP")
 """Cases that lack what the task needs, and have to stay below its `low`."""
 
 

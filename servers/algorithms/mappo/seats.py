@@ -21,6 +21,7 @@ from muxrl.protocol import spaces as plain
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.frames import stacked_shape
 from muxrl.servers.observing import Observing
 from muxrl.servers.seating import (
     PolicySignature,
@@ -123,13 +124,17 @@ class StateView:
         self._read_state: _Reader | None = None
         if plan.state_size is not None:
             self._read_state = observing.simulation_state_reader(plan.state_size)
-        self._own: dict[str, tuple[_Reader, slice]] = {}
+        self._own: dict[str, tuple[Callable[[Any], Any], _Reader, slice]] = {}
         self._observed: dict[str, _Reader] = {}
         self.size = 0
         for member in members:
             space, state_space = split_state(plan.agents[member].observation_space)
-            read, size = _reader_of_rest(member, space, observing, state_space is not None)
-            self._own[member] = read, slice(self.size, self.size + size)
+            rest, has_mask = split_mask(space)
+            strip = _stripper(has_state=state_space is not None, has_mask=has_mask)
+            shape = stacked_shape(module_observation_space(rest).shape, observing.frame_stack)
+            size = math.prod(shape)
+            place = slice(self.size, self.size + size)
+            self._own[member] = strip, observing.reader(member, rest), place
             self.size += size
             if state_space is not None and plan.use_global_state and not self._has_state:
                 self._observed[member] = observing.state_reader(member, state_space)
@@ -160,9 +165,10 @@ class StateView:
             if seen is not None:
                 joined = self._observed[seen](observations[seen][STATE_KEY]).reshape(-1)
         else:
-            for member, (read, place) in self._own.items():
+            for member, (strip, read, place) in self._own.items():
                 if member in observations:
-                    joined[place] = read(observations[member]).reshape(-1)
+                    seen_now = strip(observations[member])
+                    joined[place] = step_view.read(member, read, seen_now).reshape(-1)
             if self._marks_departed:
                 joined[-len(self.members) :] = [
                     member in step_view.departed for member in self.members
@@ -255,18 +261,14 @@ class CentralSeat(SoloSeat):
         return super().act(action, acting) if self.seat_id in acting else {}
 
 
-def _reader_of_rest(
-    agent_id: str, space: plain.Space, observing: Observing, has_state: bool
-) -> tuple[_Reader, int]:
-    """Returns a reader of observations without mask and state, and its array's length."""
-    rest, has_mask = split_mask(space)
-    read = observing.reader(agent_id, rest)
+def _stripper(*, has_state: bool, has_mask: bool) -> Callable[[Any], Any]:
+    """Returns what leaves an observation without its state and mask."""
 
-    def read_rest(value: Any) -> np.ndarray:
+    def strip(value: Any) -> Any:
         value = without_state(value) if has_state else value
-        return read(without_mask(value) if has_mask else value)
+        return without_mask(value) if has_mask else value
 
-    return read_rest, math.prod(module_observation_space(rest).shape)
+    return strip
 
 
 def _box(low: float, high: float, size: int) -> gymnasium.spaces.Box:

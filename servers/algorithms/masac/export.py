@@ -31,7 +31,8 @@ class MemberActorGraph(PolicyGraph):
         own, _ = split_state(agent.observation_space)
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
         sizes = flat_size(own), flat_size(agent.action_space)
-        padded = self.module.observation_space[OBS].shape[1], self.module.action_dim
+        obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
+        padded = obs_dim, self.module.action_dim
         if len(looks) > 1 or sizes != padded:
             raise CannotExport(
                 "its members are not alike, and one file has one observation and one action; give "

@@ -194,10 +194,15 @@ _UNUSED = frozenset(
     }
 )
 _READERS = {"replay_buffer_config": read_replay_buffer, "n_step": read_count}
-_NO_LSTM = {
-    "use_lstm": "RLlib's replay for several agents draws single steps, which a recurrent network "
-    "cannot learn from; use PPO, A2C or QMIX"
+_SINGLE_STEPS = (
+    "RLlib's replay for several agents draws single steps, which a recurrent network cannot learn "
+    "from; use "
+)
+_NO_LSTM_IN_DQN = {
+    "use_lstm": f"{_SINGLE_STEPS}IQL, which is recurrent DQN where agents are in no group: its GRU "
+    "learns from whole episodes"
 }
+_NO_LSTM_IN_SAC = {"use_lstm": f"{_SINGLE_STEPS}PPO or A2C"}
 
 DQN_ENTRY = AlgorithmEntry(
     name="DQN",
@@ -212,7 +217,7 @@ DQN_ENTRY = AlgorithmEntry(
     ),
     networks=Networks(
         defaults={"fcnet_activation": "relu"},
-        refused=_NO_LSTM,
+        refused=_NO_LSTM_IN_DQN,
         module=MaskableDQNTorchRLModule,
     ),
     seating=Seating(follows_masks=True),
@@ -244,7 +249,7 @@ SAC_ENTRY = AlgorithmEntry(
             "fusionnet_activation": "relu",
             "fusionnet_hiddens": [64, 64],
         },
-        refused=_NO_LSTM,
+        refused=_NO_LSTM_IN_SAC,
         module=MaskableSACTorchRLModule,
     ),
     seating=Seating(follows_masks=True),

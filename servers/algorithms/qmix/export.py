@@ -49,12 +49,18 @@ class MemberGraph(PolicyGraph):
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
         own, has_mask = split_mask(split_state(agent.observation_space)[0])
-        obs_dim = self.module.observation_space[OBS].shape[1]
+        obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
         num_actions = self.module.num_actions
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
         sizes = flat_size(own), flat_size(agent.action_space)
         self._plans = plan.agents
         self._is_padded = len(looks) > 1 or sizes != (obs_dim, num_actions)
+        if self._is_padded and self.frame_stack > 1:
+            raise CannotExport(
+                "its members are not alike, so that their file takes observations flattened and "
+                f"padded, and these are {self.frame_stack} at once (frame_stack), padded as a "
+                "whole; give members that differ policies of their own"
+            )
         if self._is_padded:
             self.action_space = spaces.Discrete(num_actions)
             return Box((obs_dim,)), Box((num_actions,))
@@ -94,7 +100,7 @@ class MemberGraph(PolicyGraph):
     def initial_state(self) -> Any:
         return {HIDDEN: np.zeros(self.module.hidden_dim)} if self.module.is_recurrent else {}
 
-    def feed(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
+    def feed_one(self, agent_id: str, value: Any, last_action: Any) -> dict[str, np.ndarray]:
         fed = {
             port.name: port.zeros(1) for port in self.inputs if not port.name.startswith(STATE_IN)
         }
@@ -102,7 +108,7 @@ class MemberGraph(PolicyGraph):
             own = (
                 self._padded(agent_id, value)
                 if self._is_padded
-                else super().feed(agent_id, value, last_action)
+                else super().feed_one(agent_id, value, last_action)
             )
             fed.update(own)
         extras = {

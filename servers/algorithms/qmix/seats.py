@@ -16,6 +16,7 @@ import numpy as np
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.frames import stacked_space
 from muxrl.servers.observing import Observing
 from muxrl.servers.seating import (
     PolicySignature,
@@ -121,6 +122,7 @@ class TeamSeat:
 
     def __init__(self, group: str, plan: ServerPlan, observing: Observing) -> None:
         self.seat_id = group
+        self.frame_stack = observing.frame_stack
         self.members = plan.groups[group]
         self._plans = {m: plan.agents[m] for m in self.members}
         self.policy_id = self._plans[self.members[0]].policy_id
@@ -144,8 +146,9 @@ class TeamSeat:
             space, has_mask = split_mask(space)
             if has_mask:
                 self._masked.add(member)
-            observation_spaces[member] = _one_dimensional(module_observation_space(space))
-            self._readers[member] = _flat(observing.reader(member, space))
+            box = stacked_space(module_observation_space(space), self.frame_stack)
+            observation_spaces[member] = _one_dimensional(box)
+            self._readers[member] = observing.reader(member, space)
         self.team = self.spec(
             self.members,
             observation_spaces,
@@ -176,7 +179,7 @@ class TeamSeat:
                 if not step_view.is_final or np.any(mask):
                     masks[member] = mask
                 value = without_mask(value)
-            mine[member] = self._readers[member](value)
+            mine[member] = step_view.read(member, self._readers[member], value).reshape(-1)
         if not mine:
             return None
         if self._refuses_late and not record.has_begun:

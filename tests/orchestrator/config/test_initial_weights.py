@@ -69,7 +69,8 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"scale_observations": "bounded"}, {"normalize_observations": True}]
+    "fields",
+    [{"scale_observations": "bounded"}, {"normalize_observations": True}, {"frame_stack": 2}],
 )
 def test_policies_that_read_in_another_way_are_refused(
     tmp_path: Path, fields: dict[str, Any]

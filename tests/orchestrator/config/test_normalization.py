@@ -1,4 +1,4 @@
-"""What is scaled and normalised is in a server's plan, and what cannot be is refused by name."""
+"""What is scaled, normalised or stacked is in a server's plan, or refused by name."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ def test_by_default_images_are_scaled_and_nothing_is_normalised() -> None:
     assert plan.scale_observations == "images"
     assert not plan.normalize_observations
     assert not plan.normalize_rewards
+    assert plan.frame_stack == 1
+    assert plan_of("DQN", IMAGE, frame_stack=4).frame_stack == 4
     assert plan_of("RANDOM", IMAGE).scale_observations == "none"
 
 
@@ -70,6 +72,8 @@ def test_on_policy_algorithms_take_normalised_rewards(algorithm: str) -> None:
         ("IMPALA", NUMBERS, {"normalize_rewards": True}, "IMPALA learns from rewards of earlier"),
         ("PPO", Discrete(3), {"normalize_observations": True}, r"no numbers \(Discrete\(3\)\)"),
         ("RANDOM", NUMBERS, {"normalize_observations": True}, "leave out normalize_observations"),
+        ("RANDOM", NUMBERS, {"frame_stack": 2}, "RANDOM has no networks that frames could be"),
+        ("PPO", NUMBERS, {"frame_stack": 0}, "has frame_stack: 0, and a network reads at least"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

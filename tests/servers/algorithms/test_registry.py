@@ -185,9 +185,12 @@ def test_learns_from_decides_the_feed() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC"])
-def test_use_lstm_is_refused_for_a_replay_of_single_steps(name: str) -> None:
-    with pytest.raises(AlgorithmProblem, match=f"{name} cannot have the model setting 'use_lstm'"):
+@pytest.mark.parametrize(
+    ("name", "instead"), [("DQN", "use IQL, which is recurrent DQN"), ("SAC", "use PPO or A2C")]
+)
+def test_use_lstm_is_refused_for_a_replay_of_single_steps(name: str, instead: str) -> None:
+    message = f"{name} cannot have the model setting 'use_lstm': .*; {instead}"
+    with pytest.raises(AlgorithmProblem, match=message):
         get_algorithm(name).make_config({}, {"use_lstm": True})
 
 

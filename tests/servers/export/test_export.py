@@ -123,6 +123,41 @@ PLANS = {
         is_team=True,
         normalize_observations=True,
     ),
+    "PPO, stacked, nested observations": plan_of(
+        "PPO",
+        DictSpace({"b": TupleSpace((Discrete(3, start=1), PIXELS)), "a": Box((1,))}),
+        Discrete(2),
+        frame_stack=2,
+    ),
+    "PPO, two dimensions that are flattened": plan_of("PPO", Box((3, 2)), Discrete(2)),
+    "A2C, masked, normalised, stacked": plan_of(
+        "A2C", MASKED, Discrete(3), normalize_observations=True, frame_stack=3
+    ),
+    "PPO, images scaled and stacked": plan_of(
+        "PPO",
+        Box((10, 10, 3), "uint8", 0, 255),
+        Discrete(3),
+        scale_observations="images",
+        frame_stack=2,
+    ),
+    "QMIX, GRU, stacked": plan_of(
+        "QMIX",
+        MASKED,
+        Discrete(3),
+        settings={"hidden_dim": 8},
+        model={},
+        is_team=True,
+        frame_stack=2,
+    ),
+    "MASAC, stacked": plan_of(
+        "MASAC",
+        Box((3,)),
+        Box((2,), "float32", -1.0, 3.0),
+        settings={"hidden_dim": 8},
+        model={},
+        is_team=True,
+        frame_stack=2,
+    ),
     "QMIX, normalised": plan_of(
         "QMIX",
         MASKED,
@@ -275,6 +310,18 @@ class BeginsElsewhere(ActsItself):
         ),
         (
             plan_of(
+                "VDN",
+                [Box((2,)), Box((3,))],
+                Discrete(3),
+                settings={"hidden_dim": 8},
+                model={},
+                is_team=True,
+                frame_stack=2,
+            ),
+            "and these are 2 at once (frame_stack), padded as a whole",
+        ),
+        (
+            plan_of(
                 "MASAC",
                 Box((2,)),
                 [Box((1,), "float32", 0.0, 1.0), Box((2,), "float32", 0.0, 1.0)],
@@ -296,6 +343,7 @@ class BeginsElsewhere(ActsItself):
     ],
     ids=[
         "another beginning", "actions only", "not traceable", "a name twice", "padded",
+        "stacked",
         "unlike actors", "two scales"
     ],
 )  # fmt: skip

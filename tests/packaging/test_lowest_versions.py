@@ -1,0 +1,171 @@
+"""The lowest versions that pyproject.toml allows are enough for every algorithm to learn.
+
+Not the lowest of two packages: of ray only one version is allowed, and torch, which is large, is
+that of the tests. Whatever else is not named in pyproject.toml is lent by the tests' interpreter,
+unless a lowest version does not go with it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from tests.packaging.installed import Installed, lend_all_packages, make_environment, site_packages
+
+pytestmark = pytest.mark.packaging
+
+ROOT = Path(__file__).parents[2]
+NOT_LOWEST = {"ray", "torch"}
+NOTHING = "(from versions: none)"
+"""Says pip where there is no index: a version that does not exist is refused with those that do."""
+
+
+def lowest_versions() -> dict[str, Version]:
+    """Returns the lowest version of each package that the servers need, by its name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found: dict[str, Version] = {}
+    for text in [*project["dependencies"], *project["optional-dependencies"]["servers"]]:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        if name in NOT_LOWEST or not _applies(requirement):
+            continue
+        (bound,) = requirement.specifier
+        assert bound.operator == ">=", f"{text}: what is its lowest version?"
+        found[name] = max(Version(bound.version), found.get(name, Version("0")))
+    return found
+
+
+def _applies(requirement: Requirement, extras: frozenset[str] = frozenset()) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": e}) for e in extras or {""})
+
+
+def _requirements(found: Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
+    for text in found.requires or ():
+        requirement = Requirement(text)
+        if _applies(requirement, extras):
+            yield requirement
+
+
+def needed(
+    chosen: dict[str, Distribution],
+) -> Iterator[tuple[str, Requirement, Distribution | None]]:
+    """Yields all that the servers need: who needs it, what, and the distribution that there is.
+
+    Args:
+        chosen: these in place of the tests' interpreter's, by name.
+    """
+    wanted = [("muxrl", Requirement("ray[rllib,tune]"))]
+    wanted += [("muxrl", Requirement(name)) for name in (*chosen, "torch")]
+    seen = set()
+    while wanted:
+        who, requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        try:
+            found = chosen.get(name) or distribution(name)
+        except ModuleNotFoundError:
+            found = None
+        yield who, requirement, found
+        key = name, frozenset(requirement.extras)
+        if found is not None and key not in seen:
+            seen.add(key)
+            wanted += [(name, r) for r in _requirements(found, key[1])]
+
+
+def unmet(chosen: dict[str, Distribution]) -> Iterator[tuple[str, Requirement]]:
+    """Yields what is missing, or there in a version that does not do, and who needs it."""
+    for who, requirement, found in needed(chosen):
+        if found is None or not requirement.specifier.contains(found.version, prereleases=True):
+            yield who, requirement
+
+
+def _installed_in(environment: Installed) -> dict[str, Distribution]:
+    found = Distribution.discover(path=[str(site_packages(environment))])
+    return {canonicalize_name(d.name): d for d in found if d.name != "muxrl"}
+
+
+def _pip(environment: Installed, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", environment.python, "install", "--quiet",
+         "--disable-pip-version-check", "--only-binary", ":all:", *arguments],
+        env=environment.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    if NOTHING in done.stderr:
+        pytest.skip(f"needs an index of packages: {done.stderr.strip()[-200:]}")
+    assert done.returncode == 0, done.stderr
+
+
+LEARN = """
+import importlib.metadata, json, sys
+sys.path.append(sys.argv[1])  # for the tests' own modules
+import numpy as np, torch, tree
+from ray.tune.trainable import trainable
+from tests.servers.resumable import Served, plan_of
+import muxrl
+from muxrl.servers.algorithms.registry import ALGORITHMS
+
+trainable.DEFAULT_STORAGE_PATH = "."
+torch.set_num_threads(1)
+
+def learns(algorithm):
+    served = Served(plan_of(algorithm))
+    before = served.state()["modules"]
+    served.play(0, 8)
+    served.end()
+    assert not served.problems, served.problems
+    after = tree.flatten(served.state()["modules"])
+    return any(not np.array_equal(a, b) for a, b in zip(tree.flatten(before), after, strict=True))
+
+print(json.dumps({
+    "muxrl": muxrl.__file__,
+    "versions": {name: importlib.metadata.version(name) for name in sys.argv[2:]},
+    "learned": {entry.name: learns(entry.name) for entry in ALGORITHMS},
+}))
+"""
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="has no wheels of its own for later Pythons"
+)
+@pytest.mark.timeout(600)
+def test_every_algorithm_makes_an_update(wheel: Path, tmp_path: Path) -> None:
+    lowest = lowest_versions()
+    environment = make_environment(tmp_path, wheel)
+    _pip(environment, "--no-deps", *(f"{name}=={version}" for name, version in lowest.items()))
+    # What a lowest version needs and the tests do not have; and what needs a higher one.
+    problems = list(unmet(_installed_in(environment)))
+    others = {who if canonicalize_name(r.name) in lowest else str(r) for who, r in problems}
+    clashing = others & lowest.keys()
+    assert not clashing, f"no lowest versions of each other: {clashing}: {problems}"
+    if others:
+        pins = tmp_path / "pins.txt"
+        pins.write_text("".join(f"{name}=={version}\n" for name, version in lowest.items()))
+        _pip(environment, "--constraint", str(pins), *sorted(others))
+    assert not list(unmet(_installed_in(environment)))
+    lend_all_packages(environment)
+    done = subprocess.run(
+        [environment.python, "-c", LEARN, str(ROOT), *lowest],
+        cwd=environment.folder,
+        env=environment.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert Path(told["muxrl"]).is_relative_to(environment.root)
+    assert {name: Version(v) for name, v in told["versions"].items()} == lowest
+    assert len(told["learned"]) >= 12
+    assert all(told["learned"].values()), told["learned"]
