@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(sys.argv[1:])
         ignore_signals()
+        gc.freeze()  # Python would look through all that RLlib brought before it ends: a second
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     return code

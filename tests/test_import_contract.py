@@ -140,6 +140,48 @@ def test_a_simulation_s_side_and_the_command_s_help_are_light(statement: str) ->
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        "orchestrator.config",
+        "orchestrator.folders.listing",  # muxrl runs
+        "orchestrator.folders.stopping",
+        "orchestrator.folders.logs",
+        "orchestrator.watch.serving",
+        "orchestrator.reports.report",
+        "orchestrator.trackers.process",
+        "orchestrator.runs.whole_run",
+        "orchestrator.runs.processes",  # what a simulation's process imports
+        "orchestrator.runs.gateway_process",
+        "orchestrator.runs.fork_server",  # before the first server starts
+    ],
+)
+def test_what_trains_nothing_imports_neither_ray_nor_torch(module: str) -> None:
+    never = ("ray", "torch", "gymnasium", "pandas", "tensorboardX", "mlflow", "wandb")
+    code = f"import muxrl.{module}, sys; print([n for n in {never!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_simulation_s_process_imports_the_client_alone(tmp_path: Path) -> None:
+    """Beside what its environment imports, here PettingZoo, and the Ray worker around it."""
+    code = f"""
+import sys, pathlib
+from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
+from muxrl.orchestrator.runs.processes import EvaluationProcess
+EvaluationProcess(
+    SimulationConfig(env="muxrl.experiments.simulations.torus_chase:TorusChase"),
+    {{"ppo": ServerAddress("127.0.0.1:1")}}, Patience(), "", pathlib.Path({str(tmp_path)!r}, "log"),
+)
+import muxrl.client.env_loop, muxrl.client.stand_in
+never = ("ray", "torch", "scipy", "pandas", "matplotlib", "muxrl.servers.server")
+pathlib.Path({str(tmp_path / "found")!r}).write_text(str([n for n in never if n in sys.modules]))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (tmp_path / "found").read_text() == "[]"
+
+
 NEWER = {
     "enum": {"StrEnum", "ReprEnum", "member", "nonmember", "verify"},
     "datetime": {"UTC"},

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.errors import RunFailed, Silent
+from muxrl.orchestrator.runs.fork_server import forked_worker
 from muxrl.orchestrator.runs.processes import ProcessId, ProcessReport
 from muxrl.orchestrator.runs.ray_session import worker_environment
 
@@ -19,20 +20,27 @@ _KILL_TIMEOUT_S = 20.0
 """For a process on another machine, where Ray first starts one that kills it."""
 
 
-def start_actor(process: type, *arguments: Any, scheduling: Any, **options: Any) -> Any:
+def start_actor(
+    process: type, *arguments: Any, scheduling: Any, is_forked: bool = False, **options: Any
+) -> Any:
     """Starts a process of its own for an object, and returns its handle at once.
 
     Args:
         process: the object's class.
         arguments: with which it is made there.
         scheduling: Ray's scheduling strategy; None: Ray's own choice.
+        is_forked: whether it comes from the `fork_server`, if there is one: it needs RLlib, and no
+            GPU.
         options: of the actor, as Ray takes them.
     """
     import ray
 
     actor = ray.remote(process).options(
         max_restarts=0,
-        runtime_env={"env_vars": worker_environment()},
+        runtime_env={
+            "env_vars": worker_environment(),
+            **(forked_worker() if is_forked else {}),
+        },
         scheduling_strategy=scheduling,
         # Else Ray's GCS keeps what it hears of every call for a dashboard: 14 MiB in four minutes.
         enable_task_events=False,

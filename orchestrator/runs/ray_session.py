@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.runs.fork_server import ForkServer
 from muxrl.orchestrator.runs.ray_folder import RayFolder
 from muxrl.orchestrator.runs.signals import without_hangup
 from muxrl.orchestrator.user_modules import worker_variables
@@ -72,7 +73,7 @@ def ray_session(
         yield None
         return
     try:
-        folder = None if address else _start_local(num_cpus, env_vars, say)
+        local = None if address else _LocalRay(num_cpus, env_vars, say)
         if address:
             logging.getLogger("ray").setLevel(logging.ERROR)
             _init(env_vars, address=address)
@@ -81,57 +82,74 @@ def ray_session(
         cure = _TOKEN_CURE if address and "RAY_AUTH_MODE" not in os.environ else ""
         raise RunFailed(f"{what}: {type(error).__name__}: {error}{cure}") from error
     try:
-        yield None if folder is None else folder.path
+        yield None if local is None else local.folder.path
     finally:
-        _stop(folder)
+        if local is None:
+            ray.shutdown()
+        else:
+            local.stop()
 
 
-def _start_local(
-    num_cpus: int, env_vars: Mapping[str, str] | None, say: Callable[[str], object]
-) -> RayFolder:
-    """Starts Ray on this machine and returns its temporary folder."""
-    import ray
+class _LocalRay:
+    """Ray on this machine, in a folder of its own, so that nothing of it is left.
 
-    class OwnPath(ray.job_config.JobConfig):
-        """Keeps Ray from putting the current folder first in its workers' ``sys.path``.
+    Args:
+        num_cpus, env_vars, say: see `ray_session`.
+    """
 
-        `muxrl.orchestrator.user_modules` puts it last there. Ray has no option for this, but it
-        leaves the path alone where it believes that the job brings a working directory.
-        """
+    def __init__(
+        self, num_cpus: int, env_vars: Mapping[str, str] | None, say: Callable[[str], object]
+    ) -> None:
+        import ray
 
-        def _runtime_env_has_working_dir(self) -> bool:
-            return True
+        class OwnPath(ray.job_config.JobConfig):
+            """Keeps Ray from putting the current folder first in its workers' ``sys.path``.
 
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray's workers run at niceness 15 by default: any other process would starve the run.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    # A folder of its own, so that nothing of it is left when the run is over.
-    folder = RayFolder()
-    try:
-        with _quiet(), without_hangup():
-            _init(
-                env_vars,
-                num_cpus=num_cpus,
-                include_dashboard=False,
-                job_config=OwnPath(),
-                _temp_dir=str(folder.path),
-            )
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            say("interrupted while Ray started: ending what there is of it")
-        _stop(folder)
-        raise
-    return folder
+            `muxrl.orchestrator.user_modules` puts it last there. Ray has no option for this, but it
+            leaves the path alone where it believes that the job brings a working directory.
+            """
 
+            def _runtime_env_has_working_dir(self) -> bool:
+                return True
 
-def _stop(folder: RayFolder | None) -> None:
-    import ray
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # Ray's workers run at niceness 15 by default: any other process would starve the run.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        # Without a runtime environment, one for each CPU: none of ours can be one of them.
+        os.environ.setdefault("RAY_enable_worker_prestart", "0")
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+        # By default a minute; the first worker of the `fork_server` waits for imports, perhaps on a
+        # machine that does much else.
+        os.environ.setdefault("RAY_worker_register_timeout_seconds", "600")
+        self.folder = RayFolder()
+        self._fork_server = None
+        try:
+            with _quiet(), without_hangup():
+                self._fork_server = ForkServer.if_possible(self.folder.path)
+                _init(
+                    env_vars,
+                    num_cpus=num_cpus,
+                    include_dashboard=False,
+                    job_config=OwnPath(),
+                    _temp_dir=str(self.folder.path),
+                )
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                say("interrupted while Ray started: ending what there is of it")
+            self.stop()
+            raise
 
-    started = [] if folder is None else _processes_of_raylet()
-    ray.shutdown()
-    if folder is not None:
+    def stop(self) -> None:
+        """Ends Ray and all its processes, and removes the folder."""
+        import ray
+
+        started = _processes_of_raylet()
+        if self._fork_server is not None:
+            started += self._fork_server.workers()
+            self._fork_server.stop()
+        ray.shutdown()
         _end(started)
-        folder.remove()
+        self.folder.remove()
 
 
 def _processes_of_raylet() -> list[Any]:

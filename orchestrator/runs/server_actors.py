@@ -116,6 +116,7 @@ class ServerActors:
             plan,
             self._folder.log(server_id),
             scheduling=self._scheduling,
+            is_forked=plan.resources.num_gpus == 0,
             num_cpus=plan.resources.num_cpus,
             num_gpus=plan.resources.num_gpus,
             max_concurrency=4,

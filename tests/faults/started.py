@@ -37,6 +37,12 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def environment_of(checkout: Path) -> dict[str, str]:
+    """Returns this process's environment, in which ``muxrl`` is that of a checkout."""
+    python_path = [str(checkout / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
+
+
 @dataclass
 class Started:
     """A command in a process group of its own.
@@ -50,9 +56,15 @@ class Started:
 
     @classmethod
     def of_command(
-        cls, arguments: Sequence[str], mark: str, temporary: Path, **streams: Any
+        cls,
+        arguments: Sequence[str],
+        mark: str,
+        temporary: Path,
+        *,
+        checkout: Path = ROOT,
+        **streams: Any,
     ) -> Self:
-        """Starts ``muxrl`` with these arguments and `temporary` for temporary files.
+        """Starts a checkout's ``muxrl`` with these arguments and `temporary` for temporary files.
 
         `streams` are for `subprocess.Popen`; by default all output is kept.
         """
@@ -61,11 +73,11 @@ class Started:
         with _interruptible():
             popen = subprocess.Popen(
                 [sys.executable, "-m", "muxrl", *arguments],
-                cwd=ROOT,
+                cwd=checkout,
                 text=True,
                 start_new_session=True,
                 env={
-                    **os.environ,
+                    **environment_of(checkout),
                     MARK: value,
                     "TMPDIR": str(temporary),
                     "COLUMNS": "200",

@@ -1,0 +1,186 @@
+"""Starts servers' processes as copies of one that has imported RLlib and torch already.
+
+Importing them takes seconds of processor time and hundreds of MiB, in every server anew. Here one
+process per local Ray does it, when the first server starts, and is forked for each: copies start at
+once, those of servers that were lost, too, and share the memory of what was imported. Ray starts a
+worker by the command that ``py_executable`` in its runtime environment names; here that is
+`fork_client`, which has this process fork, and waits for the copy to end. Where nobody answers, it
+becomes the worker itself.
+
+A fork is safe since this process has no thread of its own, is not connected to Ray, and uses no
+accelerator. So servers with a GPU, and those on other machines of a cluster, start as Ray does it.
+Ray's library reads its environment once, when it is imported. So the first client's environment is
+this process's, and a client whose variables of Ray are others (another job) is not served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import random
+import runpy
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_SOCKET = "fork_server"
+"""Its name in the folder of the local Ray, in which only this user may look."""
+_VARIABLE = "MUXRL_FORK_SERVER"
+"""Environment variable of this process and of Ray's workers (a trial has servers, too): the path of
+the socket, while there is a fork server."""
+_FORKED = b"forked"
+_RECEIVE_S = 5.0
+
+
+class ForkServer:
+    """The process, from the side that starts it.
+
+    It ends by itself when the process that made it is gone.
+
+    Args:
+        folder: of the local Ray, for its socket.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / _SOCKET
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            self._popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's Ctrl-C is not for it
+            )
+        self.pid = self._popen.pid
+        os.environ[_VARIABLE] = str(path)
+
+    @classmethod
+    def if_possible(cls, folder: Path) -> ForkServer | None:
+        """Makes one, where a fork after all these imports is safe."""
+        return cls(folder) if sys.platform == "linux" else None
+
+    def workers(self) -> list[Any]:
+        """Returns its copies that live, as psutil's processes."""
+        import psutil  # type: ignore[import-untyped]  # Ray brings it along, once it is imported
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children()
+        return []
+
+    def stop(self) -> None:
+        """Ends it; its copies live on."""
+        os.environ.pop(_VARIABLE, None)
+        with self._popen:  # closes its standard input, at whose end it ends
+            self._popen.kill()
+
+
+def forked_worker() -> dict[str, str]:
+    """Returns what Ray's runtime environment needs so that a worker is forked, if it can be."""
+    path = os.environ.get(_VARIABLE)
+    if path is None:
+        return {}
+    client = Path(__file__).with_name("fork_client.py")
+    # -I -S: it imports nothing but a few modules of the standard library.
+    return {"py_executable": shlex.join([sys.executable, "-I", "-S", str(client), path])}
+
+
+def main() -> None:
+    """Forks for whoever asks, until standard input ends."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended: none is kept
+    of_ray: dict[str, str] | None = None
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(0, selectors.EVENT_READ)
+        while all(key.fileobj is listener for key, _ in selector.select()):
+            connection = listener.accept()[0]
+            with contextlib.suppress(OSError, ValueError), connection:
+                request, descriptors = _receive(connection)
+                if of_ray is None:
+                    os.environ.update(request["environment"])
+                    _import()
+                    of_ray = _of_ray(request)
+                if _of_ray(request) == of_ray and os.fork() == 0:
+                    listener.close()
+                    selector.close()
+                    connection.send(_FORKED)
+                    connection.detach()  # it is closed when the copy ends, and so tells the client
+                    _become(request, descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+
+def _import() -> None:
+    gc.disable()  # nothing is garbage yet, and there is much to look through
+    import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
+
+    import muxrl.servers.server  # noqa: F401
+
+    gc.freeze()  # nor does a copy look through it, and so make it its own
+    gc.enable()
+
+
+def _of_ray(request: dict[str, Any]) -> dict[str, str]:
+    return {k: v for k, v in request["environment"].items() if k.startswith("RAY_")}
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Returns what the client is, and its standard streams."""
+    connection.settimeout(_RECEIVE_S)
+    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    while part := connection.recv(1 << 16):
+        data += part
+    connection.settimeout(None)
+    return json.loads(data), descriptors
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Goes on as the worker that the client was started as; does not return."""
+    code = 1
+    try:
+        os.setsid()  # Ray kills the process group of a worker that died
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked_signals"])
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        _draw_anew()
+        sys.argv = request["argv"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001  # the top of a process
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _draw_anew() -> None:
+    """Gives this copy random numbers of its own; what is seeded is seeded after this."""
+    import numpy as np
+    import torch
+
+    random.seed()
+    np.random.seed()
+    torch.seed()
+
+
+if __name__ == "__main__":
+    main()
