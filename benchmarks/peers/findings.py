@@ -170,7 +170,7 @@ def report(findings: Findings) -> str:
         parts.append(
             "**Failed**, and left out of what follows:\n\n"
             + "\n".join(
-                f"- round {one.round + 1}, {one.who}: {one.why.splitlines()[0]}"
+                f"- round {one.round + 1}, {one.who}: {' '.join(_ends(one.why))}"
                 for one in findings.failures
             )
         )
@@ -185,6 +185,12 @@ def report(findings: Findings) -> str:
     if findings.updated:
         parts.append(update_table(findings))
     return "\n\n".join(parts) + "\n"
+
+
+def _ends(why: str) -> list[str]:
+    """The first line says what happened, the last one of a traceback why."""
+    lines = why.splitlines()
+    return lines if len(lines) < 2 else [lines[0], lines[-1]]
 
 
 def _versions(held: dict[str, Any]) -> str:

@@ -40,9 +40,13 @@ class ZeroCostTask(PettingZooClass):
             env=ZeroCost(), return_state=False, categorical_actions=True, seed=seed, device=device
         )
 
-    def has_state(self) -> bool:
-        """IPPO needs none."""
+    def supports_continuous_actions(self) -> bool:
+        """Actions are discrete."""
         return False
+
+    def supports_discrete_actions(self) -> bool:
+        """Likewise."""
+        return True
 
 
 class Watch(Callback):

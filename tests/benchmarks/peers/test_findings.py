@@ -88,12 +88,12 @@ def test_findings_survive_their_file(tmp_path: Path) -> None:
     found = findings(
         [played(OURS, 0, 1.5)],
         [Updated("muxrl", 0, 1.0, 3.0)],
-        [Failure(OLD, 0, "it died\nat last")],
+        [Failure(OLD, 0, "it died:\nhere\nat last")],
     )
     found.write(tmp_path / "findings.json")
     assert Findings.read(tmp_path / "findings.json") == found
     page = report(found)
-    assert f"- round 1, {OLD}: it died\n" in page
+    assert f"- round 1, {OLD}: it died: at last\n" in page
     assert "0.5 to 3.0" in page
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(msgspec.ValidationError):
