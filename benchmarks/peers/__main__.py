@@ -34,7 +34,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -125,9 +125,18 @@ def machine() -> str:
 
 def commit() -> str:
     """Returns the checkout's commit, with "+" if files differ from it; "" outside a checkout."""
-    command = ["git", "describe", "--always", "--abbrev=10", "--dirty=+"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    asked = ["git", "describe", "--always", "--abbrev=10", "--dirty=+"]
+    found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     return found.stdout.strip()
+
+
+def command(arguments: Sequence[str]) -> str:
+    """Returns how a race was started, without where its files and environments are."""
+    places = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    places.add_argument("--environments")
+    places.add_argument("--out")
+    told = places.parse_known_args(arguments)[1]
+    return shlex.join(["python", "-m", "benchmarks.peers", *told])
 
 
 def setup_of(text: str) -> Setup:
@@ -165,7 +174,7 @@ def main() -> int:
     chosen_updaters = [u for u in UPDATERS if u.title in args.updaters]
     findings = Findings(
         datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]]),
+        command(sys.argv[1:]),
         commit(),
         machine(),
         {},
