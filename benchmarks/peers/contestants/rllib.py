@@ -42,9 +42,10 @@ def play(folder: Path, num_simulations: int, seed: int) -> None:
     log = UpdateLog(folder / "metrics", "ppo_0")
     algo = config.build_algo()
     while True:
-        algo.train()
-        # It samples and learns by turns: what has been sampled by now, has been learned.
-        log.add(int(algo.metrics.peek("num_env_steps_sampled_lifetime")))
+        result = algo.train()
+        # It samples and learns by turns: where the learner had rows, it had all that was sampled.
+        if result["learners"]["shared"]["num_module_steps_trained"]:
+            log.add(result["num_env_steps_sampled_lifetime"])
 
 
 def main() -> None:
