@@ -75,8 +75,9 @@ def play(
             begin = time.monotonic()
             while time.monotonic() < begin + seconds:
                 _look(program, contestant, setup, folder)
-            end = time.monotonic()
+            # In this order: what was trained by now, has been played by then.
             trained = {name: trained_env_steps(folder / "metrics", name) for name in names}
+            end = time.monotonic()
             steps = read_steps(folder)
         finally:
             _end(program)
