@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.multiplexer import Outbox
-from muxrl.orchestrator.config import load_config, prepare
+from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
 from muxrl.orchestrator.runs.processes import ServerProcess
 from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
 
@@ -124,21 +124,42 @@ def main() -> None:
     parser.add_argument("--local", action="store_true", help="act in the client, too; no team")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of step_path.yaml")
     args = parser.parse_args()
+    config = load_config(LOCAL_CONFIG if args.local else CONFIG, args.overrides)
+    with serving(config) as servers:
+        addresses, pids = [s.address for s in servers], [s.pid for s in servers]
+        with gateway_to(addresses) if args.gateway else contextlib.nullcontext() as gateway:
+            run(args, addresses, pids, gateway)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One policy server in a process of its own."""
+
+    server_id: str
+    address: str
+    pid: int
+    actor: Any
+    """Ray's handle of its `ServerProcess`."""
+
+
+@contextlib.contextmanager
+def serving(config: ExperimentConfig) -> Iterator[list[Serving]]:
+    """Starts an experiment's servers as `muxrl launch` does, and stops them."""
     import ray
 
-    config = LOCAL_CONFIG if args.local else CONFIG
-    experiment = prepare(load_config(config, args.overrides), needs_stop=False)
+    plans = prepare(config, needs_stop=False).servers
     with tempfile.TemporaryDirectory() as folder, ray_session(num_cpus=8):
         actors = [
             ray.remote(ServerProcess)
             .options(num_cpus=0.5, max_concurrency=4, runtime_env={"env_vars": ONE_THREAD})
             .remote(plan, Path(folder) / f"{server_id}.log")
-            for server_id, plan in experiment.servers.items()
+            for server_id, plan in plans.items()
         ]
         started = ray.get([actor.start.remote() for actor in actors])
-        addresses, pids = [address for address, _ in started], [pid for _, pid in started]
-        with gateway_to(addresses) if args.gateway else contextlib.nullcontext() as gateway:
-            run(args, addresses, pids, gateway)
+        yield [
+            Serving(server_id, address, pid, actor)
+            for server_id, (address, pid), actor in zip(plans, started, actors, strict=True)
+        ]
         ray.get([actor.stop.remote() for actor in actors])
 
 

@@ -1,4 +1,4 @@
-"""Starts commands of muxrl, each in a process group of its own, and finds their descendants."""
+"""Starts programs, each in a process group of its own, and finds their descendants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -68,16 +68,37 @@ class Started:
 
         `streams` are for `subprocess.Popen`; by default all output is kept.
         """
+        return cls.of_program(
+            [sys.executable, "-m", "muxrl", *arguments],
+            mark,
+            temporary,
+            env=environment_of(checkout),
+            cwd=checkout,
+            **streams,
+        )
+
+    @classmethod
+    def of_program(
+        cls,
+        command: Sequence[str],
+        mark: str,
+        temporary: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+        **streams: Any,
+    ) -> Self:
+        """Starts any program likewise; `env` in place of this process's environment."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | streams
         value = f"{os.getpid()}-{mark}"
         with _interruptible():
             popen = subprocess.Popen(
-                [sys.executable, "-m", "muxrl", *arguments],
-                cwd=checkout,
+                command,
+                cwd=cwd,
                 text=True,
                 start_new_session=True,
                 env={
-                    **environment_of(checkout),
+                    **(os.environ if env is None else env),
                     MARK: value,
                     "TMPDIR": str(temporary),
                     "COLUMNS": "200",

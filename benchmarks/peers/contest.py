@@ -1,0 +1,150 @@
+"""Who plays which setups, who updates, and what a round is measured by. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.peers.environments import OWN
+from benchmarks.peers.work import Setup
+
+ONE_SERVER = tuple(Setup(1, n) for n in (1, 4, 16))
+TWO_SERVERS = tuple(Setup(2, n) for n in (1, 4, 16))
+THREE_SERVERS = (Setup(3, 1),)
+_CONTESTANTS = "benchmarks.peers.contestants"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A program that plays and learns until it is ended.
+
+    Attributes:
+        title: its name, in tables and files, too.
+        environment: whose interpreter runs it.
+        program: module and first arguments; the folder and the setup follow.
+        beside: title of the contestant of ours that it is compared with.
+        setups: what it plays.
+    """
+
+    title: str
+    environment: str
+    program: tuple[str, ...]
+    beside: str
+    setups: tuple[Setup, ...]
+
+    def command(self, python: str, folder: str, setup: Setup, seed: int) -> list[str]:
+        """Returns the command that plays a setup."""
+        return [
+            python,
+            "-m",
+            *self.program,
+            f"--folder={folder}",
+            f"--servers={setup.num_servers}",
+            f"--simulations={setup.num_simulations}",
+            f"--seed={seed}",
+        ]
+
+
+OURS = "muxrl, remote"
+OURS_LOCAL = "muxrl, local"
+_OLD_SETUPS = (Setup(1, 1), *TWO_SERVERS, *THREE_SERVERS)
+
+CONTESTANTS = (
+    Contestant(
+        OURS,
+        OWN,
+        (f"{_CONTESTANTS}.ours", "remote"),
+        OURS,
+        (*ONE_SERVER, *TWO_SERVERS, *THREE_SERVERS),
+    ),
+    Contestant(
+        "RLlib 2.6.3, remote",
+        "old_rllib",
+        (f"{_CONTESTANTS}.old_rllib", "play", "remote"),
+        OURS,
+        _OLD_SETUPS,
+    ),
+    Contestant(
+        OURS_LOCAL,
+        OWN,
+        (f"{_CONTESTANTS}.ours", "local"),
+        OURS_LOCAL,
+        (*ONE_SERVER, *TWO_SERVERS, *THREE_SERVERS),
+    ),
+    Contestant(
+        "RLlib 2.6.3, local",
+        "old_rllib",
+        (f"{_CONTESTANTS}.old_rllib", "play", "local"),
+        OURS_LOCAL,
+        _OLD_SETUPS,
+    ),
+    Contestant("RLlib 2.60, in process", OWN, (f"{_CONTESTANTS}.rllib",), OURS, ONE_SERVER),
+)
+
+
+@dataclass(frozen=True)
+class Updater:
+    """A program that makes updates on a batch and prints their seconds as JSON.
+
+    Attributes:
+        title: its name.
+        environment: whose interpreter runs it.
+        program: module and arguments.
+    """
+
+    title: str
+    environment: str
+    program: tuple[str, ...]
+
+
+OUR_UPDATE = "muxrl"
+UPDATERS = (
+    Updater(OUR_UPDATE, OWN, (f"{_CONTESTANTS}.update_rllib", "ours")),
+    Updater("RLlib 2.60", OWN, (f"{_CONTESTANTS}.update_rllib", "rllib")),
+    Updater("RLlib 2.6.3", "old_rllib", (f"{_CONTESTANTS}.update_old_rllib",)),
+    Updater("BenchMARL 1.5.2", "benchmarl", (f"{_CONTESTANTS}.update_benchmarl",)),
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """One round of one contestant in one setup.
+
+    Attributes:
+        contestant: its title.
+        setup: what it played.
+        round: counted from 0.
+        env_steps_per_s: of all its simulations, in the measured time.
+        wait_ms: p50, p99 and the longest time from the end of a simulation's step to the beginning
+            of its next.
+        played: env steps from the start to the end of the measured time.
+        trained: env steps that each server had trained on by then.
+        load: the machine's, of the last minute, when the round began.
+    """
+
+    contestant: str
+    setup: Setup
+    round: int
+    env_steps_per_s: float
+    wait_ms: tuple[float, float, float]
+    played: int
+    trained: dict[str, int]
+    load: float
+
+
+@dataclass(frozen=True)
+class Updated:
+    """One round of one updater: milliseconds of an update for 1,000 agent steps, the median."""
+
+    updater: str
+    round: int
+    ms_per_1000: float
+    load: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A contestant or updater that did not get through a round; the others went on."""
+
+    who: str
+    round: int
+    why: str

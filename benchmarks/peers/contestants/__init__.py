@@ -1,0 +1,1 @@
+"""The contestants' programs, each run by the interpreter that has its system."""

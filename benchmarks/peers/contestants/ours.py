@@ -1,0 +1,83 @@
+"""Ours: servers as `muxrl launch` starts them, and all simulations in one process, in lockstep."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from benchmarks.peers.updates import UpdateLog
+from benchmarks.peers.work import BATCH_ENV_STEPS, HIDDEN, MINIBATCH, PPO_EPOCHS, Server, Setup
+from benchmarks.step_path import Serving, serving
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import make_simulation
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.servers.config import ServerConfig
+
+SIMULATION = "benchmarks.peers.simulation:TimedZeroCost"
+_LOOK_S = 1.0
+"""How often servers are asked what they have trained, as a run asks them."""
+
+
+def server_config(server: Server) -> ServerConfig:
+    """Returns one server in the terms of an experiment."""
+    settings: dict[str, Any] = {"train_batch_size_per_learner": BATCH_ENV_STEPS}
+    if server.algorithm == "PPO":
+        settings |= {"minibatch_size": MINIBATCH, "num_epochs": PPO_EPOCHS}
+    return ServerConfig(
+        algorithm=server.algorithm,
+        agents=list(server.agents),
+        settings=settings,
+        model={"fcnet_hiddens": list(HIDDEN), "vf_share_layers": False},
+    )
+
+
+def watch(servers: list[Serving], folder: Path) -> None:
+    """Writes down what servers train, for as long as the process lives."""
+    logs = {server.server_id: UpdateLog(folder / "metrics", server.server_id) for server in servers}
+    taken = dict.fromkeys(logs, 0)
+    while True:
+        threading.Event().wait(_LOOK_S)
+        reports = ray.get([s.actor.report.remote(taken[s.server_id]) for s in servers])
+        for server, report in zip(servers, reports, strict=True):
+            if report.records:
+                last = report.records[-1]
+                taken[server.server_id] = last["iteration"]
+                logs[server.server_id].add(last["env_steps"])
+
+
+def play(folder: Path, setup: Setup, mode: Literal["remote", "local"], seed: int) -> None:
+    """Plays and learns until the process is ended."""
+    kwargs = {"folder": str(folder)}
+    config = ExperimentConfig(
+        name="peers",
+        seed=seed,
+        # Asked for its agents and spaces only, so it is the one that writes nothing.
+        simulation=SimulationConfig(env="muxrl.experiments.simulations.zero_cost:ZeroCost"),
+        servers={server.name: server_config(server) for server in setup.servers},
+    )
+    with serving(config) as servers:
+        threading.Thread(target=watch, args=(servers, folder), daemon=True).start()
+        addresses = [server.address for server in servers]
+        simulations = [make_simulation(SIMULATION, kwargs) for _ in range(setup.num_simulations)]
+        with MultiplexingClient(addresses, inference_mode=mode) as client:
+            EnvLoop(simulations, client).run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("mode", choices=["remote", "local"])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--servers", type=int, required=True)
+    parser.add_argument("--simulations", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    args = parser.parse_args()
+    play(args.folder, Setup(args.servers, args.simulations), args.mode, args.seed)
+
+
+if __name__ == "__main__":
+    main()

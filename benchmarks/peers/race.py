@@ -1,0 +1,202 @@
+"""Plays one contestant in one setup: start, wait until every server has learned, measure, end.
+
+Everybody is measured from outside and alike: from the files of steps that the simulations write
+(`simulation.py`) and of updates (`updates.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from benchmarks.peers.contest import Contestant, Played, Updated, Updater
+from benchmarks.peers.simulation import MOMENT
+from benchmarks.peers.updates import trained_env_steps
+from benchmarks.peers.work import AGENTS, BATCH_ENV_STEPS, Setup
+from tests.faults.started import Started
+
+from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+
+ROOT = Path(__file__).parents[2]
+LEARNS_S = 600.0
+"""For every server to have made its first update, before which nothing is measured."""
+ENDS_S = 15.0
+_LOOK_S = 0.2
+
+
+class RoundFailed(Exception):
+    """A contestant ended, or did not learn; the message has the end of what it printed."""
+
+
+def play(
+    contestant: Contestant,
+    setup: Setup,
+    python: Path,
+    number: int,
+    seconds: float,
+    learns_s: float = LEARNS_S,
+) -> Played:
+    """Plays one round.
+
+    Args:
+        contestant: who plays.
+        setup: what.
+        python: its interpreter.
+        number: of the round, which is the seed, too.
+        seconds: how long is measured.
+        learns_s: how long its servers have for their first updates.
+
+    Raises:
+        RoundFailed: it ended by itself, or a server had no update in `learns_s`.
+    """
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="peers", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        program = _started(contestant.command(str(python), place, setup, number), folder)
+        try:
+            names = [server.name for server in setup.servers]
+            deadline = time.monotonic() + learns_s
+            while not _all_play_and_learn(folder, setup):
+                if time.monotonic() > deadline:
+                    trained = {name: trained_env_steps(folder / "metrics", name) for name in names}
+                    raise RoundFailed(
+                        f"{contestant.title} ({setup}): every server was to train on its first "
+                        f"batch within {learns_s:g} s, and they trained on {trained} env steps; "
+                        f"{_said(folder)}"
+                    )
+                _look(program, contestant, setup, folder)
+            begin = time.monotonic()
+            while time.monotonic() < begin + seconds:
+                _look(program, contestant, setup, folder)
+            # In this order: what was trained by now, has been played by then.
+            trained = {name: trained_env_steps(folder / "metrics", name) for name in names}
+            end = time.monotonic()
+            steps = read_steps(folder)
+        finally:
+            _end(program)
+        rate, waits = measured(steps, begin, end)
+        return Played(
+            contestant.title,
+            setup,
+            number,
+            rate,
+            waits,
+            sum(int((one[:, 1] <= end).sum()) for one in steps),
+            trained,
+            load,
+        )
+
+
+def measured(
+    steps: list[np.ndarray], begin: float, end: float
+) -> tuple[float, tuple[float, float, float]]:
+    """Returns env steps per second, and p50, p99 and maximum of what simulations waited, in ms.
+
+    A wait is the time from the end of a simulation's step to the beginning of its next. It counts
+    where it ends; one that goes on at `end` counts, too, as far as it went: a stall that is longer
+    than what is measured is not lost.
+
+    Args:
+        steps: of each simulation, float64 ``[num_steps, 2]``: when each began and ended, s.
+        begin: of what is measured.
+        end: likewise.
+    """
+    num_steps, waits = 0, []
+    for one in steps:
+        began, ended = one[:, 0], one[:, 1]
+        num_steps += int(((ended > begin) & (ended <= end)).sum())
+        next_began = np.append(began[1:], np.inf)
+        counts = (next_began > begin) & (ended < end)
+        waits.append(np.minimum(next_began, end)[counts] - ended[counts])
+    waited = 1e3 * np.concatenate(waits)
+    p50, p99 = np.percentile(waited, [50, 99])
+    return num_steps / (end - begin), (float(p50), float(p99), float(waited.max()))
+
+
+def read_steps(folder: Path) -> list[np.ndarray]:
+    """Returns the steps of each simulation, float64 ``[num_steps, 2]``."""
+    steps = []
+    for path in sorted(folder.glob("steps-*.bin")):
+        data = path.read_bytes()
+        whole = len(data) // MOMENT.size * MOMENT.size
+        steps.append(np.frombuffer(data[:whole]).reshape(-1, 2))
+    return steps
+
+
+def update(updater: Updater, python: Path, number: int, num_updates: int) -> Updated:
+    """Has a batch updated on so many times, and takes the median of all but the first two.
+
+    Raises:
+        RoundFailed: the program failed.
+    """
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="peers", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        command = [str(python), "-m", *updater.program]
+        command += [f"--updates={num_updates + 2}", f"--seed={number}", f"--out={place}/out.json"]
+        program = _started(command, folder)
+        try:
+            code = program.wait(LEARNS_S)
+        except subprocess.TimeoutExpired as error:
+            raise RoundFailed(
+                f"{updater.title}: no end in {LEARNS_S:g} s; {_said(folder)}"
+            ) from error
+        finally:
+            _end(program)
+        if code:
+            raise RoundFailed(f"{updater.title} ended with exit code {code}; {_said(folder)}")
+        took = json.loads((folder / "out.json").read_text())[2:]
+    agent_steps = BATCH_ENV_STEPS * len(AGENTS)
+    return Updated(updater.title, number, 1e3 * float(np.median(took)) * 1_000 / agent_steps, load)
+
+
+def _started(command: list[str], folder: Path) -> Started:
+    """Starts a program whose output goes to a file, with one thread for each process."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        **ONE_THREAD,
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        "RAY_TMPDIR": str(folder),
+    }
+    with (folder / "output.txt").open("w") as output:
+        return Started.of_program(command, folder.name, folder, stdout=output, env=environment)
+
+
+def _all_play_and_learn(folder: Path, setup: Setup) -> bool:
+    """Whether every simulation has made a step, and every server has trained."""
+    files = [path for path in folder.glob("steps-*.bin") if path.stat().st_size]
+    return len(files) >= setup.num_simulations and all(
+        trained_env_steps(folder / "metrics", server.name) for server in setup.servers
+    )
+
+
+def _look(program: Started, contestant: Contestant, setup: Setup, folder: Path) -> None:
+    """Waits a little; raises `RoundFailed` if the program is over, which it should not be."""
+    time.sleep(_LOOK_S)
+    if (code := program.popen.poll()) is not None:
+        raise RoundFailed(
+            f"{contestant.title} ({setup}) ended with exit code {code}, and was to play on; "
+            f"{_said(folder)}"
+        )
+
+
+def _said(folder: Path) -> str:
+    """The end of what a program printed."""
+    lines = (folder / "output.txt").read_text(errors="replace").strip()[-1_500:]
+    return f"it printed:\n{lines}" if lines else "it printed nothing"
+
+
+def _end(program: Started) -> None:
+    """Ends a program, by Ctrl-C first, and then all that it started."""
+    if program.popen.poll() is None:
+        program.popen.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(ENDS_S)
+    program.kill()

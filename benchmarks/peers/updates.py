@@ -1,0 +1,51 @@
+"""What contestants and updaters write about their updates, and how it is read.
+
+A contestant has a file for each of its servers, a JSON object a line: all env steps that were
+trained on so far. An updater has one, a list of seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+
+class UpdateLog:
+    """Writes one server's file.
+
+    Args:
+        folder: of all servers' files.
+        server: its name.
+    """
+
+    def __init__(self, folder: Path, server: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{server}.jsonl"
+
+    def add(self, env_steps: int) -> None:
+        """Notes that so many env steps have been trained on since the start."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"env_steps": int(env_steps)}) + "\n")
+
+
+def trained_env_steps(folder: Path, server: str) -> int:
+    """Returns what a server has trained on so far; 0 before its first update."""
+    path = folder / f"{server}.jsonl"
+    if not path.exists():
+        return 0
+    lines = path.read_text().split("\n")[:-1]  # the last one may be half written
+    return int(json.loads(lines[-1])["env_steps"]) if lines else 0
+
+
+def update_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Returns the arguments of an updater: how many updates, the seed, and where seconds go."""
+    parser.add_argument("--updates", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+def write_updates(path: Path, took: list[float]) -> None:
+    """Writes the seconds of all updates, in order."""
+    path.write_text(json.dumps(took))

@@ -1,0 +1,121 @@
+"""The referee, with programs of a few lines as contestants."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers import environments
+from benchmarks.peers.contest import OURS, Contestant, Updater
+from benchmarks.peers.environments import OWN, EnvironmentFailed, environment
+from benchmarks.peers.findings import Findings
+from benchmarks.peers.race import RoundFailed, play
+from benchmarks.peers.work import Setup
+
+ONE = Setup(1, 1)
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from benchmarks.peers.simulation import TimedZeroCost
+from benchmarks.peers.updates import UpdateLog
+
+folder = next(a.partition("=")[2] for a in sys.argv if a.startswith("--folder="))
+simulation, played = TimedZeroCost(folder), 0
+log = UpdateLog(Path(folder) / "metrics", "ppo_0")
+while True:
+    simulation.reset()
+    while simulation.agents:
+        simulation.step(dict.fromkeys(simulation.agents, 0))
+        time.sleep(0.002)
+        played += 1
+    {update}
+"""
+
+
+def contestant(tmp_path: Path, title: str, program: str) -> Contestant:
+    """A program of its own, run by a little interpreter that drops ``-m``."""
+    script = tmp_path / f"{title}.py"
+    script.write_text(program)
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" "$@"\n')
+    interpreter.chmod(0o755)
+    return Contestant(title, OWN, (str(script),), OURS, (ONE,))
+
+
+def test_who_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    good = contestant(tmp_path, "good", PROGRAM.format(update="log.add(played)"))
+    bad = contestant(tmp_path, "bad", "import sys\nsys.exit('no licence found')")
+    found = Findings("", "", "", "", {}, 0.3, 1, [], [], [])
+    peers.race(found, {OWN: tmp_path / "python"}, [bad, good], [ONE], [], 1)
+    (failure,) = found.failures
+    assert failure.who == f"bad, {ONE}"
+    assert "ended with exit code 1" in failure.why
+    assert "no licence found" in failure.why
+    (one,) = found.played
+    assert one.contestant == "good"
+    assert one.played >= one.trained["ppo_0"] >= 100
+    assert one.env_steps_per_s > 0
+    assert 2.0 <= one.wait_ms[0] <= one.wait_ms[1] <= one.wait_ms[2]
+
+
+def test_who_plays_and_does_not_learn_has_failed(tmp_path: Path) -> None:
+    idle = contestant(tmp_path, "idle", PROGRAM.format(update="pass"))
+    with pytest.raises(RoundFailed, match=r"first batch within 1 s, and they trained on .*: 0}"):
+        play(idle, ONE, tmp_path / "python", 0, 0.1, learns_s=1.0)
+
+
+def test_an_updater_that_fails_is_named(tmp_path: Path) -> None:
+    script = contestant(tmp_path, "updater", "raise SystemExit('cannot')").program
+    found = Findings("", "", "", "", {}, 0.1, 1, [], [], [])
+    updaters = [Updater("slow", OWN, script), Updater("nowhere", "old_rllib", script)]
+    peers.race(found, {OWN: tmp_path / "python"}, [], [], updaters, 1)
+    (failure,) = found.failures
+    assert failure.who == "update of slow"
+    assert "cannot" in failure.why
+
+
+def test_an_environment_is_made_once_and_again_if_it_failed_or_its_file_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, made = tmp_path / "environments", []
+
+    def create(folder: Path, with_pip: bool) -> None:
+        """An environment whose pip takes everything but one package."""
+        made.append(folder)
+        python = folder / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text('#!/bin/sh\nif grep wrong "$7"; then echo "no wrong" >&2; exit 1; fi\n')
+        python.chmod(0o755)
+
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(environments.venv, "create", create)
+    requirements = tmp_path / "mine.txt"
+    requirements.write_text("wrong==1\n")
+    with pytest.raises(EnvironmentFailed, match=r"'mine' .*: no wrong"):
+        environment("mine", place)
+    assert not (place / "mine").exists()
+    requirements.write_text("right==1\n")
+    assert environment("mine", place) == environment("mine", place) == made[0] / "bin" / "python"
+    assert len(made) == 2
+    requirements.write_text("right==2\n")
+    environment("mine", place)
+    assert len(made) == 3
+
+
+def test_the_exit_code_of_a_race_in_which_somebody_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(name: str, folder: Path) -> Path:
+        raise EnvironmentFailed(f"no {name}")
+
+    monkeypatch.setattr(peers, "environment", fail)
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["peers", "--rounds", "1", "--out", str(out)])
+    assert peers.main() == 1
+    assert "environment old_rllib: no old_rllib" in capsys.readouterr().out
+    found = Findings.read(out / "findings.json")
+    assert found.failures
+    assert found.command == "python -m benchmarks.peers --rounds 1"  # not where its files are
+    assert "**Failed**" in (out / "README.md").read_text()
