@@ -1,10 +1,17 @@
-"""SUMO's signals of `experiments/examples/signals`, as far as they need no SUMO."""
+"""SUMO's signals of `experiments/examples/signals`: without SUMO, but for one test.
+
+That one is skipped where the example's README was not followed: SUMO is a download of 270 MB.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -13,11 +20,19 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from omegaconf import OmegaConf
 from pettingzoo import ParallelEnv
+from tests.compliance.gateways import gateway_to
+from tests.compliance.real_servers import make_plan
 
 from muxrl.client.adapters import adapt
 from muxrl.orchestrator.cli import main
+from muxrl.protocol.spaces import Box as PlainBox
+from muxrl.protocol.spaces import Discrete as PlainDiscrete
+from muxrl.servers.config import AgentPlan
+from muxrl.servers.server import PolicyServer
 
-SIGNALS = Path(__file__).parents[2] / "experiments" / "examples" / "signals"
+ROOT = Path(__file__).parents[2]
+SIGNALS = ROOT / "experiments" / "examples" / "signals"
+SUMO_PYTHON = ROOT / "build" / "sumo" / "bin" / "python"
 CROSSING = [
     [["west_0", "east_0", ":0"]],
     [["west_0", "east_1", ":1"]],
@@ -138,3 +153,33 @@ def test_what_was_learned_is_played_by_the_same_agents(monkeypatch: pytest.Monke
         assert server.settings.checkpoint == f"runs/signals/checkpoints/last/{server_id}"
         for key in ("agents", "groups"):
             assert server.get(key) == trained.servers[server_id].get(key)
+
+
+@pytest.mark.skipif(not SUMO_PYTHON.exists(), reason="there is no SUMO in build/sumo")
+def test_an_episode_in_sumo() -> None:
+    agents = {
+        f"{column}{row}": AgentPlan("p", PlainBox((33,)), PlainDiscrete(8))
+        for column in "ABCD"
+        for row in range(4)
+    }
+    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
+    server.start()
+    command = [SUMO_PYTHON, SIGNALS / "signals.py", "--first-seed", "7", "--num-seconds", "300"]
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        with gateway_to(server, num_episodes=1) as gateway:
+            done = subprocess.run(
+                [*command, gateway.address], env=own, capture_output=True, text=True, timeout=60
+            )
+        counts = server.policies.store.counts
+        assert (done.returncode, counts.num_episodes) == (0, 1), done.stderr
+        assert counts.num_env_steps >= 60, "a decision every 5 s, and those of an episode cut short"
+    finally:
+        assert server.stop()
+    lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    seed, _, metrics = lines[0].partition(": ")
+    assert seed == "seed 7"
+    seen = ast.literal_eval(metrics)
+    assert seen["wait_s"] > 0
+    assert seen["time_loss_s"] > 0
+    assert seen["arrived"] > 0
