@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,8 @@ if __name__ == "__main__":
     parser.add_argument("--num-seeds", type=int, help="then the first one again; default: no end")
     parser.add_argument("--num-seconds", type=int, default=900)
     args = parser.parse_args()
-    if args.num_seeds is None:
-        seeds = itertools.count(args.first_seed)
-    else:
+    seeds: Iterator[int] = itertools.count(args.first_seed)
+    if args.num_seeds is not None:
         seeds = itertools.cycle(range(args.first_seed, args.first_seed + args.num_seeds))
     with PolicyClient(args.gateway) as client:
         envs = [adapt(make_env(args.num_seconds))]  # libsumo holds one simulation a process
