@@ -1,6 +1,6 @@
 """SUMO's signals of `experiments/examples/signals`: without SUMO, but for one test.
 
-That one is skipped where the example's README was not followed: SUMO is a download of 270 MB.
+That one is skipped where the example's README was not followed: SUMO is a download of 290 MB.
 """
 
 from __future__ import annotations
