@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
@@ -35,6 +36,8 @@ T = TypeVar("T")
 
 _OF_SWEEPS = frozenset({"base", "experiment", "roles", "algorithms"})
 """Keys by which a sweep is known."""
+_RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
+"""What OmegaConf puts before the reason of a resolver such as `oc.env`."""
 
 
 def packaged_configs(kind: str = "conf") -> dict[str, Path]:
@@ -179,7 +182,7 @@ def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
                 if OmegaConf.is_config(node):
                     OmegaConf.to_container(node, resolve=True)
             except MISFIT as error:
-                reason = first_line(error)
+                reason = _RAISED.sub("", first_line(error)).strip('"')  # a KeyError's are its repr
                 yield path, f"{dotted(path)}: {reason[:1].lower()}{reason[1:]}, in {value!r}"
 
 

@@ -133,6 +133,11 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
             "runs_dir: ${nowhere}",
             "line 1: runs_dir: interpolation key 'nowhere' not found, in '${nowhere}'",
         ),
+        (
+            "runs_dir: '${oc.env:MUXRL_TEST_NOWHERE}'",
+            "line 1: runs_dir: environment variable 'MUXRL_TEST_NOWHERE' not found, in "
+            "'${oc.env:MUXRL_TEST_NOWHERE}'",
+        ),
         ("seed: ???", "line 1: seed: is left open (???)"),
         ("- a", "holds a list; a config is a mapping of keys"),
         ("hello", "holds one value; a config is a mapping of keys"),
