@@ -73,7 +73,7 @@ def test_addresses_are_in_the_order_of_the_config(actors: Any) -> None:
 
 
 def test_the_second_fails_while_the_first_still_starts(actors: Any) -> None:
-    with pytest.raises(RunFailed, match="^server 'b' died"):
+    with pytest.raises(RunFailed, match=r"^server 'b' died"):
         actors({"b": RayActorError()}).start(None)
 
 
