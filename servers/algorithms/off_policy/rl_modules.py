@@ -46,18 +46,13 @@ class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
         RLlib takes those of value 0 for unavailable: it never draws one of them, and raises if all
         are 0.
         """
-        outputs = self.compute_q_values(batch)
-        values = outputs[QF_PREDS]
+        values = self.compute_q_values(batch)[QF_PREDS]
         self.epsilon_schedule.update(t)
         epsilon = self.epsilon_schedule.get_current_value()
         greedy = self.get_exploration_action_dist_cls().from_logits(values).to_deterministic()
-        available = (values != -torch.inf).float().flatten(0, -2)
-        any_action = torch.multinomial(available, 1).view(values.shape[:-1])
-        is_random = torch.rand(any_action.shape, device=values.device) < epsilon
-        chosen = {Columns.ACTIONS: torch.where(is_random, any_action, greedy.sample())}
-        if Columns.STATE_OUT in outputs:
-            chosen[Columns.STATE_OUT] = outputs[Columns.STATE_OUT]
-        return chosen
+        any_action = torch.multinomial((values != -torch.inf).float(), 1).squeeze(-1)
+        is_random = torch.rand(len(values), device=values.device) < epsilon
+        return {Columns.ACTIONS: torch.where(is_random, any_action, greedy.sample())}
 
     def _qf_forward_helper(self, batch: dict[str, Any], *networks: Any) -> dict[str, Any]:
         outputs = super()._qf_forward_helper(unmasked(batch), *networks)
