@@ -11,7 +11,7 @@ import java.util.Map;
  * As much JSON as the protocol needs: objects are Maps, arrays are Lists; numbers are Longs, or
  * Doubles if they have a fraction.
  */
-final class Json {
+public final class Json {
     private final String text;
     private int at = 0;
 
@@ -85,7 +85,7 @@ final class Json {
     }
 
     /** Throws IllegalArgumentException if the text is not JSON. */
-    static Object read(String text) {
+    public static Object read(String text) {
         Json json = new Json(text);
         Object value = json.value();
         if (json.next() != '\0') {

@@ -115,7 +115,10 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.config import to_yaml
+    from muxrl.orchestrator.config.load import is_sweep
 
+    if is_sweep(args.config):
+        return _check_sweep(args)
     experiment = _prepare(_load(args), needs_stop=True, may_run_checkpoints=False)
     sys.stdout.write(to_yaml(experiment.config))
     _print_seats(experiment)
@@ -126,6 +129,23 @@ def _check(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{sentence}\n")
     for sentence in find_warnings(experiment):
         sys.stdout.write(f"warning: {sentence}\n")
+    return ExitCode.DONE
+
+
+def _check_sweep(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    with quiet():
+        from muxrl.orchestrator.sweeps.dry_run import print_plan
+        from muxrl.orchestrator.sweeps.load import load_sweep
+        from muxrl.orchestrator.sweeps.plan import make_plan
+
+        plan = make_plan(load_sweep(args.config, args.overrides), may_run_checkpoints=False)
+    print_plan(plan, Console(width=None if sys.stdout.isatty() else 160))
+    sys.stdout.write(
+        f"this is a sweep; see how long it would take with 'muxrl sweep {args.config} --dry-run', "
+        f"and run it with 'muxrl sweep {args.config}'\n"
+    )
     return ExitCode.DONE
 
 

@@ -64,8 +64,6 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
         return packaged[str(name)]
     if path.is_dir():
         raise ConfigError(["this is a directory, not a YAML file"], str(name))
-    if kind == "conf" and str(name) in packaged_configs("sweeps"):
-        raise ConfigError([_a_sweep(name)], str(name))
     near = {p.name for p in path.parent.glob("*.y*ml")} if path.parent.is_dir() else set()
     hint = did_you_mean(path.name, near) or did_you_mean(path.stem, packaged)
     if not path.parent.is_dir():
@@ -73,6 +71,19 @@ def find_config(name: str | Path, kind: str = "conf") -> Path:
     what = "configs" if kind == "conf" else kind
     hint = hint or f"; packaged {what} are {listed(packaged)}"
     raise ConfigError([f"no such file{hint}"], str(name))
+
+
+def is_sweep(name: str | Path) -> bool:
+    """Whether a path, or the bare name of a packaged config, is a sweep's; False if it is neither.
+
+    Raises:
+        ConfigError: the file is not YAML.
+    """
+    path = Path(name)
+    if path.is_file():
+        keys = read_yaml(path)[0].keys()
+        return "simulation" not in keys and not _OF_SWEEPS.isdisjoint(keys)
+    return str(name) in packaged_configs("sweeps") and str(name) not in packaged_configs()
 
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> ExperimentConfig:
@@ -87,10 +98,9 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> ExperimentConfig
             a file that is missing or is not YAML. Whether the experiment makes sense
             is checked by `muxrl.orchestrator.config.resolve`.
     """
-    file = find_config(path)
-    keys = read_yaml(file)[0].keys()
-    if "simulation" not in keys and not _OF_SWEEPS.isdisjoint(keys):
+    if is_sweep(path):
         raise ConfigError([_a_sweep(path)], str(path))
+    file = find_config(path)
     return load_structured(file, ExperimentConfig(name=file.stem), overrides, str(path))
 
 

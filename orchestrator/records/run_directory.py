@@ -6,7 +6,7 @@
     ├── config.yaml       the experiment as it was resolved
     ├── status.json       how the run stands, or how it ended
     ├── plan.json         which server has which agents, under which algorithm
-    ├── versions.json     the software
+    ├── versions.json     the software, and that of each earlier beginning of a resumed run
     ├── servers.json      server_id -> host:port
     ├── summary.json/.md  the report
     ├── report.html       the same on one page, with picture, settings and versions
@@ -32,7 +32,7 @@ from typing import Any
 from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
-from muxrl.orchestrator.records.versions import software_versions
+from muxrl.orchestrator.records.versions import read_versions, software_versions
 
 TRIALS_FILE = "trials.jsonl"
 """A folder with this file is a sweep's; its runs are in ``runs/``."""
@@ -185,9 +185,18 @@ class RunDirectory:
             raise NotARunDirectory(self.path, "its plan.json has no 'servers'")
         return plan
 
-    def write_versions(self) -> dict[str, str | None]:
-        """Saves the software of this process as ``versions.json``, and returns it."""
-        versions = software_versions()
+    def write_versions(self, resumed_at: int | None = None) -> dict[str, Any]:
+        """Saves the software of this process as ``versions.json``, and returns what is in it.
+
+        Args:
+            resumed_at: env steps at which this process goes on with the run. What was written
+                before then moves into the list ``earlier``, with its ``until_env_steps``.
+        """
+        versions: dict[str, Any] = software_versions()
+        if resumed_at is not None:
+            before = read_versions(self.path)
+            earlier = before.pop("earlier", [])
+            versions["earlier"] = [*earlier, {**before, "until_env_steps": resumed_at}]
         write_json(self.path / "versions.json", versions)
         return versions
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import muxrl
 
@@ -26,6 +28,27 @@ def software_versions() -> dict[str, str | None]:
         "platform": platform.platform(),
         "git_commit": _git_commit(),
     }
+
+
+def read_versions(run_dir: Path) -> dict[str, Any]:
+    """Returns what is in a run's ``versions.json``; {} if there is none that can be read."""
+    try:
+        found = json.loads((run_dir / "versions.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def versions_used(run_dir: Path) -> dict[str, list[str]]:
+    """Returns by name each version that a run was made with, the newest first: one that was resumed
+    may have several."""
+    newest = read_versions(run_dir)
+    found: dict[str, list[str]] = {}
+    for versions in (newest, *reversed(newest.get("earlier", []))):
+        for name, version in versions.items():
+            if isinstance(version, str) and version not in found.get(name, []):
+                found.setdefault(name, []).append(version)
+    return found
 
 
 def installed_version(package: str = "muxrl") -> str | None:

@@ -1,4 +1,5 @@
-"""The picture of a run's report: each server against random in its place; training; metrics.
+"""The picture of a run's report: each server against random in its place, or the sides of one that
+plays itself; training; metrics.
 
 Only matplotlib's object interface is used: no global state, no display, any thread.
 """
@@ -6,7 +7,8 @@ Only matplotlib's object interface is used: no global state, no display, any thr
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from muxrl.orchestrator.records.recorded_run import TrainingCurve
 from muxrl.orchestrator.reports.against_random import AgainstRandom
 from muxrl.orchestrator.reports.metric_results import MetricResult
 from muxrl.orchestrator.reports.plain_table import signed_interval
-from muxrl.orchestrator.reports.results import Report, ServerResult
+from muxrl.orchestrator.reports.results import Report, SeedCurve, ServerResult
 from muxrl.orchestrator.reports.statistics import Estimate
 
 # Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
@@ -57,10 +59,10 @@ def draw_learning(report: Report, path: Path) -> None:
 
 
 def _figure(report: Report) -> Any:
-    drawn = [server for server in report.servers if server.curve]
+    drawn = list(_panels(report))
     num_columns = {0: 1, 1: 2, 2: 2, 4: 2}.get(len(drawn), 3)
     num_rows = -(-len(drawn) // num_columns)
-    is_beside = len(drawn) == 1  # one server and its training share a row
+    is_beside = len(drawn) == 1  # one panel and the training share a row
     metrics = _drawn_metrics(report)
     first_metric = num_columns * (num_rows + (not is_beside))
     num_rows_in_all = num_rows + (not is_beside) - (-len(metrics) // num_columns)
@@ -69,13 +71,13 @@ def _figure(report: Report) -> Any:
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(num_rows_in_all, num_columns)
     limit = _last_env_step(report)
-    for index, server in enumerate(drawn):
+    for index, panel in enumerate(drawn):
         axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
-        _draw_server(axes, server, _style(report, server), limit)
+        _draw_panel(axes, panel, limit)
         _mark_gaps(axes, report)
-        axes.set_title(_panel_title(server), fontsize=_TEXT, fontweight="bold", loc="left", pad=25)
+        axes.set_title(panel.title, fontsize=_TEXT, fontweight="bold", loc="left", pad=25)
         subtitle = axes.annotate(
-            _panel_subtitle(server, len(report.seeds)),
+            panel.subtitle,
             xy=(0, 1),
             xycoords="axes fraction",
             xytext=(0, 4),
@@ -136,21 +138,60 @@ def _key(is_of_seeds: bool) -> list[Any]:
     return handles
 
 
-def _panel_title(server: ServerResult) -> str:
-    num_agents = len(server.agents)
-    return f"{server.server_id}: {server.algorithm}, {num_agents} agent{'s'[: num_agents != 1]}"
+@dataclass(frozen=True)
+class _Panel:
+    """The evaluations of a server, or of one of its sides."""
+
+    title: str
+    subtitle: str
+    curve: Sequence[AgainstRandom]
+    seed_curves: Sequence[SeedCurve]
+    colour: str
 
 
-def _panel_subtitle(server: ServerResult, num_seeds: int) -> str:
-    """The advantage and, on a second line, the verdict: panels are narrow."""
+def _panels(report: Report) -> Iterator[_Panel]:
+    """Yields a panel for each server, or for each of its sides, with names as in `judged_rows`."""
+    num_seeds = len(report.seeds)
+    for server in report.servers:
+        if not server.curve:
+            continue
+        colour = _style(report, server)["color"]
+        for side in server.sides:
+            yield _Panel(
+                _title(f"{server.server_id}/{side.name}", server.algorithm, len(side.agents)),
+                _advantage(side.final, num_seeds),
+                side.curve,
+                side.seed_curves,
+                colour,
+            )
+        if not server.sides:
+            yield _Panel(
+                _title(server.server_id, server.algorithm, len(server.agents)),
+                _subtitle(server, num_seeds),
+                server.curve,
+                server.seed_curves,
+                colour,
+            )
+
+
+def _title(name: str, algorithm: str, num_agents: int) -> str:
+    return f"{name}: {algorithm}, {num_agents} agent{'s'[: num_agents != 1]}"
+
+
+def _subtitle(server: ServerResult, num_seeds: int) -> str:
     if not server.learns:
         return "does not learn"
     if server.plays_itself:
         return "plays itself: a mean over its sides"
-    if server.final is None or server.final.advantage is None:
+    return _advantage(server.final, num_seeds)
+
+
+def _advantage(final: AgainstRandom | None, num_seeds: int) -> str:
+    """The advantage and, on a second line, the verdict: panels are narrow."""
+    if final is None or final.advantage is None:
         return "never measured with random in its place"
-    seeds = f", {server.final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)
-    return f"advantage {signed_interval(server.final.advantage)}\n{server.final.verdict}{seeds}"
+    seeds = f", {final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)
+    return f"advantage {signed_interval(final.advantage)}\n{final.verdict}{seeds}"
 
 
 def _style(report: Report, server: ServerResult) -> dict[str, Any]:
@@ -162,9 +203,8 @@ def _style(report: Report, server: ServerResult) -> dict[str, Any]:
     }
 
 
-def _draw_server(axes: Any, server: ServerResult, style: dict[str, Any], limit: float) -> None:
-    colour = style["color"]
-    with_random = [c for c in server.curve if c.random is not None]
+def _draw_panel(axes: Any, panel: _Panel, limit: float) -> None:
+    with_random = [c for c in panel.curve if c.random is not None]
     _draw_band(
         axes,
         with_random,
@@ -174,15 +214,17 @@ def _draw_server(axes: Any, server: ServerResult, style: dict[str, Any], limit: 
         marker="s",
         shift=0.01 * limit,
     )
-    if len(server.seed_curves) > 1:
-        for seed_curve in server.seed_curves:
+    if len(panel.seed_curves) > 1:
+        for seed_curve in panel.seed_curves:
             table = np.array(seed_curve).reshape(-1, 2)
-            axes.plot(table[:, 0], table[:, 1], color=colour, linewidth=0.6, alpha=0.45, zorder=2)
+            axes.plot(
+                table[:, 0], table[:, 1], color=panel.colour, linewidth=0.6, alpha=0.45, zorder=2
+            )
     _draw_band(
         axes,
-        server.curve,
-        [c.learned for c in server.curve],
-        color=colour,
+        panel.curve,
+        [c.learned for c in panel.curve],
+        color=panel.colour,
         linestyle="-",
         marker="o",
         shift=-0.01 * limit,
@@ -242,7 +284,8 @@ def _draw_training(axes: Any, report: Report, limit: float) -> None:
                 )
         env_steps, returns = _mean_curve(curves)
         marker = "o" if len(env_steps) == 1 else ""
-        axes.plot(env_steps, returns, linewidth=1.5, marker=marker, label=server.server_id, **style)
+        label = f"{server.server_id}{' (mean over its sides)' * server.plays_itself}"
+        axes.plot(env_steps, returns, linewidth=1.5, marker=marker, label=label, **style)
     if is_anything_drawn:
         axes.legend(
             fontsize=_SMALL,

@@ -27,6 +27,10 @@ _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 _SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
 
 
+SeedCurve = tuple[tuple[float, float], ...]
+"""(env steps, mean return) of each evaluation of one seed."""
+
+
 @dataclass(frozen=True)
 class SideResult:
     """The returns of some of one server's agents, the other side of which it plays, too."""
@@ -35,6 +39,10 @@ class SideResult:
     agents: tuple[str, ...]
     final: AgainstRandom
     """With random, or the untrained policies, on this side only."""
+    curve: tuple[AgainstRandom, ...]
+    """Evaluations that all seeds have."""
+    seed_curves: tuple[SeedCurve, ...]
+    """For each seed."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,8 @@ class ServerResult:
     """Last mean return while training, exploration included, mean over seeds."""
     curve: tuple[AgainstRandom, ...]
     """Evaluations that all seeds have."""
-    seed_curves: tuple[tuple[tuple[float, float], ...], ...]
-    """For each seed, (env steps, mean return) of its evaluations."""
+    seed_curves: tuple[SeedCurve, ...]
+    """For each seed."""
     training: tuple[TrainingCurve, ...]
     """For each seed."""
     has_updates: bool
@@ -180,7 +188,11 @@ class Report:
                     "final": _comparison(server.final) if server.final else None,
                     "plays_itself": server.plays_itself,
                     "sides": {
-                        side.name: {"agents": side.agents, "final": _comparison(side.final)}
+                        side.name: {
+                            "agents": side.agents,
+                            "final": _comparison(side.final),
+                            "curve": [_comparison(comparison) for comparison in side.curve],
+                        }
                         for side in server.sides
                     },
                     "curve": [_comparison(comparison) for comparison in server.curve],
@@ -271,13 +283,30 @@ def _side_results(
     if len(sides) < len(runs):
         return
     for side, agents in sides[0].items():
-        measured = [
-            [point for point in _measured(run, server_id, agents, side) if point.random is not None]
-            for run in runs
-        ]
-        if all(measured) and all(other.get(side) == agents for other in sides):
-            final = _compared([points[-1] for points in measured], over_seeds=over_seeds)
-            yield SideResult(side, agents, final)
+        measured = [_measured(run, server_id, agents, side) for run in runs]
+        compared = [[point for point in points if point.random is not None] for points in measured]
+        if all(compared) and all(other.get(side) == agents for other in sides):
+            yield SideResult(
+                side,
+                agents,
+                _compared([points[-1] for points in compared], over_seeds=over_seeds),
+                _curve(measured, over_seeds),
+                _seed_curves(measured),
+            )
+
+
+def _curve(measured: Sequence[Sequence[_Measured]], over_seeds: bool) -> tuple[AgainstRandom, ...]:
+    return tuple(
+        _compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
+        for points in _aligned(measured)
+    )
+
+
+def _seed_curves(measured: Sequence[Sequence[_Measured]]) -> tuple[SeedCurve, ...]:
+    return tuple(
+        tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
+        for points in measured
+    )
 
 
 def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool) -> ServerResult:
@@ -288,10 +317,6 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     measured = [_measured(run, server_id, server.agents) for run in runs]
     compared = [[point for point in points if point.random is not None] for points in measured]
     usable = compared if all(compared) else measured
-    curve = [
-        _compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
-        for points in _aligned(measured)
-    ]
     sides = tuple(_side_results(runs, server_id, over_seeds)) if server.learns else ()
     return ServerResult(
         server_id=server_id,
@@ -300,11 +325,8 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         learns=server.learns,
         env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
         train_return=float(np.mean(last_returns)) if last_returns else None,
-        curve=tuple(curve),
-        seed_curves=tuple(
-            tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
-            for points in measured
-        ),
+        curve=_curve(measured, over_seeds),
+        seed_curves=_seed_curves(measured),
         training=training,
         has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
         final=_compared([points[-1] for points in usable], over_seeds=over_seeds)

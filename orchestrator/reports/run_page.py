@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.records.versions import versions_used
 from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
 from muxrl.orchestrator.reports.pages import page_environment
@@ -49,7 +49,7 @@ def write_run_page(report: Report, path: Path, picture: Path, run_dirs: Sequence
         grid=servers_grid(report),
         picture=base64.b64encode(picture.read_bytes()).decode(),
         config=_text_of(run_dirs[0] / "config.yaml"),
-        versions=_versions(run_dirs[0] / "versions.json"),
+        versions=_versions(run_dirs[0]),
     )
     write_text(path, page)
 
@@ -94,33 +94,41 @@ def servers_grid(report: Report) -> Grid:
                 text=lambda row: MISSING if row.env_steps is None else f"{row.env_steps:,.0f}",
             ),
             Column("train_return", "train return"),
-            Column("learned", "evaluated return", lambda row: row.final and row.final.learned),
-            Column("random", "random in its place", lambda row: row.final and row.final.random),
-            Column(
-                "untrained",
-                "untrained in its place",
-                lambda row: row.final and row.final.untrained,
+            _estimate("learned", "evaluated return", lambda final: final.learned),
+            _estimate("random", "random in its place", lambda final: final.random),
+            _estimate("untrained", "untrained in its place", lambda final: final.untrained),
+            _estimate("advantage", "", lambda final: final.advantage, signed_interval),
+            _estimate(
+                "over_untrained",
+                "over untrained",
+                lambda final: final.over_untrained,
+                signed_interval,
             ),
-            _advantage("advantage", "", lambda final: final.advantage),
-            _advantage("over_untrained", "over untrained", lambda final: final.over_untrained),
-            Column("judgement", "verdict", text=lambda row: row.judgement or MISSING, css="text"),
+            Column(
+                "judgement", "verdict", text=lambda row: row.judgement or MISSING, css="text words"
+            ),
         ),
         tuple(judged_rows(report)),
     )
     return table.grid([column.name for column in table.columns])
 
 
-def _advantage(
-    name: str, heading: str, of: Callable[[AgainstRandom], Estimate | None]
+def _estimate(
+    name: str,
+    heading: str,
+    of: Callable[[AgainstRandom], Estimate | None],
+    shown: Callable[[Estimate], str] = interval,
 ) -> Column[JudgedRow]:
+    """A column of means, and of their intervals, which may go on below: five are side by side."""
+
     def value(row: JudgedRow) -> Estimate | None:
         return of(row.final) if row.final else None
 
     def text(row: JudgedRow) -> str:
         found = value(row)
-        return signed_interval(found) if found else MISSING
+        return shown(found) if found else MISSING
 
-    return Column(name, heading, value, text)
+    return Column(name, heading, value, text, css="words")
 
 
 def _text_of(path: Path) -> str:
@@ -130,9 +138,7 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def _versions(path: Path) -> dict[str, str]:
-    try:
-        found = json.loads(_text_of(path) or "{}")
-    except ValueError:
-        found = {}
-    return {name: found[name] for name in _VERSIONS if found.get(name)}
+def _versions(run_dir: Path) -> dict[str, str]:
+    """By name; behind the newest those with which the run was begun, or resumed, before."""
+    used = versions_used(run_dir)
+    return {name: ", before ".join(used[name]) for name in _VERSIONS if name in used}

@@ -80,7 +80,8 @@ class Column(Generic[Row]):
         value: the fact; by default the row's attribute of the column's name.
         text: how it is shown, where that does not follow from the value's type.
         tooltip, link, background, mark: of its cells, see `Cell`.
-        css: "text" for what is aligned left, "wrap" for long text.
+        css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
+            go on in a second line between its words.
         is_estimate: whether values are of type `Estimate` (or None).
         is_in_files: whether files and frames have it.
     """
@@ -226,7 +227,10 @@ class Table(Generic[Row]):
 
     def _heading(self, name: str, instead: Mapping[str, str]) -> Heading:
         column = self._by_name[name]
-        return Heading(instead.get(name, column.heading or name), bool(column.css))
+        return Heading(
+            instead.get(name, column.heading or name),
+            not {"text", "wrap"}.isdisjoint(column.css.split()),
+        )
 
     def _id(self, row: Row) -> str:
         return self.row_id(row) if self.row_id else ""

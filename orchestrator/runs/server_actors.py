@@ -97,17 +97,26 @@ class ServerActors:
         """Starts all servers and waits until they listen.
 
         Raises:
-            RunFailed: one did not start.
+            RunFailed: one did not start; at once, however long others take.
         """
+        import ray
+
         self._scheduling = scheduling
         for server_id, plan in self._experiment.servers.items():
             self._start(server_id, plan)
-        starts = {s: actor.start.remote() for s, actor in self._actors.items()}
-        for server_id, ref in starts.items():
-            address, pid = self._answer(server_id, ref, self._timeouts.start_s, "timeouts.start_s")
-            token = self._experiment.servers[server_id].token
-            self.addresses[server_id] = ServerAddress(address, token)
-            self._pids[server_id] = pid
+        starts = {actor.start.remote(): s for s, actor in self._actors.items()}
+        listening: dict[str, str] = {}
+        left = list(starts)
+        while left:
+            answered, left = ray.wait(left, timeout=self._timeouts.start_s)
+            for ref in answered:
+                address, pid = self._answer(starts[ref], ref, 0.0, "timeouts.start_s")
+                listening[starts[ref]], self._pids[starts[ref]] = address, pid
+            if not answered:
+                after = f"{self._timeouts.start_s:g} s (timeouts.start_s sets how long it may take)"
+                raise self._failure(starts[left[0]], Silent(f"did not answer for {after}"))
+        for server_id, plan in self._experiment.servers.items():
+            self.addresses[server_id] = ServerAddress(listening[server_id], plan.token)
         self._folder.write_addresses({s: a.address for s, a in self.addresses.items()})
 
     def _start(self, server_id: str, plan: ServerPlan) -> None:

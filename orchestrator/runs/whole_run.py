@@ -94,6 +94,7 @@ def resume_experiment(
             say(sentence, soft_wrap=True, highlight=False)
         CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
         folder.write_config(to_yaml(experiment.config))
+        folder.write_versions(manifest.env_steps)
         experiment = going_on(experiment, place, manifest)
         return _run(experiment, folder, manifest, show_progress, console)
 

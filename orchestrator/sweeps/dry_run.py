@@ -1,4 +1,5 @@
-"""What `muxrl sweep --dry-run` prints: the trials of a sweep, and how long they would take.
+"""What `muxrl check SWEEP` prints: the trials of a sweep, and what their budget cannot give; and
+what `muxrl sweep --dry-run` adds: how long they would take.
 
 For this each assignment is played for some seconds, longer if nothing came of them: a real run
 with its servers, learning included, alone on the machine. It cannot know how trials slow each other
@@ -44,6 +45,23 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
         RunFailed: an assignment does not run.
     """
     plan = make_plan(load_sweep(config, overrides))
+    print_plan(plan, console)
+    sweep = plan.config
+    if sweep.searcher != "random" or not sweep.calibration_s:
+        return
+    timings = []
+    with interruptible(), sweep_ray(plan):
+        claim_signals()
+        for timing in calibrate(plan):
+            timings.append(timing)
+            console.print(
+                f"{timing.assignment}: {_timing_text(timing)}", highlight=False, soft_wrap=True
+            )
+    console.print(estimate_text(timings, concurrency(plan)), highlight=False, soft_wrap=True)
+
+
+def print_plan(plan: SweepPlan, console: Console) -> None:
+    """Prints a sweep's trials, and a warning for each thing that their budget cannot give."""
     sweep = plan.config
     if sweep.searcher != "random":
         num_seeds = max(1, len(sweep.seeds))
@@ -55,17 +73,24 @@ def dry_run(config: str, overrides: Sequence[str], console: Console) -> None:
         )
         return
     print_trials(plan.trials, console)
-    if not sweep.calibration_s:
-        return
-    timings = []
-    with interruptible(), sweep_ray(plan):
-        claim_signals()
-        for timing in calibrate(plan):
-            timings.append(timing)
-            console.print(
-                f"{timing.assignment}: {_timing_text(timing)}", highlight=False, soft_wrap=True
-            )
-    console.print(estimate_text(timings, concurrency(plan)), highlight=False, soft_wrap=True)
+    for sentence, num in find_trial_warnings(plan).items():
+        of = f"{num} of {len(plan.trials)} trials: "
+        console.print(f"warning: {of}{sentence}", markup=False, highlight=False, soft_wrap=True)
+
+
+def find_trial_warnings(plan: SweepPlan) -> Counter[str]:
+    """Returns what the settings of a table's trials ask for and their runs cannot give: each
+    sentence once, with the number of trials that it is true of."""
+    from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
+
+    found: Counter[str] = Counter()
+    of_settings: dict[str, list[str]] = {}  # seeds change nothing
+    for trial in plan.trials:
+        settings = repr((trial.roles, trial.parameters))
+        if settings not in of_settings:
+            of_settings[settings] = list(find_warnings(plan.experiments[trial.id]))
+        found.update(of_settings[settings])
+    return found
 
 
 def _timing_text(timing: Timing) -> str:

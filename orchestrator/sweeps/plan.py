@@ -47,6 +47,8 @@ class SweepPlan:
     that is cut short has compared everything with fewer seeds."""
     experiments: dict[str, Experiment] = field(default_factory=dict)
     """By trial id, of the trials that are resolved."""
+    may_run_checkpoints: bool = True
+    """See `muxrl.orchestrator.config.resolve`."""
     role_assignments: list[RoleAssignment] = field(default_factory=list)
     _facts: dict[str, SimulationFacts] = field(default_factory=dict)
 
@@ -61,7 +63,8 @@ class SweepPlan:
         config, problems = self._config(roles, parameters, seed)
         if problems:
             raise ConfigError(problems)
-        return resolve(config, self.facts(config.simulation))
+        facts = self.facts(config.simulation)
+        return resolve(config, facts, may_run_checkpoints=self.may_run_checkpoints)
 
     def config_of(self, trial: TrialRecord) -> ExperimentConfig:
         """Returns the config of a trial's experiment, resolved or not."""
@@ -121,14 +124,18 @@ class SweepPlan:
         return experiment, [f"parameters: {p}" for p in (*problems, *misfits)]
 
 
-def make_plan(config: SweepConfig) -> SweepPlan:
+def make_plan(config: SweepConfig, *, may_run_checkpoints: bool = True) -> SweepPlan:
     """Writes out the trials of a sweep and resolves them.
+
+    Args:
+        config: the sweep.
+        may_run_checkpoints: see `muxrl.orchestrator.config.resolve`.
 
     Raises:
         ConfigError: with all problems of the sweep and its trials.
     """
     problems = list(find_problems(config))
-    plan = SweepPlan(config)
+    plan = SweepPlan(config, may_run_checkpoints=may_run_checkpoints)
     simulation = config.experiment.simulation
     if not simulation.env:
         problems.append(

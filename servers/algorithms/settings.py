@@ -102,6 +102,7 @@ class TrainingSettings:
             setattr(config, name, value)
         for name, value in self.preset.items():
             setattr(config, name, value)
+        _check_minibatch(algorithm, config)
         return config
 
     def _default_config(self) -> AlgorithmConfig:
@@ -128,6 +129,17 @@ class TrainingSettings:
                 "itself, or it has no effect on a policy server; remove it"
             )
         return f"{algorithm} has no setting {name!r}{suggestion(name, known)}"
+
+
+def _check_minibatch(algorithm: str, config: AlgorithmConfig) -> None:
+    """Refuses what RLlib's PPO would refuse only once its server is being built."""
+    minibatch, batch = config.minibatch_size, config.total_train_batch_size
+    if minibatch is not None and minibatch > batch:
+        raise AlgorithmProblem(
+            f"{algorithm}'s setting 'minibatch_size' is {minibatch}, but a batch has only {batch} "
+            "env steps ('train_batch_size_per_learner'), which minibatches are made of; set "
+            f"'minibatch_size' to {batch} at most"
+        )
 
 
 def set_given(config: AlgorithmConfig, arguments: Mapping[str, Any]) -> None:

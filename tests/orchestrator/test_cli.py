@@ -206,14 +206,30 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "chase_lr"])
-def test_check_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name):
+def test_launch_of_a_sweep_says_what_to_run(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(SWEEP)
-    assert cli.main(["check", name]) == 2
+    assert cli.main(["launch", name]) == 2
     assert capsys.readouterr().err == (
         f"muxrl: {name}: this is a sweep, a table of runs; see what it would run with 'muxrl sweep "
         f"{name} --dry-run', and run it with 'muxrl sweep {name}'\n"
     )
+
+
+@pytest.mark.parametrize("command", [["check"], ["sweep", "--dry-run"]], ids=["check", "dry-run"])
+def test_a_sweep_is_warned_once_of_what_its_budget_cannot_give(tmp_path, capsys, command):
+    """Not once for each trial: two roles have the same budget in six trials each."""
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    argv = [*command, str(tmp_path / "mine.yaml"), "seeds=[4,5,6]", "calibration_s=0"]
+    assert cli.main([*argv, "experiment.stop.env_steps=3000"]) == 0
+    out = capsys.readouterr().out
+    needs = "its first update needs 4,000 env steps (train_batch_size_per_learner: 4000)"
+    assert sorted(line for line in out.splitlines() if line.startswith("warning: ")) == [
+        f"warning: 6 of 12 trials: server {role!r}: {needs}, but the run stops at 3,000: it never "
+        "happens"
+        for role in ("left", "right")
+    ]
+    assert ["12", "trials"] in [line.split() for line in out.splitlines()]
 
 
 def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):

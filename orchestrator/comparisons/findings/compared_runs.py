@@ -8,11 +8,9 @@ or take `TOLERANCE`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from muxrl.orchestrator.config import ExperimentConfig, from_yaml
 from muxrl.orchestrator.config.problems import listed
@@ -24,6 +22,7 @@ from muxrl.orchestrator.errors import (
 )
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
+from muxrl.orchestrator.records.versions import versions_used
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.servers.config import ServerConfig
@@ -42,13 +41,13 @@ class ComparedRun:
         path: its directory.
         recorded: its plan and its metrics.
         config: the experiment it was started with.
-        versions: of the software that made it.
+        versions: of the software that made it, by package, the newest first.
     """
 
     path: Path
     recorded: RecordedRun
     config: ExperimentConfig
-    versions: Mapping[str, Any]
+    versions: Mapping[str, Sequence[str]]
 
     @property
     def name(self) -> str:
@@ -137,11 +136,7 @@ def _read_run(path: Path) -> ComparedRun:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
-    try:
-        versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        versions = {}
-    return ComparedRun(path.resolve(), recorded, config, versions)
+    return ComparedRun(path.resolve(), recorded, config, versions_used(path))
 
 
 def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
@@ -233,7 +228,7 @@ def _check_evaluated(runs: Sequence[ComparedRun]) -> None:
 def _version_notes(runs: Sequence[ComparedRun]) -> list[str]:
     notes = []
     for package in ("muxrl", "ray", "torch"):
-        found = {str(run.versions[package]) for run in runs if run.versions.get(package)}
+        found = {version for run in runs for version in run.versions.get(package, ())}
         if len(found) > 1:
             notes.append(
                 f"the runs were made with different versions of {package}: {listed(sorted(found))}"

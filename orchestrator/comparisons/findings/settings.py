@@ -56,5 +56,5 @@ def versions_of(contestants: Sequence[Contestant]) -> dict[str, list[str]]:
     return {
         package: found
         for package in _PACKAGES
-        if (found := sorted({str(v) for run in runs if (v := run.versions.get(package))}))
+        if (found := sorted({v for run in runs for v in run.versions.get(package, ())}))
     }

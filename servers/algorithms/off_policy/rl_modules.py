@@ -35,10 +35,24 @@ class MaskableDQNTorchRLModule(FollowsMask, DefaultDQNTorchRLModule):
     """RLlib's default module of DQN; see `FollowsMask`.
 
     The value of an unavailable action is minus infinity, for the network and for its target. By
-    that RLlib's module and loss know one: epsilon-greedy does not draw it, and no argmax is it.
+    that RLlib's loss knows one: no argmax is it.
     """
 
     maskable_catalog = MaskableDQNCatalog
+
+    def _forward_exploration(self, batch: dict[str, Any], t: int) -> dict[str, Any]:
+        """RLlib's epsilon-greedy, but every available action is drawn alike.
+
+        RLlib takes those of value 0 for unavailable: it never draws one of them, and raises if all
+        are 0.
+        """
+        values = self.compute_q_values(batch)[QF_PREDS]
+        self.epsilon_schedule.update(t)
+        epsilon = self.epsilon_schedule.get_current_value()
+        greedy = self.get_exploration_action_dist_cls().from_logits(values).to_deterministic()
+        any_action = torch.multinomial((values != -torch.inf).float(), 1).squeeze(-1)
+        is_random = torch.rand(len(values), device=values.device) < epsilon
+        return {Columns.ACTIONS: torch.where(is_random, any_action, greedy.sample())}
 
     def _qf_forward_helper(self, batch: dict[str, Any], *networks: Any) -> dict[str, Any]:
         outputs = super()._qf_forward_helper(unmasked(batch), *networks)

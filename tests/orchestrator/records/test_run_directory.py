@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records import run_directory
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_next_folder, next_path
+from muxrl.orchestrator.records.versions import read_versions, versions_used
 
 NOW = datetime(2026, 11, 21, 9, 8, 7)
 
@@ -74,6 +76,34 @@ def test_versions_name_software_and_nobody(tmp_path: Path) -> None:
     words = " ".join(str(value) for value in versions.values()).replace("-", " ").split()
     assert getpass.getuser() not in words
     assert platform.node() not in words
+
+
+def test_versions_of_each_beginning_of_a_run_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.create(tmp_path, "tag", NOW)
+    for ray, resumed_at in (("2.59.0", None), ("2.60.0", 400), ("2.60.0", 900)):
+        made_with = {"ray": ray, "git_commit": None}
+        monkeypatch.setattr(run_directory, "software_versions", made_with.copy)
+        run.write_versions(resumed_at)
+    assert read_versions(run.path) == {
+        "ray": "2.60.0",
+        "git_commit": None,
+        "earlier": [
+            {"ray": "2.59.0", "git_commit": None, "until_env_steps": 400},
+            {"ray": "2.60.0", "git_commit": None, "until_env_steps": 900},
+        ],
+    }
+    assert versions_used(run.path) == {"ray": ["2.60.0", "2.59.0"]}
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_run_that_does_not_say_its_versions_has_none(tmp_path: Path, content: str | None) -> None:
+    run = RunDirectory.create(tmp_path, "tag", NOW)
+    if content is not None:
+        (run.path / "versions.json").write_text(content)
+    assert versions_used(run.path) == {}
+    assert run.write_versions(400)["earlier"] == [{"until_env_steps": 400}]
 
 
 def test_numbers_begin_at_two_and_skip_what_is_there(tmp_path: Path) -> None:

@@ -157,22 +157,29 @@ def test_who_made_no_update_is_not_compared_with_itself(tmp_path: Path) -> None:
 
 
 def self_play(
-    root: Path, conditions: Mapping[Condition, tuple[Any, Any]], seed: int = 1
+    root: Path,
+    conditions: Mapping[Condition, tuple[Any, Any]],
+    seed: int = 1,
+    at_first: tuple[Any, Any] | None = None,
 ) -> RunDirectory:
-    """A run of one server with two agents, evaluated once in these conditions."""
+    """A run of one server with two agents, evaluated in these conditions at its end, and before
+    training, if `at_first` says so, as learned."""
     run = new_run(root, seed)
     agents = ["left", "right"]
     servers = {"both": {"algorithm": "PPO", "agents": agents, "groups": {}}}
     run.write_plan({"servers": servers, "assignment": "ppo:left,right", "seed": seed})
+    evaluated = [(1_000, condition, returns) for condition, returns in conditions.items()]
+    if at_first is not None:
+        evaluated.insert(0, (0, AS_LEARNED, at_first))
     with MetricsWriter(run) as metrics:
-        for condition, returns in conditions.items():
+        for env_steps, condition, returns in evaluated:
             record = {
                 "time_s": 1.0,
-                "env_steps": 1_000,
+                "env_steps": env_steps,
                 "replaced": condition.key,
                 "should_explore": False,
                 "num_episodes": 30,
-                "is_final": True,
+                "is_final": env_steps > 0,
                 "returns": dict(zip(agents, map(list, returns), strict=True)),
             }
             if condition.side:
@@ -233,6 +240,22 @@ def test_summary_and_page_have_the_sides(tmp_path: Path) -> None:
     mean = f"{1 + LUCK.mean():.2f}"
     assert f"| both/left | PPO | left | – | – | {mean} |" in markdown
     assert "both/left" in (run.path / "report.html").read_text()
+
+
+def test_the_curves_are_those_of_the_sides(tmp_path: Path) -> None:
+    run = self_play(tmp_path, WHOLE | SIDES, at_first=both_ways(0, 3))
+    (server,) = write_report(run).servers
+    curves = {side.name: [c.learned.mean for c in side.curve] for side in server.sides}
+    luck = float(LUCK.mean())
+    assert curves["left"] == pytest.approx([luck - 3, luck + 1])
+    assert curves["right"] == pytest.approx([3 - luck, -1 - luck])
+    assert [c.random is None for c in server.sides[0].curve] == [True, False]
+    assert [curve for side in server.sides for curve in side.seed_curves] == [
+        ((0.0, pytest.approx(first)), (1_000.0, pytest.approx(last)))
+        for first, last in curves.values()
+    ]
+    summary = json.loads((run.path / "summary.json").read_text())["servers"]["both"]
+    assert [len(side["curve"]) for side in summary["sides"].values()] == [2, 2]
 
 
 def test_never_zero_against_zero_even_if_no_side_was_replaced(tmp_path: Path) -> None:

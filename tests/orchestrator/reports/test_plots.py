@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_hex
 from tests.orchestrator.records.recorded import new_run, write_whole_run
+from tests.orchestrator.reports.test_judged import LUCK, SIDES, WHOLE, both_ways, self_play
 from tests.orchestrator.reports.test_metric_results import write_run
 
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -27,6 +28,26 @@ def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
     assert learned.get_xydata().tolist() == [[0, 0.5], [1_000, 5.5]]
     assert len(wolves.collections) == 2  # the bands
     assert [to_hex(line.get_color()).upper() for line in training.get_lines()] == [*COLOURS[:2]]
+
+
+def test_a_server_that_plays_itself_has_a_panel_for_each_side(tmp_path: Path) -> None:
+    run = self_play(tmp_path, WHOLE | SIDES, at_first=both_ways(0, 3))
+    with MetricsWriter(run) as metrics:
+        metrics.joint({"env_steps": 900, "episode_return_mean": {"left": 1.0, "right": -1.0}})
+    left, right, training = _figure(results_of([RecordedRun.read(run.path)])).axes
+    assert [axes.get_title(loc="left") for axes in (left, right)] == [
+        "both/left: PPO, 1 agent",
+        "both/right: PPO, 1 agent",
+    ]
+    for axes, first, last in ((left, -3, 1), (right, 3, -1)):
+        random, learned = axes.get_lines()[0], axes.get_lines()[-1]
+        sign = 1 if axes is left else -1
+        assert learned.get_ydata() == pytest.approx(
+            [first + sign * LUCK.mean(), last + sign * LUCK.mean()]
+        )
+        assert len(random.get_xdata()) == 1
+    (label,) = training.get_legend().get_texts()
+    assert label.get_text() == "both (mean over its sides)"
 
 
 def test_a_thin_line_and_a_note_where_a_run_was_resumed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from muxrl.orchestrator.records.checkpoints import (
 )
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
+from muxrl.orchestrator.records.versions import read_versions
 from muxrl.orchestrator.runs.resuming import (
     find_checkpoint,
     going_on,
@@ -199,6 +200,7 @@ def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(tmp_path: Path
     cut = run_experiment(prepare(chase(stop=StopConfig(env_steps=600))), tmp_path / "cut")
     folder = RunDirectory.open(cut.run_dir)
     config = load_resumed_config(folder, ["stop.env_steps=1500"])
+    resumed_at = find_checkpoint(folder)[1].env_steps
     resumed = resume_experiment(prepare(config), folder)
     assert [whole.outcome, cut.outcome, resumed.outcome] == ["done"] * 3, resumed.problem
     assert 600 <= cut.env_steps < 1_500 <= min(whole.env_steps, resumed.env_steps)
@@ -209,6 +211,9 @@ def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(tmp_path: Path
         assert [r["iteration"] for r in after] == list(range(1, len(after) + 1))
         for key in ("iteration", "loss", "learner", "weights_seq_no", "episode_return_mean"):
             assert [r[key] for r in after[:num]] == [r[key] for r in before[:num]], key
+    versions = read_versions(folder.path)
+    (began_with,) = versions.pop("earlier")
+    assert began_with == {**versions, "until_env_steps": resumed_at}
 
 
 def test_a_run_from_before_there_was_scaling_goes_on_unscaled(folder: RunDirectory) -> None:

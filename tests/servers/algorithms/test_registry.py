@@ -133,6 +133,16 @@ def test_vdn_qplex_and_iql_are_qmix_with_another_mixer() -> None:
         ("QMIX", {"train_batch_size": 9}, "QMIX makes no use of 'train_batch_size'"),
         ("VDN", {"mixer": "qmix"}, "VDN is QMIXConfig with mixer='vdn'.* use QMIX"),
         ("A2C", {"lr": "1e-3"}, "A2C's setting 'lr' must be a number, not '1e-3'; in YAML write"),
+        (
+            "PPO",
+            {"train_batch_size_per_learner": 64},
+            "PPO's setting 'minibatch_size' is 128, but a batch has only 64 env steps",
+        ),
+        (
+            "MAPPO",
+            {"train_batch_size_per_learner": 64, "minibatch_size": 65},
+            "MAPPO's setting 'minibatch_size' is 65, .*; set 'minibatch_size' to 64 at most",
+        ),
         ("QMIX", {"double_q": 1}, "QMIX's setting 'double_q' must be true or false, not 1"),
     ],
 )
@@ -141,6 +151,13 @@ def test_settings_that_users_may_not_give_are_refused(
 ) -> None:
     with pytest.raises(AlgorithmProblem, match=message):
         get_algorithm(algorithm).make_config(settings, {})
+
+
+def test_a_minibatch_may_be_the_whole_batch() -> None:
+    settings = {"train_batch_size_per_learner": 64, "minibatch_size": 64}
+    config = get_algorithm("PPO").make_config(settings)
+    assert config.minibatch_size == 64
+    config.validate()  # RLlib agrees
 
 
 def test_model_settings_are_checked() -> None:

@@ -244,3 +244,25 @@ def test_with_all_actions_allowed_it_equals_rllibs_module(name: str, rllibs: typ
     without.module["p"].load_state_dict(module.state_dict())
     for key, value in without.module["p"].forward_train(without_masks(batch)).items():
         torch.testing.assert_close(value, expected[key])
+
+
+@pytest.mark.parametrize("has_masks", [True, False])
+def test_dqn_draws_actions_of_value_0_as_any_other(has_masks: bool) -> None:
+    """Also where all available ones have it, at which RLlib's epsilon-greedy raises."""
+    module = make_learner("DQN", MASKED if has_masks else SEES, epsilon=1.0).module["p"]
+    num = 400
+    seen: Any = torch.zeros(num, 3)
+    if has_masks:
+        seen = {OBS: seen, ACTION_MASK: torch.tensor([[0.0, 1.0, 1.0, 0.0]]).expand(num, 4)}
+    for biases in ([0.0, 0.0, 0.0, 0.0], [9.0, 0.0, -1.0, 9.0]):
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.zero_()
+            module.af.net.mlp[0].bias += torch.tensor(biases)
+        drawn = module.forward_exploration({Columns.OBS: seen}, t=0)[Columns.ACTIONS]
+        counts = torch.bincount(drawn, minlength=4).tolist()
+        expected = num / (2 if has_masks else 4)
+        for action, count in enumerate(counts):
+            is_available = not has_masks or action in (1, 2)
+            # Five deviations of a binomial count at most.
+            assert abs(count - is_available * expected) <= 50 * is_available
