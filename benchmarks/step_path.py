@@ -36,7 +36,6 @@ from muxrl.orchestrator.runs.processes import ServerProcess
 from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
-LOCAL_CONFIG = Path(__file__).with_name("local_inference.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -121,13 +120,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--simulations", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--gateway", action="store_true", help="ask through a gateway, too")
-    parser.add_argument("--local", action="store_true", help="act in the client, too; no team")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of step_path.yaml")
+    parser.add_argument("--local", action="store_true", help="act in the client, too")
+    parser.add_argument("--config", type=Path, default=CONFIG, help="step_path.yaml by default")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the config")
     args = parser.parse_args()
     import ray
 
-    config = LOCAL_CONFIG if args.local else CONFIG
-    experiment = prepare(load_config(config, args.overrides), needs_stop=False)
+    experiment = prepare(load_config(args.config, args.overrides), needs_stop=False)
     with tempfile.TemporaryDirectory() as folder, ray_session(num_cpus=8):
         actors = [
             ray.remote(ServerProcess)
