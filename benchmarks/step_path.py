@@ -36,7 +36,6 @@ from muxrl.orchestrator.runs.processes import ServerProcess
 from muxrl.orchestrator.runs.ray_session import ONE_THREAD, ray_session
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
-LOCAL_CONFIG = Path(__file__).with_name("local_inference.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -121,10 +120,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--simulations", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--gateway", action="store_true", help="ask through a gateway, too")
-    parser.add_argument("--local", action="store_true", help="act in the client, too; no team")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of step_path.yaml")
+    parser.add_argument("--local", action="store_true", help="act in the client, too")
+    parser.add_argument("--config", type=Path, default=CONFIG, help="step_path.yaml by default")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the config")
     args = parser.parse_args()
-    config = load_config(LOCAL_CONFIG if args.local else CONFIG, args.overrides)
+    config = load_config(args.config, args.overrides)
     with serving(config) as servers:
         addresses, pids = [s.address for s in servers], [s.pid for s in servers]
         with gateway_to(addresses) if args.gateway else contextlib.nullcontext() as gateway:

@@ -194,6 +194,10 @@ class EnvLoop:
         is_between = all(slot.episode is None for slot in self._slots)
         if not is_between and time.monotonic() < self._hold_in_mid_episode_at:
             return
+        try:  # whoever holds the loop counts, or has servers save
+            self._client.tell_played()
+        except ClientError as error:  # the next step meets it again
+            logger.warning("what was played could not be told: %s", error)
         with self._changed:
             self._is_held = True
             self._changed.notify_all()

@@ -12,13 +12,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
 from muxrl.client.errors import AssignmentError, ServerUnavailable
-from muxrl.client.local_policies import Asked, Drawn, LocalPolicies
+from muxrl.client.local_policies import (
+    Asked,
+    Chosen,
+    LocalPolicies,
+    Memory,
+    SoloPolicies,
+    no_local_inference,
+)
+from muxrl.client.local_teams import TeamPolicies
 from muxrl.client.network_transport import NetworkTransport
 from muxrl.client.transport import Transport
 from muxrl.protocol.errors import EpisodeGone, ValueMismatch
@@ -36,6 +44,7 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Step,
 )
+from muxrl.protocol.spaces import Box
 from muxrl.protocol.values import Mismatch, conform
 
 InferenceMode = Literal["remote", "local"]
@@ -55,24 +64,25 @@ _AGENT_BYTES = 200
 class _Played:
     """An open episode, and what its server has not been told of it."""
 
-    __slots__ = ("logits", "should_explore", "steps", "t")
+    __slots__ = ("logits", "memory", "should_explore", "steps", "t")
 
     def __init__(self, start: StartEpisode) -> None:
         explores = start.should_explore
         self.should_explore = start.mode == "train" if explores is None else explores
         self.t = 0
+        self.memory = Memory()
         self.steps: list[Step] = []
         self.logits: dict[str, list[np.ndarray]] = {}
 
     def take(self, episode_id: str, version: int) -> PlayedSteps:
         """Returns it as an item, and forgets it."""
         logits = {agent_id: np.array(rows) for agent_id, rows in self.logits.items()}
-        item = PlayedSteps(episode_id, version, self.steps, logits)
+        item = PlayedSteps(episode_id, version, self.steps, logits, dict(self.memory.states))
         self.steps, self.logits = [], {}
         return item
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """A `Transport` that acts in its server's place.
 
     Args:
@@ -90,7 +100,6 @@ class LocalTransport:
         seed: int | None = None,
     ) -> None:
         self.num_lost_steps = 0
-        """Steps that were played, and of which the server may know nothing."""
         self._transport = transport
         self._update_interval_s = update_interval_s
         self._seed = seed
@@ -117,10 +126,22 @@ class LocalTransport:
 
     # --- a `Transport` ------------------------------------------------------------------
 
-    def fetch_spec(self) -> ServerSpec:
-        self._spec = self._transport.fetch_spec()
+    def fetch_spec(self, patience_s: float = 0.0) -> ServerSpec:
+        """Returns the server's spec, and pulls its networks.
+
+        Args:
+            patience_s: see `NetworkTransport.fetch_spec`.
+
+        Raises:
+            ServerUnavailable: it cannot be reached, or has no policies that can be acted with here.
+        """
+        self._spec = spec = self._transport.fetch_spec(patience_s)
         weights = self._transport.fetch_weights()
-        self._policies = LocalPolicies(self._spec, weights, self._seed)
+        if weights.problem:
+            story = no_local_inference(spec.server_id, spec.algorithm, weights.problem)
+            raise ServerUnavailable(story, server_id=spec.server_id)
+        kind = TeamPolicies if spec.groups else SoloPolicies
+        self._policies = kind(spec, weights, self._seed)
         self._pulled_at = time.monotonic()
         self._most_bytes = min(_MOST_BYTES, self._spec.max_message_bytes // 2 or _MOST_BYTES)
         return self._spec
@@ -148,6 +169,10 @@ class LocalTransport:
         self._update_if_due()
         return replies
 
+    def is_there(self) -> bool:
+        """Whether the same server answers now; may be asked from another thread."""
+        return self._transport.is_there()
+
     def give_up(self) -> None:
         self._transport.give_up()
 
@@ -162,10 +187,18 @@ class LocalTransport:
         Raises:
             ServerUnavailable: the server does not answer.
         """
+        self.tell_played()
+        self._pull()
+
+    def tell_played(self) -> None:
+        """Tells the server what was played and it has not been told yet.
+
+        Raises:
+            ServerUnavailable: it does not answer.
+        """
         if self._num_kept:
             self._tell([])
             self._sort(self._hear(None))
-        self._pull()
 
     def _pull(self) -> None:
         self._policies.load(self._transport.fetch_weights())
@@ -223,6 +256,7 @@ class LocalTransport:
 
     def _lose(self) -> None:
         """Notes that what was played may never have arrived; its episodes cannot go on."""
+        self._is_doubtful = True
         for item in self._told:
             if isinstance(item, PlayedSteps):
                 story = (
@@ -252,6 +286,8 @@ class LocalTransport:
             if isinstance(reply, Recorded):
                 self._newest = reply.weights_seq_no
                 self._num_wanted = reply.num_wanted or _MOST_STEPS
+                if reply.epsilon is not None:
+                    self._policies.epsilon = reply.epsilon
             elif isinstance(item, PlayedSteps):
                 assert isinstance(reply, Refused)
                 self._note_lost(item, reply)
@@ -263,10 +299,24 @@ class LocalTransport:
                 episode = self._episodes.get(episode_id)
                 if isinstance(reply, Actions) and episode is not None:
                     self._newest = reply.weights_seq_no
-                    episode.t = max(episode.t, reply.t + 1)
+                    if reply.t == episode.t and isinstance(item, Step):
+                        self._follow(item, reply, episode)
                 if isinstance(reply, Refused | Ended | Aborted):
                     self._episodes.pop(episode_id, None)
+                if isinstance(reply, Refused) and reply.code == EpisodeGone.code:
+                    self._is_doubtful = True
         return others
+
+    def _follow(self, item: Step, reply: Actions, episode: _Played) -> None:
+        """Takes in a step that the server has acted in."""
+        episode.t += 1
+        if self._policies.has_memory:
+            agents = self._spec.agents
+            seen = {
+                agent_id: conform(agents[agent_id].observation_space, value)
+                for agent_id, value in item.observations.items()
+            }
+            self._policies.follow(seen, reply.actions, episode.memory)
 
     # --- acting -------------------------------------------------------------------------
 
@@ -279,21 +329,23 @@ class LocalTransport:
             outcome = self._checked(item)
             outcomes.append(outcome)
             if isinstance(outcome, Step):
-                explores = self._episodes[item.episode_id].should_explore
-                asked += (Asked(a, seen, explores) for a, seen in outcome.observations.items())
-        drawn = iter(self._policies.act(asked))
-        return [one if isinstance(one, Refused) else self._keep(one, drawn) for one in outcomes]
+                episode = self._episodes[item.episode_id]
+                asked.append(Asked(outcome.observations, episode.should_explore, episode.memory))
+        chosen = iter(self._policies.act(asked))
+        return [
+            one if isinstance(one, Refused) else self._keep(one, next(chosen)) for one in outcomes
+        ]
 
-    def _keep(self, step: Step, drawn: Iterator[Drawn]) -> Actions:
-        """Keeps a step with its actions, which come next in `drawn`; returns its answer."""
+    def _keep(self, step: Step, chosen: Chosen) -> Actions:
+        """Keeps a step with its actions; returns its answer."""
         if not self._num_kept:
             self._kept_since = time.monotonic()
         episode = self._episodes[step.episode_id]
-        for agent_id in step.observations:
-            action, logits = next(drawn)
-            step.logged_actions[agent_id] = action
+        step.logged_actions = chosen.actions
+        for agent_id, logits in chosen.logits.items():
             episode.logits.setdefault(agent_id, []).append(logits)
-            self._num_kept_bytes += logits.nbytes + _AGENT_BYTES
+            self._num_kept_bytes += logits.nbytes
+        self._num_kept_bytes += _AGENT_BYTES * len(chosen.actions)
         episode.steps.append(step)
         episode.t += 1
         self._num_kept += 1
@@ -302,22 +354,25 @@ class LocalTransport:
 
     def _checked(self, step: Step) -> Step | Refused:
         """Returns a step of one's own, whose values the simulation may overwrite; or a refusal."""
-        observations = {}
-        for agent_id, value in step.observations.items():
-            try:
+        observations, state = {}, step.state
+        what, agent_id = "the global state of the simulation", None
+        try:
+            if self._spec.state_size is not None:
+                state = conform(Box((self._spec.state_size,)), state)
+            for agent_id, value in step.observations.items():
+                what = f"observation of agent {agent_id!r}"
                 seen = conform(self._spec.agents[agent_id].observation_space, value)
-            except Mismatch as error:
-                return Refused(
-                    step.episode_id,
-                    code=ValueMismatch.code,
-                    message=f"local inference for server {self._spec.server_id!r} refused "
-                    f"t={step.t} of episode {step.episode_id}: observation of agent "
-                    f"{agent_id!r}: {error}",
-                    agent_id=agent_id,
-                    expected=error.expected,
-                    got=error.got,
-                )
-            observations[agent_id] = self._copied(seen)
+                observations[agent_id] = self._copied(seen)
+        except Mismatch as error:
+            return Refused(
+                step.episode_id,
+                code=ValueMismatch.code,
+                message=f"local inference for server {self._spec.server_id!r} refused "
+                f"t={step.t} of episode {step.episode_id}: {what}: {error}",
+                agent_id=agent_id,
+                expected=error.expected,
+                got=error.got,
+            )
         return Step(
             step.episode_id,
             step.t,
@@ -327,6 +382,7 @@ class LocalTransport:
             step.truncations,
             {a: self._copied(value) for a, value in step.final_observations.items()},
             {},
+            self._copied(state),
         )
 
     def _copied(self, value: Any) -> Any:
@@ -367,17 +423,30 @@ class InferenceModes:
             ValueError: it is not by the server's address.
             ServerUnavailable: the server gives no weights.
         """
-        modes = self._modes
-        if (modes if isinstance(modes, str) else modes.get(server_id)) != "local":
+        if not self.is_local(server_id):
             return transport
         if not isinstance(transport, NetworkTransport):
             raise ValueError(
                 "local inference is for servers that are given by their address, and server "
                 f"{server_id!r} is a {type(transport).__name__}"
             )
-        local = LocalTransport(transport, update_interval_s=self._update_interval_s)
+        local = self.acting(transport)
         local.fetch_spec()
         return local
+
+    def is_local(self, server_id: str) -> bool:
+        """Whether inference for a server is local."""
+        modes = self._modes
+        return (modes if isinstance(modes, str) else modes.get(server_id)) == "local"
+
+    def acting(self, transport: NetworkTransport, seed: int | None = None) -> LocalTransport:
+        """Returns a transport that acts in its server's place.
+
+        Args:
+            transport: to the server.
+            seed: of exploration; None: any.
+        """
+        return LocalTransport(transport, update_interval_s=self._update_interval_s, seed=seed)
 
     def check_names(self, server_ids: Collection[str]) -> None:
         """Raises `AssignmentError` if a mode is for none of these servers."""

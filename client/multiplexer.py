@@ -70,8 +70,7 @@ class MultiplexingClient:
         episode_prefix: with which the ids begin that it makes for episodes.
         inference_mode: "remote": servers choose all actions; "local": this client does, with their
             networks, and tells them afterwards; or by server id, "remote" for those left out.
-        update_interval_s: with "local", the least time between two pulls of weights; None: they are
-            pulled by `update_policy_weights` alone.
+        update_interval_s: of "local", between pulls of weights; None: `update_policy_weights` only.
 
     Raises:
         AssignmentError: two servers have the same agent, or a key is not the server's own id.
@@ -312,6 +311,16 @@ class MultiplexingClient:
         for transport in self._transports.values():
             if isinstance(transport, LocalTransport):
                 transport.update_weights()
+
+    def tell_played(self) -> None:
+        """Tells servers what was played with local inference; raises as `update_policy_weights`."""
+        for one in self._transports.values():
+            one.tell_played()
+
+    @property
+    def num_lost_steps(self) -> int:
+        """Steps of one server each, played with local inference, of which it may know nothing."""
+        return sum(one.num_lost_steps for one in self._transports.values())
 
     def give_up(self) -> None:
         """Ends the client's patience, from any thread.

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from muxrl.client.errors import ServerLost
+from muxrl.client.local_transport import LocalTransport
 from muxrl.client.network_transport import NetworkTransport
 from muxrl.client.random_policy import RandomTransport
 from muxrl.client.transport import Transport
@@ -35,13 +36,15 @@ class StandIn(Transport):
     end, and the server never hears of them. It has those that begin once it is back.
 
     Args:
-        server: how it is reached. Its `patience_s` says how long it may be silent until it counts
-            as lost.
+        server: how it is reached, or who acts in its place. Its `patience_s` says how long it may
+            be silent until it counts as lost.
         seed: of the random actions.
         start_s: how long the server is waited for at the beginning, when its spec is not known.
     """
 
-    def __init__(self, server: NetworkTransport, *, seed: int = 0, start_s: float = 0.0) -> None:
+    def __init__(
+        self, server: NetworkTransport | LocalTransport, *, seed: int = 0, start_s: float = 0.0
+    ) -> None:
         self._server = server
         self._seed = seed
         self._start_s = start_s
@@ -96,6 +99,14 @@ class StandIn(Transport):
             self._answer(item) if is_own else next(rest)
             for item, is_own in zip(self._items, self._is_own, strict=True)
         ]
+
+    @property
+    def num_lost_steps(self) -> int:  # type: ignore[override]
+        return self._server.num_lost_steps
+
+    def tell_played(self) -> None:
+        if not self._is_lost.is_set():
+            self._server.tell_played()
 
     def give_up(self) -> None:
         self._server.give_up()

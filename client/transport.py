@@ -2,8 +2,8 @@
 
 Sending and receiving are two calls, so that every server has its message before any answer is
 awaited. Implementations: `muxrl.client.websocket` (the default), `muxrl.client.http`,
-`muxrl.client.random_policy` (no server at all), and `muxrl.client.stand_in` (that one in place of a
-server that is lost).
+`muxrl.client.random_policy` (no server at all), `muxrl.client.stand_in` (that one in place of a
+server that is lost), and `muxrl.client.local_transport` (which acts by itself).
 """
 
 from __future__ import annotations
@@ -41,6 +41,17 @@ class Transport(Protocol):
         Raises:
             ServerUnavailable: the server is lost for good, or holds its answer back for too long.
         """
+
+    num_lost_steps: int = 0
+    """Steps that were played in the server's place, and of which it may know nothing."""
+
+    def tell_played(self) -> None:
+        """Tells the server what was played in its place and it has not been told yet.
+
+        Raises:
+            ServerUnavailable: it does not answer.
+        """
+        return
 
     def give_up(self) -> None:
         """Ends patience, from any thread: a server that is lost is not waited for any more."""

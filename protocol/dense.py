@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.protocol.messages import DenseLayer
+from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
 
 UNAVAILABLE = float(np.finfo(np.float32).min)
@@ -29,6 +29,50 @@ def forward(layers: Sequence[DenseLayer], x: np.ndarray) -> np.ndarray:
         elif layer.activation == "relu":
             np.maximum(x, 0.0, out=x)
     return x
+
+
+def forward_recurrent(
+    layers: Sequence[Layer], x: np.ndarray, h: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `forward`, with one `GruLayer` among the layers.
+
+    Args:
+        layers: of the network.
+        x: float32 ``[B, in]``.
+        h: its state, float32 ``[B, hidden]``.
+
+    Returns:
+        ``[B, out]``, and the next state.
+    """
+    for layer in layers:
+        if isinstance(layer, GruLayer):
+            x = h = gru_step(layer, x, h)
+        else:
+            x = forward((layer,), x)
+    return x, h
+
+
+def gru_step(layer: GruLayer, x: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """Returns the next state ``[B, hidden]`` of ``x [B, in]`` and the state before."""
+    size = h.shape[1]
+    from_x = x @ layer.weight_x
+    from_x += layer.bias_x
+    from_h = h @ layer.weight_h
+    from_h += layer.bias_h
+    # sigmoid(y) = (1 + tanh(y / 2)) / 2, which cannot overflow.
+    gates = from_x[:, : 2 * size] + from_h[:, : 2 * size]
+    gates *= 0.5
+    np.tanh(gates, out=gates)
+    gates += 1.0
+    gates *= 0.5
+    new = from_h[:, 2 * size :]
+    new *= gates[:, :size]
+    new += from_x[:, 2 * size :]
+    np.tanh(new, out=new)
+    out = h - new
+    out *= gates[:, size:]
+    out += new
+    return out
 
 
 def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:

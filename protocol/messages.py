@@ -80,13 +80,16 @@ class PlayedSteps(Item, tag="played"):
     """Steps in a row in which the client acted by itself, with the server's own weights.
 
     Each of `steps` has a logged action of every agent that observes. `logits` are what these were
-    drawn from: by agent float32 ``[its steps here, n]``. Steps that the server has already are
-    passed over, so that the same item may be sent again.
+    drawn from, if the server wants them: by agent float32 ``[its steps here, n]``. `states` are
+    those of recurrent networks after the last of these steps, by group, float32 ``[members,
+    hidden]``. Steps that the server has already are passed over, so that the same item may be sent
+    again.
     """
 
     weights_seq_no: int
     steps: list[Step]
-    logits: dict[str, Any]
+    logits: dict[str, Any] = {}
+    states: dict[str, Any] = {}
 
 
 AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps
@@ -126,12 +129,14 @@ class Recorded(Reply, tag="recorded"):
     """Played steps are recorded; `num_steps` of the episode have been observed.
 
     `num_wanted` is after how many env steps the client should send what it has played then, so that
-    the next batch is of one version of the weights; 0: the server does not mind.
+    the next batch is of one version of the weights; 0: the server does not mind. `epsilon` is that
+    of `PolicyWeights`, as of now.
     """
 
     num_steps: int
     weights_seq_no: int = 0
     num_wanted: int = 0
+    epsilon: float | None = None
 
 
 class Ended(Reply, tag="ended"):
@@ -207,7 +212,7 @@ class Status(msgspec.Struct, omit_defaults=True):
     problem: str = ""
 
 
-class DenseLayer(msgspec.Struct, omit_defaults=True):
+class DenseLayer(msgspec.Struct, tag_field="type", tag="dense", omit_defaults=True):
     """``activation(x @ weight + bias)``: `weight` is float32 ``[in, out]``, `bias` ``[out]``."""
 
     weight: Any
@@ -215,18 +220,52 @@ class DenseLayer(msgspec.Struct, omit_defaults=True):
     activation: Literal["none", "tanh", "relu"] = "none"
 
 
+class GruLayer(msgspec.Struct, tag_field="type", tag="gru"):
+    """torch's ``GRUCell``, whose output is its next state too; gates are reset, update, new.
+
+    `weight_x` is float32 ``[in, 3 hidden]``, `weight_h` ``[hidden, 3 hidden]``, `bias_x` and
+    `bias_h` ``[3 hidden]``.
+    """
+
+    weight_x: Any
+    weight_h: Any
+    bias_x: Any
+    bias_h: Any
+
+
+Layer = DenseLayer | GruLayer
+
+
+class PolicyNetwork(msgspec.Struct, omit_defaults=True):
+    """From an agent's flattened observation to a number for each of its actions.
+
+    A team's members share one, and act all at once. Each reads its observation, padded with zeros,
+    then, with `reads_last_action`, its last action one-hot, zeros before its first, and, with
+    `reads_member_id`, its place in the team one-hot. A member that does not observe while others do
+    reads zeros, but for its id. A recurrent state begins with zeros in each episode.
+    """
+
+    layers: list[Layer]
+    reads_last_action: bool = False
+    reads_member_id: bool = False
+
+
 class PolicyWeights(msgspec.Struct, omit_defaults=True):
     """The policies of a server, to act with elsewhere (``GET /v1/policies``, in msgpack).
 
-    By policy the layers from an agent's flattened observation to the logits of its actions. With
-    `follows_masks` an observation's action mask is not a part of that, and what it forbids has
-    probability 0. `problem` says why a server has none to give.
+    With `follows_masks` an observation's action mask is not a part of what the networks read, and
+    what it forbids is not done. With `epsilon` None actions are drawn from the networks' numbers as
+    logits; else these are values: the highest is taken, and with this probability, while exploring,
+    any action. `wants_logits` says whether `PlayedSteps` are to have them. `problem` says why a
+    server has no policies to give.
     """
 
     server_id: str
     weights_seq_no: int = 0
-    policies: dict[str, list[DenseLayer]] = {}
+    policies: dict[str, PolicyNetwork] = {}
     follows_masks: bool = False
+    epsilon: float | None = None
+    wants_logits: bool = True
     problem: str = ""
 
 

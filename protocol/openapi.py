@@ -34,8 +34,8 @@ from muxrl.protocol.messages import (
 
 Schema = dict[str, Any]
 _REF = "#/components/schemas/{name}"
-_VALUES = ("observations", "final_observations", "logged_actions", "actions", "logits")
-"""Fields whose values are as the agents' spaces say."""
+_VALUES = ("observations", "final_observations", "logged_actions", "actions", "logits", "states")
+"""Fields whose values are as the agents' spaces say, or arrays."""
 _VALUE: Schema = {
     "title": "Value",
     "description": "Of a space: Box, MultiDiscrete and MultiBinary are nested lists of numbers, "
@@ -205,6 +205,11 @@ def _describe(name: str, schema: Schema) -> None:
     if name == "DenseLayer":
         properties["weight"].update({"type": "array", "items": {"type": "array"}})
         properties["bias"].update({"type": ["array", "null"], "items": {"type": "number"}})
+    if name == "GruLayer":
+        for field in ("weight_x", "weight_h"):
+            properties[field].update({"type": "array", "items": {"type": "array"}})
+        for field in ("bias_x", "bias_h"):
+            properties[field].update({"type": "array", "items": {"type": "number"}})
     if name in {kind.__name__ for kind in Item.__subclasses__()}:
         properties["episode_id"] = _ID
         if "t" in properties:

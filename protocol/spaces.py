@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 ACTION_MASK_KEY = "action_mask"
 """Key of a Dict observation that says which Discrete actions are available, as in PettingZoo."""
+STATE_KEY = "state"
+"""Key of a Dict observation that has the global state, for a team's mixer or critic."""
 
 Bound = float | list[Any] | None
 """One number for all elements, or nested lists of one each; None for no bound."""

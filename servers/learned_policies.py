@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.policy.policy import PolicySpec
 
 from muxrl.servers import resume
-from muxrl.servers.algorithms.action_masks import has_action_mask
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoint import save_checkpoint
 from muxrl.servers.config import ServerPlan
@@ -28,6 +26,7 @@ from muxrl.servers.object_store import keep_objects_here
 from muxrl.servers.observing import Observing
 from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem
 from muxrl.servers.reward_scale import RewardScale
+from muxrl.servers.rllib_config import rllib_config
 from muxrl.servers.seats import Seat
 from muxrl.servers.trainer import Trainer
 
@@ -93,7 +92,9 @@ class LearnedPolicies:
                 plan.agents,
                 self._local.problem,
                 lambda: self._local.version,
-                max_lag=self.feed.max_ahead + 1,
+                max_lag=self.feed.max_ahead + 1 if entry.needs_log_probabilities else None,
+                states=self._local.states,
+                epsilon=self._local.epsilon,
             ),
         )
         self.trainer = Trainer(
@@ -185,28 +186,8 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
     Raises:
         ServerProblem: RLlib refuses the config; its reason is in the sentence.
     """
-    policies = {}
-    mapping = {}
-    for seat_id, seat in seats.items():
-        policies[seat.policy_id] = PolicySpec(None, seat.observation_space, seat.action_space)
-        mapping[seat_id] = seat.policy_id
-
-    def policy_for(agent_id: str, *args: Any, **kwargs: Any) -> str:
-        return mapping[agent_id]
-
     try:
-        config = entry.make_config(
-            plan.settings,
-            plan.model,
-            plan.rl_module,
-            has_masks=any(has_action_mask(seat.observation_space) for seat in seats.values()),
-        )
-        if not plan.rl_module:
-            entry.networks.configure_images(
-                config, {p: spec.observation_space for p, spec in policies.items()}
-            )
-        config.environment(env=None)
-        config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
+        config = rllib_config(plan, entry, seats)
         config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
         config.learners(
             num_learners=0, num_gpus_per_learner=1 if plan.resources.num_gpus > 0 else 0

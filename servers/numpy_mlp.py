@@ -19,8 +19,8 @@ from torch import nn
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.dense import forward as dense_forward
-from muxrl.protocol.messages import DenseLayer
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, MaskablePPOTorchRLModule
+from muxrl.protocol.messages import DenseLayer, PolicyNetwork
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, MaskablePPOTorchRLModule
 
 MAX_BATCH = 64
 """Rows up to which numpy is faster than torch."""
@@ -98,10 +98,27 @@ def dense_layers(module: Any) -> list[DenseLayer] | None:
     encoder = getattr(module.encoder, "actor_encoder", None) or getattr(
         module.encoder, "encoder", module.encoder
     )
-    if not isinstance(encoder, TorchMLPEncoder) or type(module.pi) is not TorchMLPHead:
+    return mlp_layers(encoder, module.pi)
+
+
+def mlp_network(module: Any) -> PolicyNetwork | None:
+    """Returns what acts in `dense_layers`; None: as there."""
+    layers = dense_layers(module)
+    keys = getattr(module, "acting_keys", None)
+    if layers is None or (keys is not None and keys[0] != OBS):
+        return None
+    return PolicyNetwork([*layers])
+
+
+def mlp_layers(encoder: Any, head: Any) -> list[DenseLayer] | None:
+    """Returns the layers of one of RLlib's encoders and the head after it, as views.
+
+    None: they are no MLPs of Linear layers, tanh and ReLU.
+    """
+    if not isinstance(encoder, TorchMLPEncoder) or type(head) is not TorchMLPHead:
         return None
     layers: list[DenseLayer] = []
-    for layer in (*encoder.net.mlp, *module.pi.net.mlp):
+    for layer in (*encoder.net.mlp, *head.net.mlp):
         if isinstance(layer, nn.Linear):
             bias = None if layer.bias is None else layer.bias.detach().numpy()
             layers.append(DenseLayer(layer.weight.detach().numpy().T, bias))

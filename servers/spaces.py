@@ -17,7 +17,7 @@ from gymnasium.spaces import utils as gym_utils
 from muxrl.protocol import spaces as plain
 
 ACTION_MASK_KEY = plain.ACTION_MASK_KEY
-STATE_KEY = "state"
+STATE_KEY = plain.STATE_KEY
 """RLlib's ``ENV_STATE``: the global state, where it is part of an agent's Dict observation."""
 
 

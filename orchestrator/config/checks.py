@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import combinations
+from typing import get_args
 
 from muxrl.client.episode_metrics import (
     EPISODE_LENGTH,
@@ -15,6 +16,7 @@ from muxrl.client.episode_metrics import (
     RESERVED_METRICS,
     is_metric_name,
 )
+from muxrl.client.local_transport import InferenceMode
 from muxrl.orchestrator.config.problems import listed, similar_or_known
 from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.trackers.registry import find_problems as tracker_problems
@@ -59,6 +61,7 @@ def find_problems(config: ExperimentConfig, *, needs_stop: bool = True) -> list[
         )
     problems += _number_problems(config)
     problems += _simulation_problems(config)
+    problems += _inference_problems(config)
     problems += _metric_problems(config)
     if not config.servers:
         problems.append("servers: there is none; at least one has to serve the agents")
@@ -112,6 +115,7 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
         "seed": config.seed,
         "simulation.num_cpus": simulation.num_cpus,
         "simulation.restarts.max": simulation.restarts.max,
+        "simulation.update_interval_s": simulation.update_interval_s,
         "evaluation.final_num_episodes": evaluation.final_num_episodes,
         "evaluation.seed": evaluation.seed,
         "checkpoint.replay_max_mib": checkpoint.replay_max_mib,
@@ -202,6 +206,23 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                     f"simulation.{key}: is only for env: {EXTERNAL}; the simulation "
                     f"{simulation.env!r} is asked itself"
                 )
+
+
+def _inference_problems(config: ExperimentConfig) -> Iterator[str]:
+    key, given = "simulation.inference_mode", config.simulation.inference_mode
+    modes = given if isinstance(given, Mapping) else {"": given}
+    for server_id, mode in modes.items():
+        if server_id and server_id not in config.servers:
+            hint = similar_or_known(server_id, config.servers, "there are")
+            yield f"{key}: there is no server {server_id!r}{hint}"
+        if mode not in get_args(InferenceMode):
+            where = f"{key}.{server_id}" if server_id else key
+            yield f"{where}: is 'remote' or 'local', or server to one of these, got {mode!r}"
+        elif mode == "local" and config.simulation.env == EXTERNAL:
+            yield (
+                f"{key}: is 'local', but simulations that muxrl does not start reach the servers "
+                "through the gateway, which has no networks to give; leave it out"
+            )
 
 
 def _metric_problems(config: ExperimentConfig) -> Iterator[str]:

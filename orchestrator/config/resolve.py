@@ -7,9 +7,11 @@ server's id, so that it stays the same when other servers are added, removed or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from muxrl.client.local_policies import no_local_inference
+from muxrl.client.local_transport import InferenceModes
 from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.problems import listed
@@ -128,9 +130,23 @@ def resolve(
             "stop.iterations: is given, but no server learns, so that there are no iterations; "
             "leave it out"
         )
+    if not problems:  # it builds networks, of settings that are right
+        problems += local_inference_problems(experiment)
     if problems:
         raise ConfigError(problems)
     return experiment
+
+
+def local_inference_problems(experiment: Experiment) -> Iterator[str]:
+    """Yields the sentence of each client that would be refused local inference."""
+    from muxrl.servers.local_inference import find_local_problem
+
+    simulation = experiment.config.simulation
+    modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
+    for server_id, plan in experiment.servers.items():
+        if modes.is_local(server_id) and (problem := find_local_problem(plan)):
+            story = no_local_inference(server_id, plan.algorithm, problem)
+            yield f"simulation.inference_mode: {story}"
 
 
 def compares_untrained(config: ExperimentConfig) -> bool:

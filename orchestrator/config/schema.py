@@ -49,6 +49,13 @@ class SimulationConfig:
     """Environments that each of these plays in lockstep: they share every message."""
     num_cpus: float = 0.5
     """Ray CPUs reserved by each process; logical, for placement only."""
+    inference_mode: Any = "remote"
+    """Who chooses the actions of training episodes: "remote": the servers; "local": the
+    simulations, with the servers' networks; or server to one of these, "remote" for those left out.
+    Not for 'external'. See [Local inference](client.md#local-inference)."""
+    update_interval_s: float | None = 0.0
+    """With "local": least time between two pulls of weights; null: none are pulled after the first,
+    but of a server that was started again."""
     restarts: RestartsConfig = field(default_factory=RestartsConfig)
     """For each simulation process, and for the evaluation."""
     agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)

@@ -39,6 +39,8 @@ from muxrl.servers.config import ServerPlan
 if TYPE_CHECKING:
     from muxrl.client.env_loop import EpisodeResult
     from muxrl.client.episode_metrics import EpisodeMetrics
+    from muxrl.client.local_transport import LocalTransport
+    from muxrl.client.network_transport import NetworkTransport
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +202,8 @@ class SimulationReport(ProcessReport):
     ids of these servers. The others' returns are not among `episodes`."""
     metrics: list[EpisodeMetrics] = field(default_factory=list)
     """Of `episodes`, in the same order."""
+    num_lost_steps: int = 0
+    """Since the process began: see `MultiplexingClient.num_lost_steps`."""
 
 
 class SimulationProcess:
@@ -228,6 +232,7 @@ class SimulationProcess:
         set_up(log_path)
         from muxrl.client.adapters import make_simulation
         from muxrl.client.env_loop import EnvLoop
+        from muxrl.client.local_transport import InferenceModes
         from muxrl.client.stand_in import StandIn
 
         self._clock = StepClock()
@@ -235,16 +240,28 @@ class SimulationProcess:
             self._clock.watch(make_simulation(simulation.env, simulation.kwargs))
             for _ in range(simulation.num_envs_per_process)
         ]
+        modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
+
+        def reach(server_id: str, patience: Patience) -> NetworkTransport | LocalTransport:
+            transport = transport_to(servers[server_id], patience)
+            if not modes.is_local(server_id):
+                return transport
+            # Of a run that is resumed, not the same draws once more.
+            begun = str(seeds.num_drawn)
+            return modes.acting(transport, derive_seed(seeds.seed, "acts", server_id, begun))
+
         self._stand_ins = {
             server_id: StandIn(
-                transport_to(servers[server_id], replace(patience, patience_s=_RANDOM_AFTER_S)),
+                reach(server_id, replace(patience, patience_s=_RANDOM_AFTER_S)),
                 seed=derive_seed(seeds.seed, "stand-in", server_id),
                 start_s=patience.patience_s,
             )
             for server_id in random_while_lost
         }
+        others = [server_id for server_id in servers if server_id not in self._stand_ins]
+        instead = {**self._stand_ins, **{s: reach(s, patience) for s in others}}
         self._client = connect(
-            servers, patience=patience, episode_prefix=episode_prefix, instead=self._stand_ins
+            servers, patience=patience, episode_prefix=episode_prefix, instead=instead
         )
         settle()
         self._seeds = seeds
@@ -298,6 +315,7 @@ class SimulationProcess:
             self._loop.num_lost_episodes,
             random_episodes,
             [episode.metrics for episode in episodes],
+            self._client.num_lost_steps,
             step_s=self._clock.step_s,
         )
 

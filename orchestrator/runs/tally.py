@@ -62,8 +62,13 @@ class Tally:
         """By process, how often it was started again; those without are left out."""
         self.num_random_episodes: dict[str, int] = {}
         """By server, training episodes in which its agents acted at random, since it was lost."""
+        self.num_lost_steps = 0
+        """Steps that simulations played with local inference, of one server each, and of which that
+        may know nothing, since it was lost."""
         self._lost_episodes: dict[str, int] = {}
         self._lost_before = 0
+        self._lost_steps: dict[str, int] = {}
+        self._lost_steps_before = 0
         self._restarted: list[str] = []  # since the last record
         self._rate = StepRate()
         self._server_rates: dict[str, StepRate] = {}
@@ -82,6 +87,7 @@ class Tally:
             "num_episodes": self.num_episodes,
             "num_mismatches": self.num_mismatches,
             "num_lost_episodes": self.num_lost_episodes,
+            "num_lost_steps": self.num_lost_steps,
             "num_restarts": dict(self.num_restarts),
             "num_random_episodes": dict(self.num_random_episodes),
             "recent": list(self._recent),
@@ -96,6 +102,7 @@ class Tally:
         self.num_mismatches = self._mismatches_before = state["num_mismatches"]
         self._cpu_s_before = state["cpu_s"]
         self.num_lost_episodes = self._lost_before = state.get("num_lost_episodes", 0)
+        self.num_lost_steps = self._lost_steps_before = state.get("num_lost_steps", 0)
         self.num_restarts = dict(state.get("num_restarts", {}))
         self.num_random_episodes = dict(state.get("num_random_episodes", {}))
         self._recent.extend(state["recent"])
@@ -118,6 +125,8 @@ class Tally:
         self.num_mismatches = self._mismatches_before + sum(self._mismatches.values())
         self._lost_episodes[name] = report.num_lost_episodes
         self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
+        self._lost_steps[name] = report.num_lost_steps
+        self.num_lost_steps = self._lost_steps_before + sum(self._lost_steps.values())
 
     def restart(self, name: str, num_lost_episodes: int = 0) -> None:
         """Says that a process was lost and is started again; what it has done still counts.
@@ -130,6 +139,7 @@ class Tally:
         self._mismatches_before += self._mismatches.pop(name, 0)
         self._cpu_s_before += self.cpu_s_of.pop(name, 0.0)
         self._lost_before += self._lost_episodes.pop(name, 0) + num_lost_episodes
+        self._lost_steps_before += self._lost_steps.pop(name, 0)
         self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
         self.num_restarts[name] = self.num_restarts.get(name, 0) + 1
         self._restarted.append(name)
@@ -203,6 +213,7 @@ class Tally:
             "env_steps_per_s": self.env_steps_per_s,
             "num_mismatches": self.num_mismatches,
             "num_lost_episodes": self.num_lost_episodes,
+            **({"num_lost_steps": self.num_lost_steps} if self.num_lost_steps else {}),
             **(
                 {"num_random_episodes": dict(self.num_random_episodes)}
                 if self.num_random_episodes

@@ -13,12 +13,14 @@ import numpy as np
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from muxrl.protocol.messages import PolicyNetwork
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
 from muxrl.servers.algorithms.settings import AlgorithmProblem, TrainingSettings
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
+from muxrl.servers.numpy_mlp import mlp_network
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import Seat
 from muxrl.servers.spaces import module_observation_space, to_gymnasium
@@ -116,6 +118,8 @@ class AlgorithmEntry:
         samples_actions: whether its policy is a distribution to draw actions from; else it takes
             the action of the highest value, and only exploration is random.
         graph: what of a policy goes into a file; see `muxrl export`.
+        acting_network: what of an RLModule acts, as plain arrays for clients that do so in the
+            server's place; it returns None for a module of which that is not known.
         milestones: what has to happen for it to learn from a replay; see `find_milestones`.
         replay_size: what its replay takes once it is full, for the seats of a server; None: it has
             none, or nobody has said.
@@ -130,6 +134,7 @@ class AlgorithmEntry:
     space_check: SpaceCheck = field(default_factory=AgentSpaces)
     samples_actions: bool = True
     graph: type[PolicyGraph] = PolicyGraph
+    acting_network: Callable[[Any], PolicyNetwork | None] = mlp_network
     milestones: Callable[[AlgorithmConfig], Iterator[Milestone]] = lambda _: iter(())
     replay_size: Callable[[AlgorithmConfig, Mapping[str, Seat]], ReplaySize] | None = None
 

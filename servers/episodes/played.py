@@ -1,15 +1,17 @@
 """Steps in which a client acted by itself: checked, and given what the server would have recorded.
 
 They were drawn from the server's own policy, so they are its own actions, of the version of the
-weights that the client says. The client sends the logits; log-probabilities follow from these.
-What is older than the server's own actions can be counts as chosen elsewhere, and is counted.
+weights that the client says. Where the learner reads log-probabilities, the client sends the
+logits, from which these follow; what is older than the server's own actions can be counts as chosen
+elsewhere, and is counted. A learner with a replay reads none: there no action is too old.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from ray.rllib.core.columns import Columns
@@ -21,9 +23,23 @@ from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.inference import log_probs_of
 from muxrl.servers.seats import SeatAction, SeatRequest
+from muxrl.servers.teams import NO_ACTION
 
 Row = tuple[np.ndarray, np.ndarray]
 """Logits of an agent's action, and the log-probabilities of all actions, float32 ``[n]``."""
+
+_REPLAY_STEPS = 64
+"""Env steps that a client of a server with a replay may play without telling. The server's batches
+(4 steps for DQN, an episode for QMIX) would cost a message each; and what a replay draws was chosen
+by thousands of versions anyway."""
+
+
+class StateShape(NamedTuple):
+    """A seat's recurrent state: its key in the module's state, its shape, and whose it is."""
+
+    key: str
+    shape: tuple[int, ...]
+    members: tuple[str, ...]
 
 
 class PlayedCheck:
@@ -33,7 +49,10 @@ class PlayedCheck:
         agents: the server's, by id.
         problem: why it takes none; "": it does.
         version: returns that of the weights in use.
-        max_lag: versions by which actions may be behind it and still teach the policy.
+        max_lag: versions by which actions may be behind it and still teach the policy; None: its
+            learner reads no log-probabilities, so that logits are not wanted, and all teach it.
+        states: of seats with a recurrent network, by id.
+        epsilon: returns the probability of an action at random; see `PolicyWeights`.
     """
 
     def __init__(
@@ -41,7 +60,9 @@ class PlayedCheck:
         agents: Mapping[str, AgentSpaces],
         problem: str,
         version: Callable[[], int],
-        max_lag: int,
+        max_lag: int | None,
+        states: Mapping[str, StateShape] = MappingProxyType({}),
+        epsilon: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._num_actions = {
             agent_id: agent.action_space.n
@@ -51,16 +72,27 @@ class PlayedCheck:
         self._problem = problem
         self.version = version
         self._max_lag = max_lag
+        self._states = states
+        self.epsilon = epsilon
 
-    def read(self, item: PlayedSteps) -> tuple[bool, Iterator[tuple[Step, dict[str, Row]]]]:
-        """Returns whether the actions are stale, and the steps, each with what its agents' actions
-        were drawn from.
+    @property
+    def min_wanted(self) -> int:
+        """The fewest env steps after which a client should tell what it has played."""
+        return _REPLAY_STEPS if self._max_lag is None else 1
 
-        Stale actions are too old to teach the policy: as log-probabilities they have infinity.
+    def read(
+        self, item: PlayedSteps
+    ) -> tuple[bool, dict[str, Any], Iterator[tuple[Step, dict[str, Row]]]]:
+        """Reads an item.
+
+        Returns:
+            Whether the actions are stale: too old to teach the policy, they have infinity as
+            log-probabilities; the recurrent states after the last step, by seat; and the steps,
+            each with what its agents' actions were drawn from.
 
         Raises:
-            ValueMismatch: an action or its logits are missing or no such numbers, or the server
-                takes no such steps. The steps' own values are not looked at.
+            ValueMismatch: an action, its logits or a recurrent state are missing or no such
+                numbers, or the server takes no such steps. The steps' own values are not looked at.
         """
         if self._problem:
             raise ValueMismatch(
@@ -87,14 +119,42 @@ class PlayedCheck:
                     got=f"actions of {list(step.logged_actions)}",
                 )
             counts.update(step.observations.keys())
-        columns = {a: self._columns(a, item.logits.get(a), n) for a, n in counts.items()}
+        columns = {}
+        if self._max_lag is not None:
+            columns = {a: self._columns(a, item.logits.get(a), n) for a, n in counts.items()}
+        elif item.logits:
+            raise ValueMismatch("there are logits, and its learner reads none")
         if more := item.logits.keys() - columns.keys():
             raise ValueMismatch(f"there are logits of agents that did not act: {sorted(more)}")
-        is_stale = version - item.weights_seq_no > self._max_lag
+        states = self._read_states(item, counts.keys())
+        is_stale = self._max_lag is not None and version - item.weights_seq_no > self._max_lag
         if is_stale:
             for _, log_probs in columns.values():
                 log_probs[:] = np.inf
-        return is_stale, self._rows(item, columns)
+        return is_stale, states, self._rows(item, columns)
+
+    def _read_states(self, item: PlayedSteps, acted: Collection[str]) -> dict[str, Any]:
+        """Returns the module's states, by seat; seats of which nobody acted need not have one."""
+        known = self._states
+        needed = {s for s, state in known.items() if not set(state.members).isdisjoint(acted)}
+        if not needed <= item.states.keys() <= known.keys():
+            raise ValueMismatch(
+                "the recurrent states after the last of these steps have to come with them",
+                expected=f"states of {sorted(needed)}",
+                got=f"states of {sorted(item.states)}",
+            )
+        states = {}
+        for seat_id, value in item.states.items():
+            key, shape, _ = known[seat_id]
+            try:
+                states[seat_id] = {key: conform(Box(shape), value)}
+            except Mismatch as error:
+                raise ValueMismatch(
+                    f"recurrent state of group {seat_id!r}: {error}",
+                    expected=error.expected,
+                    got=error.got,
+                ) from None
+        return states
 
     def _columns(self, agent_id: str, logits: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns logits and log-probabilities, float32 ``[count, n]`` each."""
@@ -120,7 +180,7 @@ class PlayedCheck:
         row_of: Counter[str] = Counter()
         for step in item.steps:
             rows: dict[str, Row] = {}
-            for agent_id in step.observations:
+            for agent_id in step.observations.keys() & columns.keys():
                 logits, log_probs = columns[agent_id]
                 row = row_of[agent_id]
                 row_of[agent_id] = row + 1
@@ -128,11 +188,21 @@ class PlayedCheck:
             yield step, rows
 
 
-def seat_action(request: SeatRequest, row: Row) -> SeatAction:
-    """Returns the action of a recorded step as inference would have."""
-    logits, log_probs = row
-    action = np.int64(request.logged_action)
-    return SeatAction(
-        action,
-        {Columns.ACTION_LOGP: log_probs[action], Columns.ACTION_DIST_INPUTS: logits},
-    )
+def seat_action(
+    request: SeatRequest, rows: Mapping[str, Row], states: Mapping[str, Any]
+) -> SeatAction:
+    """Returns the action of a recorded step as inference would have.
+
+    Args:
+        request: with the action that the client has chosen.
+        rows, states: as `PlayedCheck.read` returned them.
+    """
+    seat_id, action = request.seat.seat_id, request.logged_action
+    if isinstance(action, np.ndarray):  # a team's; members that were not asked do action 0
+        action = np.where(action == NO_ACTION, 0, action)
+        return SeatAction(action, module_state=states.get(seat_id))
+    if seat_id not in rows:
+        return SeatAction(np.int64(action))
+    logits, log_probs = rows[seat_id]
+    outputs = {Columns.ACTION_LOGP: log_probs[action], Columns.ACTION_DIST_INPUTS: logits}
+    return SeatAction(np.int64(action), outputs)

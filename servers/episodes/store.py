@@ -285,7 +285,8 @@ class EpisodeStore:
             return reply
         episode = self._find(item.episode_id)
         episode.last_seen = now
-        is_stale, steps = self._played_check.read(item)
+        check = self._played_check
+        is_stale, states, steps = check.read(item)
         for step, rows in steps:
             if step.t < episode.t:
                 continue
@@ -295,7 +296,7 @@ class EpisodeStore:
                 error.message = f"step t={step.t}: {error.message}"
                 raise
             assert isinstance(pending, PendingStep)  # of a new step
-            chosen = [seat_action(r, rows[r.seat.seat_id]) for r in pending.requests]
+            chosen = [seat_action(r, rows, states) for r in pending.requests]
             pending.finish(chosen, item.weights_seq_no)
             if is_stale and episode.is_training:
                 self.counts.num_stale_steps += len(chosen)
@@ -306,10 +307,11 @@ class EpisodeStore:
 
     def refresh(self, reply: Recorded, num_clients: int = 1) -> None:
         """Says in a reply how the server stands now, and this client's share of the next batch."""
-        assert self._played_check is not None
-        reply.weights_seq_no = self._played_check.version()
+        check = self._played_check
+        assert check is not None
+        reply.weights_seq_no, reply.epsilon = check.version(), check.epsilon()
         missing = self._batch_env_steps - self._num_uncut_steps
-        reply.num_wanted = max(1, -(-missing // num_clients))
+        reply.num_wanted = max(check.min_wanted, -(-missing // num_clients))
 
     def _end(self, item: EndEpisode, now: float) -> Ended | Aborted:
         buried = self._tombstones.get(item.episode_id)

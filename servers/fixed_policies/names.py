@@ -5,3 +5,8 @@ SCRIPTED = "SCRIPTED"
 FROZEN = "FROZEN"
 
 FIXED_NAMES = (RANDOM, SCRIPTED, FROZEN)
+
+
+def no_weights(name: str) -> str:
+    """Says why clients cannot act in the place of a server whose algorithm is fixed."""
+    return f"{name.upper()} does not learn, and has no weights to give"

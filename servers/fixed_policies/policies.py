@@ -15,6 +15,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
 from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.fixed_policies.names import no_weights
 from muxrl.servers.policies import SAVE_TIMEOUT_S, Acting, Record
 from muxrl.servers.resume import told_of
 from muxrl.servers.seats import Seat
@@ -107,7 +108,7 @@ class FixedPolicies:
         """Nothing is held."""
 
     def weights(self) -> bytes:
-        problem = f"{self._plan.algorithm} does not learn, and has no weights to give"
+        problem = no_weights(self._plan.algorithm)
         return encode(PolicyWeights(self._plan.server_id, problem=problem))
 
     def drain_records(self) -> list[Record]:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from tests.client.scripted_servers import CountingSimulation, Server, refusing
 
-from muxrl.client import AssignmentError, MultiplexingClient, RefusedByServer, ServerUnavailable
+from muxrl.client import (
+    AssignmentError,
+    MultiplexingClient,
+    RefusedByServer,
+    ServerLost,
+    ServerUnavailable,
+)
 from muxrl.client.adapters.simulation import COMMON, StepResult
 from muxrl.client.env_loop import EnvLoop, EpisodeResult, SimulationFailed
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, StartEpisode, Step
@@ -260,6 +266,23 @@ def test_held_between_two_steps_where_an_episode_is_long(world: World) -> None:
     assert 0 < run.loop.num_env_steps < 100
     run.end()
     assert [(r.seed, r.num_steps) for r in world.results] == [(7, 100)]  # it went on
+
+
+def test_what_was_played_is_told_before_it_is_held(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told_of: list[int] = []
+
+    def tell() -> None:
+        told_of.append(world.right.steps[next(iter(world.right.open))])
+        raise ServerLost("right is lost", server_id="right")
+
+    monkeypatch.setattr(world.right, "tell_played", tell)
+    run = HeldRun(world, [100], iter([7]), grace_s=0.0)
+    assert run.loop.wait_held(10.0)
+    assert len(told_of) == 1, "and a loss is met again by the next step, if it lasts"
+    run.end()
+    assert [(r.seed, r.num_steps) for r in world.results] == [(7, 100)]
 
 
 def test_a_hold_that_follows_a_release_at_once_ends_nothing(world: World) -> None:

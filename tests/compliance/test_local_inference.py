@@ -260,9 +260,9 @@ def test_masks_are_followed(make_server: MakeServer) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "fields", "words"),
     [
-        ("DQN", {}, "DQN takes the action of the highest value"),
+        ("DQN", {"settings": {"num_atoms": 5}}, "not one of DQN's default small networks"),
         ("MAPPO", {"groups": {"team": ("a", "b")}}, "by more than what each of them observes"),
-        ("PPO", {"model": {"use_lstm": True}}, "not one of RLlib's default MLPs"),
+        ("PPO", {"model": {"use_lstm": True}}, "not one of PPO's default small networks"),
         ("PPO", {"normalize_observations": True}, "observes is scaled or normalised"),
         ("PPO", {"frame_stack": 4}, "networks read 4 observations at once"),
         ("PPO", {"agents": {"a": AgentPlan("p", Box((2,)), Box((1,), low=0, high=1))}},

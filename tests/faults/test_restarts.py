@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import requests
+from benchmarks.soak.agreement import Moment, agreement
 from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S, PAUSE_S
 from tests.faults.test_launch_faults import Run, assert_readable, config, launch, small_server
@@ -107,6 +108,29 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(launch: Callable[..
     # What a lost learner has missed is not much: it was begun again from a checkpoint of a second.
     ppo, a2c = (rows(run, name)[-1]["env_steps"] for name in ("ppo", "a2c"))
     assert 0.5 * ppo < a2c <= ppo
+
+
+def test_counts_agree_where_simulations_act_locally(launch: Callable[..., Run]) -> None:
+    """Also of checkpoints in mid-episode, and when a server was killed between two of them."""
+    experiment = lasting(checkpoint={"interval_s": 1, "keep_last": 1_000, "hold_s": 0.001})
+    experiment["simulation"]["inference_mode"] = {"ppo": "local", "a2c": "local"}
+    run = launch(experiment)
+    wait_for_checkpoint(run)
+    os.kill(run.pid_of("a2c"), signal.SIGKILL)
+    wait_until_it_goes_on(run, "a2c")
+    checkpoints = CheckpointFolder(run.folder / "checkpoints")
+    num_before = len(checkpoints.env_steps)
+    run.wait_for("checkpoints", lambda: len(checkpoints.env_steps) > num_before + 2)
+    summary = end_well(run)
+    assert summary["num_lost_episodes"] == 1
+    places = sorted((run.folder / "checkpoints").glob("[0-9]*"), key=lambda place: int(place.name))
+    found = agreement([Moment.read(place) for place in places], num_envs=1)
+    assert found.problems == []
+    assert found.num_exact > 0
+    assert found.num_bounded == 1
+    joint = rows(run, "joint")[-1]
+    assert (joint["num_mismatches"], joint.get("num_lost_steps", 0) <= 256) == (0, True)
+    assert rows(run, "ppo")[-1]["policy_lag_max"] <= 1
 
 
 def test_a_server_that_is_stopped_is_killed_and_others_are_watched(

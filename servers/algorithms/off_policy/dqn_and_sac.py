@@ -19,6 +19,7 @@ from ray.rllib.algorithms.sac import sac as rllib_sac
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.off_policy.acting_networks import actor_network, value_network
 from muxrl.servers.algorithms.off_policy.export import ValueGraph
 from muxrl.servers.algorithms.off_policy.rl_modules import (
     MaskableDQNTorchRLModule,
@@ -224,6 +225,7 @@ DQN_ENTRY = AlgorithmEntry(
     space_check=AgentSpaces((spaces.Discrete,), instead="PPO, A2C or SAC"),
     samples_actions=False,
     graph=ValueGraph,
+    acting_network=value_network,
     milestones=find_milestones,
     replay_size=find_replay_size,
 )
@@ -256,6 +258,7 @@ SAC_ENTRY = AlgorithmEntry(
     space_check=AgentSpaces(
         (spaces.Discrete, spaces.Box), instead="PPO or A2C", can_act_unbounded=False
     ),
+    acting_network=actor_network,
     milestones=find_milestones,
     replay_size=find_replay_size,
 )

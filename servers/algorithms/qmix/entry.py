@@ -15,6 +15,7 @@ from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.qmix.export import MemberGraph
 from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.replay import BINARY_KEYS
+from muxrl.servers.algorithms.qmix.rl_module import member_network
 from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.algorithms.replay_size import ReplaySize, bytes_of
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -106,6 +107,7 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
         space_check=check_team_spaces,
         samples_actions=False,
         graph=MemberGraph,
+        acting_network=member_network,
         milestones=find_milestones,
         replay_size=find_replay_size,
     )

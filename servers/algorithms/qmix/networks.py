@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from muxrl.protocol.dense import forward, gru_step
+from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
 from muxrl.servers.algorithms.qmix.duplex_mixer import DuplexMixer
 from muxrl.servers.algorithms.qmix.state_bound import bounded
 
@@ -94,8 +96,7 @@ class NumpyAgent:
         self._from_action = weight[obs_dim : obs_dim + num_actions] if num_actions else None
         self._from_id = weight[obs_dim + num_actions :] if has_ids else None
         self._bias = _view(agent.fc_in.bias)
-        self._core = [_view(p) for p in agent.core.parameters()]
-        self._is_recurrent = isinstance(agent.core, nn.GRUCell)
+        self._core = _core_layer(agent)
         self._out, self._out_bias = _view(agent.fc_out.weight).T, _view(agent.fc_out.bias)
         self._pointer = agent.fc_in.weight.data_ptr()
         self._num_members = num_members
@@ -132,41 +133,30 @@ class NumpyAgent:
             elif num_known:
                 x[known] += self._from_action[action[known]]
         np.maximum(x, 0.0, out=x)
-        if self._is_recurrent:
+        if isinstance(self._core, GruLayer):
             assert h is not None
-            x = self._gru(x, h.reshape(rows, -1))
+            x = gru_step(self._core, x, h.reshape(rows, -1))
             h = x.reshape(h.shape)
         else:
-            weight, bias = self._core
-            x = x @ weight.T
-            x += bias
-            np.maximum(x, 0.0, out=x)
+            x = forward((self._core,), x)
         values = x @ self._out
         values += self._out_bias
         return values.reshape(len(obs), n, -1), h
 
-    def _gru(self, x: np.ndarray, h: np.ndarray) -> np.ndarray:
-        """torch's GRUCell; the gates lie in the order reset, update, new."""
-        weight_x, weight_h, bias_x, bias_h = self._core
-        size = h.shape[1]
-        from_x = x @ weight_x.T
-        from_x += bias_x
-        from_h = h @ weight_h.T
-        from_h += bias_h
-        # sigmoid(y) = (1 + tanh(y / 2)) / 2, which cannot overflow.
-        gates = from_x[:, : 2 * size] + from_h[:, : 2 * size]
-        gates *= 0.5
-        np.tanh(gates, out=gates)
-        gates += 1.0
-        gates *= 0.5
-        new = from_h[:, 2 * size :]
-        new *= gates[:, :size]
-        new += from_x[:, 2 * size :]
-        np.tanh(new, out=new)
-        out = h - new
-        out *= gates[:, size:]
-        out += new
-        return out
+
+def layers_of(agent: AgentNetwork) -> list[Layer]:
+    """Returns the layers of a network on the CPU, on its own memory."""
+    first = DenseLayer(_view(agent.fc_in.weight).T, _view(agent.fc_in.bias), "relu")
+    last = DenseLayer(_view(agent.fc_out.weight).T, _view(agent.fc_out.bias))
+    return [first, _core_layer(agent), last]
+
+
+def _core_layer(agent: AgentNetwork) -> Layer:
+    core = agent.core
+    if isinstance(core, nn.GRUCell):
+        weights = _view(core.weight_ih).T, _view(core.weight_hh).T
+        return GruLayer(*weights, _view(core.bias_ih), _view(core.bias_hh))
+    return DenseLayer(_view(core.weight).T, _view(core.bias), "relu")
 
 
 def _view(parameter: Tensor) -> np.ndarray:

@@ -14,7 +14,13 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
 
-from muxrl.servers.algorithms.qmix.networks import AgentNetwork, NumpyAgent, make_mixer
+from muxrl.protocol.messages import PolicyNetwork
+from muxrl.servers.algorithms.qmix.networks import (
+    AgentNetwork,
+    NumpyAgent,
+    layers_of,
+    make_mixer,
+)
 from muxrl.servers.teams import ACTING_KEYS, ACTION_MASK, LAST_ACTION, OBS, STATE, TEAM_KEYS
 
 Q_VALUES = "q_values"
@@ -29,6 +35,13 @@ MIXER_SIZES = (
 """Keys of ``model_config`` that `make_mixer` takes."""
 INPUTS = "inputs"
 HIDDEN = "h"
+
+
+def member_network(module: Any) -> PolicyNetwork | None:
+    """Returns the network that a team's members act with; None: it is not on the CPU."""
+    if type(module) is not QMIXTorchRLModule or module.agent.fc_in.weight.device.type != "cpu":
+        return None
+    return PolicyNetwork(layers_of(module.agent), module.obs_last_action, module.obs_agent_id)
 
 
 class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):

@@ -3,6 +3,7 @@
 import importlib.machinery
 import math
 import os
+import re
 
 import pytest
 
@@ -39,6 +40,8 @@ def test_a_plain_experiment_has_no_problems():
         ("simulation.num_processes", 0, "is 0, must be above 0"),
         ("simulation.num_envs_per_process", -1, "is -1, must be above 0"),
         ("simulation.num_cpus", -0.5, "is -0.5, must not be negative"),
+        ("simulation.update_interval_s", -1.0, "is -1.0, must not be negative"),
+        ("simulation.update_interval_s", math.nan, "is nan, must not be negative"),
         ("stop.env_steps", 0, "is 0, must be above 0"),
         ("stop.time_s", math.inf, "is inf, must be above 0"),
         ("stop.iterations", -3, "is -3, must be above 0"),
@@ -79,6 +82,34 @@ def test_senseless_numbers(key, value, problem):
         owner = owner[name] if isinstance(owner, dict) else getattr(owner, name)
     setattr(owner, last, value)
     assert f"{key}: {problem}" in find_problems(config)
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        ("here", "inference_mode: is 'remote' or 'local', or server to one of these, got 'here'"),
+        (None, "inference_mode: is 'remote' or 'local', or server to one of these, got None"),
+        ({"one": True}, "inference_mode.one: is 'remote' or 'local', or .*, got True"),
+        ({"ona": "local"}, "inference_mode: there is no server 'ona'; did you mean 'one'"),
+    ],
+)
+def test_inference_modes(mode, problem):
+    config = experiment()
+    config.simulation.inference_mode = mode
+    (found,) = find_problems(config)
+    assert re.match(f"simulation.{problem}", found)
+    config.simulation.inference_mode = {"one": "local", "two": "remote"}
+    assert find_problems(config) == []
+
+
+def test_an_external_simulation_has_no_local_inference():
+    config = experiment()
+    spaces = ExternalAgentConfig({"type": "box"}, {"type": "discrete", "n": 2})
+    config.simulation = SimulationConfig(
+        env="external", agents={"a": spaces, "b": spaces}, inference_mode={"one": "local"}
+    )
+    (found,) = find_problems(config)
+    assert "inference_mode: is 'local', but simulations that muxrl does not start" in found
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "x" * 200])

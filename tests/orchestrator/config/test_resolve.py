@@ -392,3 +392,36 @@ def test_environment_that_cannot_be_made_is_one_line_beside_the_other_problems()
 )
 def test_packaged_configs_resolve(name, assignment):
     assert prepare(load_config(name)).assignment == assignment
+
+
+def inferring(mode, servers, facts=TAG):
+    config = ExperimentConfig(
+        name="x",
+        simulation=SimulationConfig(env="module:env", inference_mode=mode),
+        servers={server_id: ServerConfig(**server) for server_id, server in servers.items()},
+        stop=StopConfig(env_steps=10),
+    )
+    return resolve(config, facts)
+
+
+def test_local_inference_is_checked_as_the_client_would_refuse_it():
+    assert inferring("local", qmix(groups={"team": ["adversary_*"]})).servers.keys() == {
+        "qmix",
+        "ppo",
+    }
+    images = SimulationFacts({"a": (Box((20, 20, 3), "uint8", 0, 255), Discrete(3))}, None)
+    for mode, servers, facts, words in (
+        ("local", ppo(normalize_observations=True), TAG, "adversary_0' observes is scaled or norm"),
+        ({"ppo": "local"}, ppo(model={"use_lstm": True}), TAG, "not one of PPO's default small"),
+        ("local", ppo(), images, "not one of PPO's default small networks|is scaled or normalised"),
+        ("local", ppo(algorithm="RANDOM"), TAG, "RANDOM does not learn, and has no weights"),
+        ({"ppo": "local"}, ppo(algorithm="MAPPO"), TAG, "by more than what each of them observes"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            inferring(mode, servers, facts)
+        (problem,) = caught.value.problems
+        assert problem.startswith("simulation.inference_mode: server 'ppo' (")
+        assert re.search(f"has no policies for local inference: .*({words})", problem)
+        assert problem.endswith("leave it at inference_mode='remote'")
+        other = {"ppo": "remote"} if isinstance(mode, dict) else "remote"
+        assert inferring(other, servers, facts).servers.keys() == {"ppo"}

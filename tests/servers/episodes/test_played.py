@@ -204,3 +204,21 @@ def test_a_server_that_gives_no_weights_takes_no_steps() -> None:
     check = PlayedCheck(store.plan.agents, "it has an LSTM", lambda: 0, max_lag=1)
     store.store._played_check = check
     assert store.refused(played(0, 1), ValueMismatch).message.endswith("by itself: it has an LSTM")
+
+
+def test_a_replay_reads_no_logits_and_learns_from_actions_of_any_age() -> None:
+    store = PlayedStore(batch_env_steps=4)
+    store.store._played_check = PlayedCheck(
+        store.plan.agents, "", lambda: store.version, max_lag=None, epsilon=lambda: 0.25
+    )
+    item = played(0, 3, version=0)
+    assert "its learner reads none" in store.refused(item, ValueMismatch).message
+    item.logits = {}
+    reply = store.play(item)
+    assert (reply.num_steps, reply.num_wanted, reply.epsilon) == (3, 64, 0.25)
+    store.end(3, rewards={"a": 3.0})
+    assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 2.0, 3.0])
+    (chunk,) = store.chunks
+    assert chunk.weights_seq_nos == [0, 0, 0], "lag is measured all the same"
+    assert Columns.ACTION_LOGP not in chunk.episode.agent_episodes["a"].extra_model_outputs
+    assert store.store.counts.num_stale_steps == 0

@@ -1,0 +1,76 @@
+"""DQN's values and SAC's logits as plain layers are those of RLlib's modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from ray.rllib.algorithms.dqn.default_dqn_rl_module import QF_PREDS
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.rllib.policy.policy import PolicySpec
+
+from muxrl.protocol.dense import forward
+from muxrl.servers.algorithms.registry import get_algorithm
+
+SEES = spaces.Box(-1.0, 1.0, (5,), np.float32)
+ACTS = spaces.Discrete(4)
+ROWS = np.random.default_rng(0).standard_normal((32, 5), np.float32)
+
+
+def module_of(name: str, settings: dict[str, Any] | None = None, **model: Any) -> RLModule:
+    config = get_algorithm(name).make_config(settings or {}, model)
+    config.multi_agent(
+        policies={"p": PolicySpec(None, SEES, ACTS)},
+        policy_mapping_fn=lambda *args, **kwargs: "p",
+    )
+    spec = config.get_multi_rl_module_spec(spaces={"p": (SEES, ACTS)}, inference_only=True)
+    module = spec.build()["p"]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.5 * torch.randn_like(parameter)
+    return module
+
+
+def answers(name: str, module: Any) -> np.ndarray:
+    network = get_algorithm(name).acting_network(module)
+    assert network is not None
+    return forward(network.layers, ROWS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "model"),
+    [
+        ({}, {}),
+        ({"dueling": False}, {}),
+        ({}, {"head_fcnet_hiddens": [16, 8], "head_fcnet_activation": "tanh"}),
+        ({"dueling": False}, {"head_fcnet_hiddens": [16]}),
+    ],
+    ids=str,
+)
+def test_values_of_dqn(settings: dict[str, Any], model: dict[str, Any]) -> None:
+    module: Any = module_of("DQN", settings, **model)
+    with torch.no_grad():
+        expected = module.compute_q_values({Columns.OBS: torch.from_numpy(ROWS)})[QF_PREDS]
+    np.testing.assert_allclose(answers("DQN", module), expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_logits_of_sac() -> None:
+    module = module_of("SAC", fcnet_hiddens=[16, 8])
+    with torch.no_grad():
+        expected = module.forward_inference({Columns.OBS: torch.from_numpy(ROWS)})
+    expected = expected[Columns.ACTION_DIST_INPUTS].numpy()
+    np.testing.assert_allclose(answers("SAC", module), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_known_has_no_network() -> None:
+    value_network = get_algorithm("DQN").acting_network
+    assert value_network(module_of("DQN", {"num_atoms": 5})) is None
+    module: Any = module_of("DQN")
+    module.__class__ = type("Mine", (type(module),), {})
+    assert value_network(module) is None
+    assert get_algorithm("SAC").acting_network(module) is None
+    assert get_algorithm("PPO").acting_network(module) is None
