@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from gymnasium import spaces
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.masac.export import MemberActorGraph
 from muxrl.servers.algorithms.masac.masac import MASACConfig
 from muxrl.servers.algorithms.masac.seats import ContinuousTeamSeating
 from muxrl.servers.algorithms.masac.teams import CONTINUOUS_TEAM_KEYS
-from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
 from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.algorithms.team_replay.budget import find_first_update, replay_size
 from muxrl.servers.seating import keys_of
 from muxrl.servers.seats import Seat
 
@@ -44,30 +43,15 @@ def check_team_spaces(
     return _MEMBER_SPACES(observation_space, action_space)
 
 
-def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
-    """Yields the first update, after so many steps of a policy's teams; targets move with it."""
-    settings = ("num_steps_before_learning", "updates_per_step")
-    # The step that makes the replay large enough counts already.
-    team_steps = config.num_steps_before_learning - 1 + math.ceil(1 / config.updates_per_step)
-    yield Milestone(FIRST_UPDATE, settings, team_steps=team_steps)
+def find_replay_size(config: MASACConfig, seats: Mapping[str, Seat]) -> ReplaySize:
+    """Returns what `StepReplay` stores of the teams."""
+    return replay_size(config, seats, _bytes_of_step)
 
 
-def find_replay_size(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> ReplaySize:
-    """Returns what `StepReplay` stores of the teams, one for each policy."""
-    capacity: int = config.buffer_capacity_steps
-    # Of each policy one team: those that share it are alike.
-    teams = {seat.policy_id: seat for seat in seats.values()}.values()
-    num_values = sum(
-        # What is observed before and after the actions, the reward, and whether it ended.
-        2 * _count(team.observation_space) + _count(team.action_space) + 2
-        for team in teams
-    )
-    policies = f" of each of {len(teams)} policies" if len(teams) > 1 else ""
-    return ReplaySize(
-        f"{capacity:,} team steps{policies}",
-        capacity * num_values * _FLOAT32_BYTES,
-        "buffer_capacity_steps",
-    )
+def _bytes_of_step(team: Seat) -> int:
+    # What is observed before and after the actions, the reward, and whether it ended.
+    num_values = 2 * _count(team.observation_space) + _count(team.action_space) + 2
+    return num_values * _FLOAT32_BYTES
 
 
 def _count(space: spaces.Space) -> int:
@@ -89,6 +73,6 @@ MASAC_ENTRY = AlgorithmEntry(
     seating=ContinuousTeamSeating(),
     space_check=check_team_spaces,
     graph=MemberActorGraph,
-    milestones=find_milestones,
+    milestones=find_first_update,
     replay_size=find_replay_size,
 )
