@@ -114,7 +114,7 @@ class AlgorithmEntry:
         seating: how a server's agents become RLlib's.
         space_check: the spaces that it can learn in.
         samples_actions: whether its policy is a distribution to draw actions from; else it takes
-            the action of the highest value, and only exploration is random.
+            one action, that of the highest value or the actor's, and only exploration is random.
         graph: what of a policy goes into a file; see `muxrl export`.
         milestones: what has to happen for it to learn from a replay; see `find_milestones`.
         replay_size: what its replay takes once it is full, for the seats of a server; None: it has

@@ -9,19 +9,17 @@ import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
 from ray.rllib.core.columns import Columns
-from ray.rllib.policy.sample_batch import SampleBatch
 from torch import Tensor
 
-from muxrl.servers.algorithms.masac.replay import StepBatch
+from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
 from muxrl.servers.algorithms.masac.rl_module import LOGP, MASACTorchRLModule
-from muxrl.servers.algorithms.team_replay.learner import TeamReplayLearner
 from muxrl.servers.teams import ALIVE, OBS
 
-CRITIC, POLICY, ALPHA = "qf", "policy", "alpha"
-"""RLlib's names of SAC's optimizers; a loss is called ``NAME_loss``."""
+ALPHA = "alpha"
+"""RLlib's name of the temperature's optimizer."""
 
 
-class MASACTorchLearner(TeamReplayLearner, SACTorchLearner):
+class MASACTorchLearner(JointCriticLearner, SACTorchLearner):
     """Fits two critics to a soft target, the actor to the lower critic, and the temperature.
 
     With ``log pi(t) = sum over present members m of log pi(a_m | o_m)`` and ``a'`` drawn by the
@@ -34,27 +32,16 @@ class MASACTorchLearner(TeamReplayLearner, SACTorchLearner):
         alpha    mean over steps of  - log alpha * sum over present m of (log pi(a_m) + H_m)
 
     RLlib's SAC learner keeps the temperatures; losses, gradients and target copies are not its.
-    Metrics of each module, over the last batch: the three losses, ``alpha_value``, ``logp_mean`` of
-    the team, ``qf_mean``, ``target_mean`` and ``reward_mean``.
+    More metrics, over the last batch: ``alpha_value``, ``logp_mean`` of the team, ``qf_mean``,
+    ``target_mean`` and ``reward_mean``.
     """
 
     def configure_optimizers_for_module(
         self, module_id: str, config: AlgorithmConfig | None = None
     ) -> None:
         assert config is not None
-        module = self.module[module_id].unwrapped()
-        for name, params, lr in (
-            (CRITIC, self.get_parameters(module.critic), config.critic_lr),
-            (POLICY, self.get_parameters(module.actor), config.actor_lr),
-            (ALPHA, [self.curr_log_alpha[module_id]], config.alpha_lr),
-        ):
-            self.register_optimizer(
-                module_id=module_id,
-                optimizer_name=name,
-                optimizer=torch.optim.Adam(params, foreach=True),
-                params=params,
-                lr_or_lr_schedule=lr,
-            )
+        super().configure_optimizers_for_module(module_id, config)
+        self._add_adam(module_id, ALPHA, [self.curr_log_alpha[module_id]], config.alpha_lr)
 
     def _get_target_entropy(self, module_id: str) -> np.ndarray:
         """Returns each member's ``[n]``; "auto" is minus its number of action dimensions."""
@@ -88,39 +75,17 @@ class MASACTorchLearner(TeamReplayLearner, SACTorchLearner):
         surplus = (fwd_out[LOGP].detach() + self.target_entropy[module_id]) * obs[ALIVE]
         alpha_loss = -(log_alpha * surplus.sum(-1)).mean()
 
-        losses = {CRITIC: critic_loss, POLICY: policy_loss, ALPHA: alpha_loss}
-        for name, loss in losses.items():
-            self._temp_losses[module_id, name] = loss
-        self.metrics.log_dict(
+        return self.keep_losses(
+            module_id,
+            {CRITIC: critic_loss, POLICY: policy_loss, ALPHA: alpha_loss},
             {
-                **{f"{name}_loss": loss.detach() for name, loss in losses.items()},
                 "alpha_value": alpha[0],
                 "logp_mean": team_logp.detach().mean(),
                 "qf_mean": values.detach().mean(),
                 "target_mean": target.mean(),
                 "reward_mean": batch[Columns.REWARDS].mean(),
             },
-            key=module_id,
-            window=1,
         )
-        return critic_loss + policy_loss + alpha_loss
-
-    def compute_gradients(
-        self, loss_per_module: dict[str, Tensor], **kwargs: Any
-    ) -> dict[Any, Any]:
-        """Returns the gradient of each loss by the parameters of its optimizer alone.
-
-        So the actor's loss, which goes through the critics, does not move them.
-        """
-        for optimizer in self._optimizer_parameters:
-            optimizer.zero_grad(set_to_none=True)  # of modules that are not in this update, too
-        gradients: dict[Any, Any] = {}
-        for (module_id, name), loss in self._temp_losses.items():
-            refs = self._optimizer_parameters[self.get_optimizer(module_id, name)]
-            found = torch.autograd.grad(loss, [self._params[r] for r in refs], retain_graph=True)
-            gradients.update(zip(refs, found, strict=True))
-        self._temp_losses.clear()
-        return gradients
 
 
 @torch.no_grad()
@@ -145,20 +110,3 @@ def soft_target(
     discount = gamma * (1.0 - batch[Columns.TERMINATEDS])
     target: Tensor = batch[Columns.REWARDS] + discount * soft_value
     return target
-
-
-def to_sample_batch(batch: StepBatch) -> SampleBatch:
-    """Returns tensors that share the batch's memory, under RLlib's column names."""
-
-    def tensors(columns: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        return {key: torch.from_numpy(value) for key, value in columns.items()}
-
-    return SampleBatch(
-        {
-            Columns.OBS: tensors(batch.obs),
-            Columns.ACTIONS: torch.from_numpy(batch.actions),
-            Columns.REWARDS: torch.from_numpy(batch.rewards),
-            Columns.TERMINATEDS: torch.from_numpy(batch.terminated),
-            Columns.NEXT_OBS: tensors(batch.next_obs),
-        }
-    )

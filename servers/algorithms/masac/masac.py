@@ -8,76 +8,43 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from muxrl.servers.algorithms.masac.learner import MASACTorchLearner, to_sample_batch
-from muxrl.servers.algorithms.masac.replay import StepReplay
+from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig, LearningRate
+from muxrl.servers.algorithms.joint_critics.learner import to_sample_batch
+from muxrl.servers.algorithms.joint_critics.step_replay import StepReplay
+from muxrl.servers.algorithms.masac.learner import MASACTorchLearner
 from muxrl.servers.algorithms.masac.rl_module import MASACTorchRLModule
 from muxrl.servers.algorithms.settings import set_given
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
-from muxrl.servers.algorithms.team_replay.config import TeamReplayConfig
-
-LearningRate = float | list[tuple[int, float]]
 
 
-class MASACConfig(TeamReplayConfig):
+class MASACConfig(JointCriticConfig):
     """Multi-agent soft actor-critic for teams whose members have continuous actions.
 
     The critics are those of MADDPG (Lowe et al. 2017, arXiv 1706.02275): they see all members and
-    their joint action. All else is SAC's (Haarnoja et al. 2018, arXiv 1812.05905). A team is one
-    RLlib agent with the spaces of a `ContinuousTeamSpec`.
+    their joint action. All else is SAC's (Haarnoja et al. 2018, arXiv 1812.05905).
     """
-
-    replay_unit = "steps"
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or MASAC)
-
-        # Model.
-        self.hidden_dim = 128
-
-        # Learning.
-        self.actor_lr: LearningRate = 3e-4
-        self.critic_lr: LearningRate = 1e-3
         self.alpha_lr: LearningRate = 3e-4
-        self.tau = 0.005
         self.initial_alpha = 1.0
         self.target_entropy: float | Literal["auto"] = "auto"
-
-        # Replay.
-        self.batch_size_steps = 256
-        self.buffer_capacity_steps = 100_000
-        self.num_steps_before_learning = 1_000
-        self.updates_per_step = 1.0
-
-        # Each round of the loop has an overhead of about one update.
-        self.rollout_fragment_length = 4
 
     def training(
         self,
         *,
-        actor_lr: LearningRate = NotProvided,
-        critic_lr: LearningRate = NotProvided,
         alpha_lr: LearningRate = NotProvided,
         initial_alpha: float = NotProvided,
         target_entropy: float | Literal["auto"] = NotProvided,
-        batch_size_steps: int = NotProvided,
-        buffer_capacity_steps: int = NotProvided,
-        num_steps_before_learning: int = NotProvided,
-        updates_per_step: float = NotProvided,
         **kwargs: Any,
     ) -> Self:
         """Sets the training related settings.
 
         Args:
-            actor_lr: Learning rate of the actor; a number or a schedule.
-            critic_lr: Of the critics.
-            alpha_lr: Of the temperature.
+            alpha_lr: Learning rate of the temperature.
             initial_alpha: First temperature, the weight of the entropy.
             target_entropy: Entropy of each member, in -1..1, that the temperature is adapted to;
                 ``"auto"``: minus its number of action dimensions.
-            batch_size_steps: Steps in one update.
-            buffer_capacity_steps: Steps that the replay holds, for each module.
-            num_steps_before_learning: Steps of a module before its first update.
-            updates_per_step: Updates for each new step of a module; may be a fraction.
 
         Returns:
             This config.
