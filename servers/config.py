@@ -62,7 +62,7 @@ class ServerConfig:
 
     algorithm: str = "PPO"
     """Name of an algorithm: PPO, A2C, MAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL,
-    MASAC; or of one that does not learn: RANDOM, SCRIPTED, FROZEN."""
+    MASAC, MADDPG; or of one that does not learn: RANDOM, SCRIPTED, FROZEN."""
     agents: list[str] = field(default_factory=list)
     """Agents served: names, shell patterns such as "adversary_*", or numbers counted in braces,
     "adversary_{0..2}"."""

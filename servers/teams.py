@@ -2,8 +2,8 @@
 
 Centralised training needs all members of a team in one transition. RLlib records episodes by
 agent, so a team *is* an agent here, whose id is the name of the group. `TeamSpec` alone makes and
-reads the observations and actions of a team with Discrete actions (MASAC's, with continuous ones,
-have a spec of their own on the same `TeamRows`):
+reads the observations and actions of a team with Discrete actions (teams with continuous ones, of
+MASAC and MADDPG, have a spec of their own on the same `TeamRows`):
 
 ======================  ================================  =========================================
 observation key         shape, dtype                      meaning

@@ -108,7 +108,8 @@ class EvaluationConfig:
     as many more episodes as with random agents. Not in a run whose simulation is external."""
     should_explore: bool = False
     """Whether stochastic policies (PPO, A2C) are sampled as in training; false: their likeliest
-    action. Value-based ones (QMIX) are greedy in any case."""
+    action. Value-based ones (QMIX) are greedy in any case, deterministic ones
+    (MADDPG) without noise."""
     seed: int = 10_000
     """Seed of the first episode; every evaluation plays the same ones."""
 

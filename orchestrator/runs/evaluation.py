@@ -75,7 +75,7 @@ class Evaluations:
         self._compares = compares_untrained(experiment.config)
         self._not_updated: Collection[str] = ()
         self._returns: dict[str | None, AgentReturns] = {}  # of the evaluation under way
-        # Value-based policies (QMIX) are greedy in any case.
+        # Value-based policies (QMIX) are greedy in any case, deterministic ones without noise.
         self._should_explore = {
             s: self._config.should_explore and plan.samples_actions for s, plan in learning.items()
         }

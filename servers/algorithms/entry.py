@@ -116,7 +116,7 @@ class AlgorithmEntry:
         seating: how a server's agents become RLlib's.
         space_check: the spaces that it can learn in.
         samples_actions: whether its policy is a distribution to draw actions from; else it takes
-            the action of the highest value, and only exploration is random.
+            one action, that of the highest value or the actor's, and only exploration is random.
         graph: what of a policy goes into a file; see `muxrl export`.
         acting_network: what of an RLModule acts, as plain arrays for clients that do so in the
             server's place; it returns None for a module of which that is not known.

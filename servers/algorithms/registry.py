@@ -13,6 +13,7 @@ from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.algorithms.a2c import A2C_ENTRY
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.impala import APPO_ENTRY, IMPALA_ENTRY
+from muxrl.servers.algorithms.maddpg.entry import MADDPG_ENTRY
 from muxrl.servers.algorithms.mappo.mappo import MAPPO_ENTRY
 from muxrl.servers.algorithms.masac.entry import MASAC_ENTRY
 from muxrl.servers.algorithms.off_policy.dqn_and_sac import DQN_ENTRY, SAC_ENTRY
@@ -34,14 +35,16 @@ ALGORITHMS: tuple[AlgorithmEntry, ...] = (
     *(DQN_ENTRY, SAC_ENTRY),
     *(IMPALA_ENTRY, APPO_ENTRY),
     *(QMIX_ENTRY, VDN_ENTRY, QPLEX_ENTRY, IQL_ENTRY),
-    *(MASAC_ENTRY,),
+    *(MASAC_ENTRY, MADDPG_ENTRY),
 )
 
-# RLlib's that a server has no use for, with the reason.
+# Names that people look for, with the reason why there is none: RLlib's that a server has no use
+# for, and what another name stands for.
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("BC", "MARWIL", "CQL"), "learns from recorded data only; use PPO, DQN or SAC"),
     "DREAMERV3": "is for one agent alone in RLlib, and a server's agents are several to it; use "
     "PPO with use_lstm",
+    "MATD3": "is called MADDPG here, whose defaults are MATD3's; use MADDPG",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.servers.algorithms.masac.pulling import Game, best_pulls, plan_of, rewards_of
+from tests.servers.algorithms.joint_critics.pulling import Game, best_pulls, plan_of, rewards_of
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 

@@ -65,6 +65,11 @@ _CONTINUOUS_TEAM = {
     "hidden_dim": 8,
     "initial_alpha": 0.3,
 }
+_DETERMINISTIC_TEAM = {
+    **{key: value for key, value in _CONTINUOUS_TEAM.items() if key != "initial_alpha"},
+    "policy_delay": 3,
+    "exploration_noise": [[0, 0.5], [400, 0.1]],
+}
 _SMALL = {"fcnet_hiddens": [8]}
 _LSTM = {**_SMALL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
 
@@ -91,6 +96,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {**_CONTINUOUS_TEAM, "standardize_rewards": True},
         {},
     ),
+    "MADDPG": ("MADDPG", _DETERMINISTIC_TEAM, {}),
 }
 _NORMALIZED: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
 FIELDS: dict[str, dict[str, Any]] = {
@@ -101,8 +107,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "DQN, stacked": {"frame_stack": 3},
 }
 CASES |= {case: CASES[case.partition(",")[0]] for case in FIELDS}
-_IN_TEAMS = {"QMIX", "VDN", "QPLEX", "IQL", "MAPPO", "MASAC"}
-_CONTINUOUS = {"MASAC"}
+_IN_TEAMS = {"QMIX", "VDN", "QPLEX", "IQL", "MAPPO", "MASAC", "MADDPG"}
+_CONTINUOUS = {"MASAC", "MADDPG"}
 
 
 def plan_of(case: str, **fields: Any) -> ServerPlan:

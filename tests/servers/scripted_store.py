@@ -21,7 +21,7 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.algorithms.qmix.seats import TeamSeating
+from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.recorder import Recorder

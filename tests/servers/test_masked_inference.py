@@ -27,7 +27,7 @@ from muxrl.servers.algorithms.off_policy.rl_modules import (
 )
 from muxrl.servers.algorithms.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
-from muxrl.servers.algorithms.qmix.seats import TeamSeating
+from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.inference import Inference
 from muxrl.servers.seating import Seating

@@ -2,93 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-
-from gymnasium import spaces
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-
-from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
-from muxrl.servers.algorithms.masac.export import MemberActorGraph
+from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
 from muxrl.servers.algorithms.masac.masac import MASACConfig
-from muxrl.servers.algorithms.masac.seats import ContinuousTeamSeating
-from muxrl.servers.algorithms.masac.teams import CONTINUOUS_TEAM_KEYS
-from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone
-from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.replay_size import ReplaySize
-from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.seating import keys_of
-from muxrl.servers.seats import Seat
 
-_UNUSED = frozenset(
-    {
-        "grad_clip_by",
-        "lr",
-        "minibatch_size",
-        "num_epochs",
-        "shuffle_batch_per_epoch",
-        "train_batch_size",
-        "train_batch_size_per_learner",
-    }
-)
-_FLOAT32_BYTES = 4
-_MEMBER_SPACES = AgentSpaces((spaces.Box,), instead="QMIX or MAPPO", can_act_unbounded=False)
-
-
-def check_team_spaces(
-    observation_space: spaces.Space, action_space: spaces.Space
-) -> SpaceProblem | None:
-    """A `SpaceCheck` of a team's spaces, or of one member's."""
-    if keys_of(observation_space) == set(CONTINUOUS_TEAM_KEYS):
-        return None
-    return _MEMBER_SPACES(observation_space, action_space)
-
-
-def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
-    """Yields the first update, after so many steps of a policy's teams; targets move with it."""
-    settings = ("num_steps_before_learning", "updates_per_step")
-    # The step that makes the replay large enough counts already.
-    team_steps = config.num_steps_before_learning - 1 + math.ceil(1 / config.updates_per_step)
-    yield Milestone(FIRST_UPDATE, settings, team_steps=team_steps)
-
-
-def find_replay_size(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> ReplaySize:
-    """Returns what `StepReplay` stores of the teams, one for each policy."""
-    capacity: int = config.buffer_capacity_steps
-    # Of each policy one team: those that share it are alike.
-    teams = {seat.policy_id: seat for seat in seats.values()}.values()
-    num_values = sum(
-        # What is observed before and after the actions, the reward, and whether it ended.
-        2 * _count(team.observation_space) + _count(team.action_space) + 2
-        for team in teams
-    )
-    policies = f" of each of {len(teams)} policies" if len(teams) > 1 else ""
-    return ReplaySize(
-        f"{capacity:,} team steps{policies}",
-        capacity * num_values * _FLOAT32_BYTES,
-        "buffer_capacity_steps",
-    )
-
-
-def _count(space: spaces.Space) -> int:
-    """Returns of how many numbers a value of a Box, or of a Dict of them, consists."""
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    return sum(math.prod(part.shape or ()) for part in parts)
-
-
-MASAC_ENTRY = AlgorithmEntry(
-    name="MASAC",
-    summary="SAC for teams, with critics of the joint action (Lowe et al. 2017, Haarnoja et al. "
-    "2018)",
-    learns_from="replay",
-    training=TrainingSettings(MASACConfig, unused=_UNUSED),
-    networks=Networks(
-        model_refused="its networks are set by hidden_dim and obs_agent_id among its settings",
-        own_module_refused="its members' actor and its critics of all members belong together",
-    ),
-    seating=ContinuousTeamSeating(),
-    space_check=check_team_spaces,
-    graph=MemberActorGraph,
-    milestones=find_milestones,
-    replay_size=find_replay_size,
+MASAC_ENTRY = joint_critic_entry(
+    "MASAC",
+    "SAC for teams, with critics of the joint action (Lowe et al. 2017, Haarnoja et al. 2018)",
+    MASACConfig,
 )

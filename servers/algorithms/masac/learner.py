@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from typing import Any
 
 import numpy as np
@@ -11,24 +9,17 @@ import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.sac.torch.sac_torch_learner import SACTorchLearner
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.torch.torch_learner import TorchLearner
-from ray.rllib.core.learner.utils import update_target_network
-from ray.rllib.core.rl_module.apis import TargetNetworkAPI
-from ray.rllib.policy.sample_batch import SampleBatch
-from ray.rllib.utils.metrics import NUM_TARGET_UPDATES
 from torch import Tensor
 
-from muxrl.servers.algorithms.masac.replay import StepBatch
+from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
 from muxrl.servers.algorithms.masac.rl_module import LOGP, MASACTorchRLModule
 from muxrl.servers.teams import ALIVE, OBS
 
-CRITIC, POLICY, ALPHA = "qf", "policy", "alpha"
-"""RLlib's names of SAC's optimizers; a loss is called ``NAME_loss``."""
-
-logger = logging.getLogger(__name__)
+ALPHA = "alpha"
+"""RLlib's name of the temperature's optimizer."""
 
 
-class MASACTorchLearner(SACTorchLearner):
+class MASACTorchLearner(JointCriticLearner, SACTorchLearner):
     """Fits two critics to a soft target, the actor to the lower critic, and the temperature.
 
     With ``log pi(t) = sum over present members m of log pi(a_m | o_m)`` and ``a'`` drawn by the
@@ -40,33 +31,17 @@ class MASACTorchLearner(SACTorchLearner):
         actor    mean alpha log pi(a) - min_i Q_i(s, a),  a drawn anew for every member
         alpha    mean over steps of  - log alpha * sum over present m of (log pi(a_m) + H_m)
 
-    RLlib's SAC learner keeps the temperatures; losses, gradients and target copies are this one's.
-    Batches come from `to_sample_batch`, so that no learner connector runs. Metrics of each module,
-    over the last batch: the three losses, ``alpha_value``, ``logp_mean`` of the team, ``qf_mean``,
-    ``target_mean``, ``reward_mean``, and for each optimizer the gradient's norm before clipping.
+    RLlib's SAC learner keeps the temperatures; losses, gradients and target copies are not its.
+    More metrics, over the last batch: ``alpha_value``, ``logp_mean`` of the team, ``qf_mean``,
+    ``target_mean`` and ``reward_mean``.
     """
-
-    @classmethod
-    def rl_module_required_apis(cls) -> list[type]:
-        return [TargetNetworkAPI]
 
     def configure_optimizers_for_module(
         self, module_id: str, config: AlgorithmConfig | None = None
     ) -> None:
         assert config is not None
-        module = self.module[module_id].unwrapped()
-        for name, params, lr in (
-            (CRITIC, self.get_parameters(module.critic), config.critic_lr),
-            (POLICY, self.get_parameters(module.actor), config.actor_lr),
-            (ALPHA, [self.curr_log_alpha[module_id]], config.alpha_lr),
-        ):
-            self.register_optimizer(
-                module_id=module_id,
-                optimizer_name=name,
-                optimizer=torch.optim.Adam(params, foreach=True),
-                params=params,
-                lr_or_lr_schedule=lr,
-            )
+        super().configure_optimizers_for_module(module_id, config)
+        self._add_adam(module_id, ALPHA, [self.curr_log_alpha[module_id]], config.alpha_lr)
 
     def _get_target_entropy(self, module_id: str) -> np.ndarray:
         """Returns each member's ``[n]``; "auto" is minus its number of action dimensions."""
@@ -100,89 +75,17 @@ class MASACTorchLearner(SACTorchLearner):
         surplus = (fwd_out[LOGP].detach() + self.target_entropy[module_id]) * obs[ALIVE]
         alpha_loss = -(log_alpha * surplus.sum(-1)).mean()
 
-        losses = {CRITIC: critic_loss, POLICY: policy_loss, ALPHA: alpha_loss}
-        for name, loss in losses.items():
-            self._temp_losses[module_id, name] = loss
-        self.metrics.log_dict(
+        return self.keep_losses(
+            module_id,
+            {CRITIC: critic_loss, POLICY: policy_loss, ALPHA: alpha_loss},
             {
-                **{f"{name}_loss": loss.detach() for name, loss in losses.items()},
                 "alpha_value": alpha[0],
                 "logp_mean": team_logp.detach().mean(),
                 "qf_mean": values.detach().mean(),
                 "target_mean": target.mean(),
                 "reward_mean": batch[Columns.REWARDS].mean(),
             },
-            key=module_id,
-            window=1,
         )
-        return critic_loss + policy_loss + alpha_loss
-
-    def compute_gradients(
-        self, loss_per_module: dict[str, Tensor], **kwargs: Any
-    ) -> dict[Any, Any]:
-        """Returns the gradient of each loss by the parameters of its optimizer alone.
-
-        So the actor's loss, which goes through the critics, does not move them.
-        """
-        for optimizer in self._optimizer_parameters:
-            optimizer.zero_grad(set_to_none=True)  # of modules that are not in this update, too
-        gradients: dict[Any, Any] = {}
-        for (module_id, name), loss in self._temp_losses.items():
-            refs = self._optimizer_parameters[self.get_optimizer(module_id, name)]
-            found = torch.autograd.grad(loss, [self._params[r] for r in refs], retain_graph=True)
-            gradients.update(zip(refs, found, strict=True))
-        self._temp_losses.clear()
-        return gradients
-
-    def postprocess_gradients_for_module(
-        self,
-        *,
-        module_id: str,
-        config: AlgorithmConfig | None = None,
-        module_gradients_dict: dict[Any, Tensor],
-    ) -> dict[Any, Any]:
-        """Clips each optimizer's gradient by its norm, and logs the norm before clipping.
-
-        If one is not finite, all three are dropped, with a warning: one bad batch must not end a
-        run.
-        """
-        assert config is not None
-        if not module_gradients_dict:
-            return module_gradients_dict
-        by_optimizer = {
-            name: [module_gradients_dict[ref] for ref in self._optimizer_parameters[optimizer]]
-            for name, optimizer in self.get_optimizers_for_module(module_id)
-        }
-        for name, gradients in by_optimizer.items():
-            norm = float(torch.nn.utils.get_total_norm(gradients))
-            self.metrics.log_value((module_id, f"{name}_grad_norm"), norm, window=1)
-            if not math.isfinite(norm):
-                logger.warning(
-                    "module %r: the gradient of the %s is not finite, this update is skipped; are "
-                    "there NaNs or huge numbers in the observations, states or rewards?",
-                    module_id,
-                    name,
-                )
-                return dict.fromkeys(module_gradients_dict)
-            if config.grad_clip is not None and norm > config.grad_clip:
-                torch._foreach_mul_(gradients, config.grad_clip / (norm + 1e-6))
-        return module_gradients_dict
-
-    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Moves the target critics of the modules that were updated.
-
-        RLlib's SAC would move those of all modules, and counts env steps between two moves.
-        """
-        TorchLearner.after_gradient_based_update(self, timesteps=timesteps)
-        for module_id in self._modules_in_update:
-            tau = self.config.get_config_for_module(module_id).tau
-            for main, target in self.module[module_id].unwrapped().get_target_network_pairs():
-                update_target_network(main_net=main, target_net=target, tau=tau)
-            self.metrics.log_value((module_id, NUM_TARGET_UPDATES), 1, reduce="lifetime_sum")
-
-    def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
-        self._modules_in_update = tuple(batch)
-        return super()._update(batch, **kwargs)
 
 
 @torch.no_grad()
@@ -207,20 +110,3 @@ def soft_target(
     discount = gamma * (1.0 - batch[Columns.TERMINATEDS])
     target: Tensor = batch[Columns.REWARDS] + discount * soft_value
     return target
-
-
-def to_sample_batch(batch: StepBatch) -> SampleBatch:
-    """Returns tensors that share the batch's memory, under RLlib's column names."""
-
-    def tensors(columns: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        return {key: torch.from_numpy(value) for key, value in columns.items()}
-
-    return SampleBatch(
-        {
-            Columns.OBS: tensors(batch.obs),
-            Columns.ACTIONS: torch.from_numpy(batch.actions),
-            Columns.REWARDS: torch.from_numpy(batch.rewards),
-            Columns.TERMINATEDS: torch.from_numpy(batch.terminated),
-            Columns.NEXT_OBS: tensors(batch.next_obs),
-        }
-    )

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gymnasium import spaces
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem
-from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
+from muxrl.servers.algorithms.milestones import FIRST_COPY, Milestone
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.qmix.export import MemberGraph
 from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.replay import BINARY_KEYS
 from muxrl.servers.algorithms.qmix.rl_module import member_network
-from muxrl.servers.algorithms.qmix.seats import TeamSeating
 from muxrl.servers.algorithms.replay_size import ReplaySize, bytes_of
 from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.algorithms.team_replay.budget import after_updates, replay_size
+from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.seating import keys_of
 from muxrl.servers.seats import Seat
 from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
@@ -63,36 +62,24 @@ def check_team_spaces(
     return None
 
 
-def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
+def find_milestones(config: QMIXConfig) -> Iterator[Milestone]:
     """Yields the first update, and the first copy to the target network, after so many episodes."""
-
-    def episodes_until(num_updates: int) -> int:
-        # The episode that makes the replay large enough counts already.
-        before: int = config.num_episodes_before_learning - 1
-        return before + math.ceil(num_updates / config.updates_per_episode)
-
-    settings = ("num_episodes_before_learning", "updates_per_episode")
-    yield Milestone(FIRST_UPDATE, settings, episodes=episodes_until(1))
+    yield after_updates(config, 1)
     if config.tau == 1.0:
-        num = episodes_until(config.target_update_freq)
-        yield Milestone(FIRST_COPY, ("target_update_freq", *settings), episodes=num)
+        copying = ("target_update_freq",)
+        yield after_updates(config, config.target_update_freq, what=FIRST_COPY, settings=copying)
 
 
-def find_replay_size(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> ReplaySize:
-    """Returns what `EpisodeReplay` stores of the teams, one for each policy."""
-    capacity: int = config.buffer_capacity_episodes
-    # Of each policy one team: those that share it are alike.
-    teams = {seat.policy_id: seat for seat in seats.values()}.values()
-    each = [
-        bytes_of(team.observation_space, BINARY_KEYS) + bytes_of(team.action_space) + _REWARD_BYTES
-        for team in teams
-    ]
-    policies = f" of each of {len(teams)} policies" if len(teams) > 1 else ""
-    return ReplaySize(
-        f"{capacity:,} episodes{policies}",
-        capacity * sum(each),
-        "buffer_capacity_episodes",
-        per_env_step=True,
+def find_replay_size(config: QMIXConfig, seats: Mapping[str, Seat]) -> ReplaySize:
+    """Returns what `EpisodeReplay` stores of the teams."""
+    return replay_size(
+        config,
+        seats,
+        lambda team: (
+            bytes_of(team.observation_space, BINARY_KEYS)
+            + bytes_of(team.action_space)
+            + _REWARD_BYTES
+        ),
     )
 
 

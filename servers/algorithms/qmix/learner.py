@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.torch.torch_learner import TorchLearner
-from ray.rllib.core.learner.utils import update_target_network
-from ray.rllib.core.rl_module.apis import TargetNetworkAPI
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.sample_batch import SampleBatch
-from ray.rllib.utils.metrics import NUM_TARGET_UPDATES
 from torch import Tensor
 
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
 from muxrl.servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
+from muxrl.servers.algorithms.team_replay.learner import TeamReplayLearner
 from muxrl.servers.teams import ACTION_MASK, ALIVE, STATE
 
 LOSS = "loss"
@@ -29,46 +22,16 @@ TD_ERROR_ABS = "td_error_abs"
 Q_TAKEN_MEAN = "q_taken_mean"
 TARGET_MEAN = "target_mean"
 REWARD_SUM_MEAN = "reward_sum_mean"
-GRAD_NORM = "grad_norm"
-NUM_UPDATES = "num_updates"
-
-logger = logging.getLogger(__name__)
-
-_NUM_UPDATES_STATE = "num_updates_per_module"
 
 
-class QMIXTorchLearner(TorchLearner):
+class QMIXTorchLearner(TeamReplayLearner):
     """Fits the mixed value of the members' actions to a target.
 
     Batches come from `to_sample_batch`, so that no learner connector runs. Metrics of each module,
-    over the last batch: ``loss``, ``td_error_abs``, ``q_taken_mean``, ``target_mean``,
-    ``grad_norm`` before clipping, and ``reward_sum_mean``, the mean return of its episodes as the
-    loss sees it, which shows if rewards get lost (in old RLlib's QMIX they did).
+    over the last batch: ``loss``, ``td_error_abs``, ``q_taken_mean``, ``target_mean``, and
+    ``reward_sum_mean``, the mean return of its episodes as the loss sees it, which shows if rewards
+    get lost (in old RLlib's QMIX they did).
     """
-
-    def build(self) -> None:
-        if self._is_built:
-            return
-        super().build()
-        self._num_updates = dict.fromkeys(self.module.keys(), 0)
-        self.module.foreach_module(lambda _, module: module.make_target_networks())
-
-    def add_module(
-        self, *, module_id: str, module_spec: RLModuleSpec, **kwargs: Any
-    ) -> MultiRLModuleSpec:
-        spec = super().add_module(module_id=module_id, module_spec=module_spec, **kwargs)
-        self._num_updates[module_id] = 0
-        self.module[module_id].unwrapped().make_target_networks()
-        return spec
-
-    def remove_module(self, module_id: str, **kwargs: Any) -> MultiRLModuleSpec:
-        spec = super().remove_module(module_id, **kwargs)
-        self._num_updates.pop(module_id, None)
-        return spec
-
-    @classmethod
-    def rl_module_required_apis(cls) -> list[type]:
-        return [TargetNetworkAPI]
 
     def configure_optimizers_for_module(
         self, module_id: str, config: AlgorithmConfig | None = None
@@ -141,68 +104,9 @@ class QMIXTorchLearner(TorchLearner):
             )
         return loss
 
-    def postprocess_gradients_for_module(
-        self,
-        *,
-        module_id: str,
-        config: AlgorithmConfig | None = None,
-        module_gradients_dict: dict[Any, Tensor | None],
-    ) -> dict[Any, Tensor | None]:
-        """Clips by global norm, and logs the norm before clipping.
-
-        A gradient that is not finite is dropped whole, with a warning: one bad batch must not
-        end a run. The norm shows it, so that RLlib need not check every single tensor.
-        """
-        assert config is not None
-        gradients = [g for g in module_gradients_dict.values() if g is not None]
-        if not gradients:
-            return module_gradients_dict
-        norm = float(torch.nn.utils.get_total_norm(gradients))
-        self.metrics.log_value((module_id, GRAD_NORM), norm, window=1)
-        if not math.isfinite(norm):
-            logger.warning(
-                "module %r: the gradient is not finite, this update is skipped; are there NaNs or "
-                "huge numbers in the observations, states or rewards?",
-                module_id,
-            )
-            return dict.fromkeys(module_gradients_dict)
-        if config.grad_clip is not None and norm > config.grad_clip:
-            torch._foreach_mul_(gradients, config.grad_clip / (norm + 1e-6))
-        return module_gradients_dict
-
-    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        super().after_gradient_based_update(timesteps=timesteps)
-        for module_id in self._modules_in_update:
-            config = self.config.get_config_for_module(module_id)
-            self._num_updates[module_id] += 1
-            self.metrics.log_value((module_id, NUM_UPDATES), 1, reduce="lifetime_sum")
-            # A soft update (tau < 1) follows every update.
-            if config.tau == 1.0 and self._num_updates[module_id] % config.target_update_freq:
-                continue
-            for main, target in self.module[module_id].unwrapped().get_target_network_pairs():
-                update_target_network(main_net=main, target_net=target, tau=config.tau)
-            self.metrics.log_value((module_id, NUM_TARGET_UPDATES), 1, reduce="lifetime_sum")
-
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """RLlib's state, which has the target networks in it, and the number of updates."""
-        state = super().get_state(components, not_components=not_components, **kwargs)
-        state[_NUM_UPDATES_STATE] = dict(self._num_updates)
-        return state
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        if _NUM_UPDATES_STATE in state:
-            self._num_updates.update(state[_NUM_UPDATES_STATE])
-
-    def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
-        self._modules_in_update = tuple(batch)
-        return super()._update(batch, **kwargs)
+    def should_move_targets(self, num_updates: int, config: AlgorithmConfig) -> bool:
+        # A soft update (tau < 1) follows every update.
+        return config.tau < 1.0 or num_updates % config.target_update_freq == 0
 
 
 def td_terms(

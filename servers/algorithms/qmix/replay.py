@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from muxrl.servers.algorithms.team_replay.replay import TeamReplay
 from muxrl.servers.teams import ACTION_MASK, ALIVE
 
 # One byte for each number: with many actions the mask would take most of the memory.
@@ -39,7 +40,7 @@ class EpisodeBatch:
         return int(self.mask.sum())
 
 
-class EpisodeReplay:
+class EpisodeReplay(TeamReplay):
     """The last `capacity` episodes of one module, in numpy arrays ``[capacity, T_max, ...]``.
 
     T_max grows with the longest episode seen. Memory is taken as rows are first written (about
@@ -54,21 +55,16 @@ class EpisodeReplay:
         seed: of the sampling.
     """
 
+    unit = "episodes"
+
     def __init__(self, capacity: int, seed: int | None = None) -> None:
-        self._capacity = capacity
-        self._rng = np.random.default_rng(seed)
+        super().__init__(capacity, seed)
         self._length = 0  # T_max
-        self._next = 0
-        self._num_stored = 0
         self._lengths = np.zeros(capacity, np.int64)
         self._obs: dict[str, np.ndarray] = {}
         self._actions = np.zeros((capacity, 0, 0), np.int64)
         self._rewards = np.zeros((capacity, 0), np.float32)
         self._terminated = np.zeros(capacity, bool)
-
-    def __len__(self) -> int:
-        """The number of episodes stored."""
-        return self._num_stored
 
     @property
     def num_bytes(self) -> int:
@@ -81,34 +77,21 @@ class EpisodeReplay:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all that is stored, as plain values and arrays ``[steps, ...]``."""
+        """Returns all that is stored; arrays are ``[steps, ...]``."""
         lengths = self._lengths[: self._num_stored]
         return {
+            **super().get_state(),
             "lengths": lengths,
             "terminated": self._terminated[: self._num_stored],
-            "next": self._next,
             "obs": {key: _packed(rows, lengths + 1) for key, rows in self._obs.items()},
             "actions": _packed(self._actions, lengths),
             "rewards": _packed(self._rewards, lengths),
-            "rng": self._rng.bit_generator.state,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on, empty as it is, as the replay whose state it is.
-
-        Raises:
-            ValueError: it is smaller than that one.
-        """
         lengths = state["lengths"]
-        if len(lengths) > self._capacity:
-            raise ValueError(
-                f"{len(lengths)} episodes were kept, and the replay now holds {self._capacity} "
-                "(buffer_capacity_episodes)"
-            )
-        self._rng.bit_generator.state = state["rng"]
-        self._num_stored, self._lengths[: len(lengths)] = len(lengths), lengths
-        # With a larger capacity the oldest is no longer the next to go.
-        self._next = int(state["next"]) if len(lengths) == self._capacity else len(lengths)
+        self._set_place(len(lengths), state)
+        self._lengths[: len(lengths)] = lengths
         if not len(lengths):
             return
         self._grow(int(lengths.max()), state["obs"], state["actions"])
@@ -118,11 +101,10 @@ class EpisodeReplay:
         self._actions[: len(lengths)][_filled(self._actions, lengths)] = state["actions"]
         self._rewards[: len(lengths)][_filled(self._rewards, lengths)] = state["rewards"]
 
-    def add(self, episode: SingleAgentEpisode) -> bool:
-        """Stores the episode or chunk of one RLlib agent, a team; False if it has no step."""
+    def add(self, episode: SingleAgentEpisode) -> int:
         length = len(episode)
         if length == 0:
-            return False
+            return 0
         if not episode.is_numpy:
             episode = episode.to_numpy()
         obs = episode.get_observations()
@@ -140,19 +122,13 @@ class EpisodeReplay:
         self._rewards[row, length:old_length] = 0
         self._terminated[row] = episode.is_terminated
         self._lengths[row] = length
-        self._next = (row + 1) % self._capacity
-        self._num_stored = min(self._num_stored + 1, self._capacity)
-        return True
+        self._advance(1)
+        return 1
 
-    def sample(self, num_episodes: int) -> EpisodeBatch:
-        """Draws episodes uniformly without replacement; all of them if there are fewer.
-
-        Raises:
-            ValueError: nothing is stored.
-        """
-        if not self._num_stored:
-            raise ValueError("the replay is empty: add an episode before sampling")
-        num_episodes = min(num_episodes, self._num_stored)
+    def sample(self, num: int) -> EpisodeBatch:
+        """Draws so many episodes uniformly without replacement; all of them if there are fewer."""
+        self._check_holds_any()
+        num_episodes = min(num, self._num_stored)
         rows = self._rng.choice(self._num_stored, num_episodes, replace=False, shuffle=False)
         lengths = self._lengths[rows]
         longest = int(lengths.max())

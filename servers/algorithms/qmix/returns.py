@@ -1,4 +1,4 @@
-"""What a team's values are fitted to: returns over whole episodes, of rewards that may be scaled.
+"""What a team's values are fitted to: returns over whole episodes.
 
 Returns are one-step targets, n-step returns, or lambda-returns. All three end with their episode,
 and none reaches into the padding. After a terminated episode comes 0; an episode that was cut short
@@ -8,10 +8,6 @@ actions count uncorrected (Peng's Q(lambda) of Peng and Williams 1996, as PyMARL
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -106,40 +102,3 @@ def _from_the_end(base: Tensor, factor: Tensor) -> Tensor:
     for t in range(base.shape[1] - 2, -1, -1):
         steps.append(torch.addcmul(base[:, t], factor[:, t], steps[-1]))
     return torch.stack(steps[::-1], 1)
-
-
-@dataclass
-class RewardScale:
-    """The standard deviation of a module's rewards, by which they can be divided before learning.
-
-    It is of all steps so far (Chan et al. 1979, equation 2.1); each counts once, when it is stored,
-    not every time it is sampled. EPyMARL's ``standardise_rewards`` subtracts the running mean, too.
-    That adds a constant to every step, so it changes which policy is best wherever a policy decides
-    how long an episode lasts (a mean above 0 penalises every step). Dividing alone keeps the order
-    of policies.
-    """
-
-    count: int = 0
-    mean: float = 0.0
-    sum_of_squares: float = 0.0
-    """Of the distances from the mean."""
-
-    @property
-    def std(self) -> float:
-        """The deviation; 1 while all rewards have been the same."""
-        variance = self.sum_of_squares / self.count if self.count else 0.0
-        # Where rewards are equal, rounding can leave a little more than 0.
-        return variance**0.5 if variance > 1e-12 * (1.0 + self.mean**2) else 1.0
-
-    def add(self, rewards: Any) -> None:
-        """Adds the rewards of an episode ``[T]``."""
-        rewards = np.asarray(rewards, np.float64)
-        if not rewards.size:
-            return
-        mean = float(rewards.mean())
-        total = self.count + rewards.size
-        distance = mean - self.mean
-        self.sum_of_squares += float(((rewards - mean) ** 2).sum())
-        self.sum_of_squares += distance**2 * self.count * rewards.size / total
-        self.mean += distance * rewards.size / total
-        self.count = total

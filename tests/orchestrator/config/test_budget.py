@@ -34,7 +34,7 @@ def experiment(
     algorithm: str, env_steps: int | None, env: str = "external", **settings: Any
 ) -> Experiment:
     server = ServerConfig(algorithm=algorithm, agents=["*"], settings=settings)
-    if algorithm in ("QMIX", "MASAC"):
+    if algorithm in ("QMIX", "MASAC", "MADDPG"):
         server.groups = {"one": ["a", "b"], "other": ["c", "d"]}
     agents = SIMULATION.possible_agents if env == "external" else ()
     space: Any = {"observation_space": {"type": "box"}, "action_space": {"type": "discrete"}}
@@ -44,7 +44,7 @@ def experiment(
         servers={"s": server},
         stop=StopConfig(env_steps=env_steps, time_s=60.0),
     )
-    return resolve(config, CONTINUOUS if algorithm == "MASAC" else FACTS)
+    return resolve(config, CONTINUOUS if algorithm in ("MASAC", "MADDPG") else FACTS)
 
 
 SUMO = {"updates_per_episode": 0.25, "num_episodes_before_learning": 1}

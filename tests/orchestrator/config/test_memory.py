@@ -66,7 +66,9 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 # --- sizes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", ["DQN", "SAC", "DQN by priority", "QMIX", "VDN", "IQL", "MASAC"])
+@pytest.mark.parametrize(
+    "case", ["DQN", "SAC", "DQN by priority", "QMIX", "VDN", "IQL", "MASAC", "MADDPG"]
+)
 def test_a_replay_that_is_full_is_as_large_as_was_said(rllib: None, case: str) -> None:
     plan = plan_of(case)
     entry = get_algorithm(plan.algorithm)

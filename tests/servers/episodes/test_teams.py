@@ -13,7 +13,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.algorithms.qmix.seats import TeamSeating
+from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.seating import Seating
 
 TEAM = {"team": ("a", "b")}

@@ -102,6 +102,15 @@ PLANS = {
         is_team=True,
         normalize_observations=True,
     ),
+    "MADDPG, normalised, with a state": plan_of(
+        "MADDPG",
+        DictSpace({"seen": Box((3,)), "state": Box((5,))}),
+        Box((2,), "float32", -1.0, 3.0),
+        settings={"hidden_dim": 8},
+        model={},
+        is_team=True,
+        normalize_observations=True,
+    ),
     "PPO, images scaled": plan_of(
         "PPO", Box((10, 10, 3), "uint8", 0, 255), Discrete(3), scale_observations="images"
     ),

@@ -8,86 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from ray.rllib.core.columns import Columns
+from tests.servers.algorithms.joint_critics.naive import (
+    DIMS,
+    HAS_DIMENSION,
+    NUM_ROWS,
+    SPEC,
+    actor_output,
+    build_module,
+    critic_values,
+    make_batch,
+    numbers,
+)
 
 from muxrl.servers.algorithms.masac.learner import soft_target
 from muxrl.servers.algorithms.masac.masac import MASACConfig
 from muxrl.servers.algorithms.masac.rl_module import LOGP, MASACTorchRLModule
-from muxrl.servers.algorithms.masac.teams import ContinuousTeamSpec
 
-NUM_ROWS, STATE_SIZE, GAMMA, ALPHA = 12, 4, 0.9, 0.3
-DIMS = {"a": 2, "b": 1, "c": 3}
-SPEC = ContinuousTeamSpec(
-    tuple(DIMS),
-    {m: spaces.Box(-1, 1, (k + 1,)) for k, m in enumerate(DIMS)},
-    {m: spaces.Box(-1.0, 1.0, (dim,)) for m, dim in DIMS.items()},
-    STATE_SIZE,
-)
-HAS_DIMENSION = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
+GAMMA, ALPHA = 0.9, 0.3
 
 
 def make_module(**settings: Any) -> MASACTorchRLModule:
-    config = MASACConfig().training(hidden_dim=16, **settings)
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = SPEC.observation_space, SPEC.action_space
-    spec.model_config = config.model_config
-    torch.manual_seed(0)
-    module = spec.build()
+    module = build_module(MASACConfig().training(hidden_dim=16, **settings))
     assert isinstance(module, MASACTorchRLModule)
-    module.make_target_networks()
-    for parameter in module._target_critic.parameters():  # so that they are not the critics'
-        parameter.data.add_(0.1 * torch.randn_like(parameter))
     return module
-
-
-def make_batch(rng: np.random.Generator) -> dict[str, Any]:
-    """Steps before and after which members are absent, some of them terminated."""
-
-    def observed() -> dict[str, np.ndarray]:
-        alive = (rng.random((NUM_ROWS, 3)) < 0.7).astype(np.float32)
-        obs = rng.normal(size=(NUM_ROWS, 3, SPEC.obs_dim)) * alive[..., None]
-        return {
-            "obs": obs.astype(np.float32),
-            "state": rng.normal(size=(NUM_ROWS, STATE_SIZE)).astype(np.float32),
-            "alive": alive,
-        }
-
-    batch = {
-        Columns.OBS: observed(),
-        Columns.ACTIONS: rng.uniform(-1, 1, (NUM_ROWS, 3, 3)).astype(np.float32) * HAS_DIMENSION,
-        Columns.REWARDS: rng.normal(size=NUM_ROWS).astype(np.float32),
-        Columns.TERMINATEDS: (np.arange(NUM_ROWS) % 3 == 0).astype(np.float32),
-        Columns.NEXT_OBS: observed(),
-    }
-    as_tensors: dict[str, Any] = torch.utils._pytree.tree_map(
-        lambda x: torch.from_numpy(np.asarray(x, np.float32)), batch
-    )
-    return as_tensors
-
-
-def numbers(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().numpy().astype(np.float64)
-
-
-def actor_output(module: MASACTorchRLModule, obs: np.ndarray, member: int) -> np.ndarray:
-    x = np.concatenate([obs, np.eye(3)[member]])
-    for layer in (module.actor[0], module.actor[2], module.actor[4]):
-        x = numbers(layer.weight) @ x + numbers(layer.bias)
-        x = x if layer is module.actor[4] else np.maximum(x, 0.0)
-    return x
-
-
-def critic_values(critic: Any, x: np.ndarray) -> list[float]:
-    """Returns both values of one input."""
-    found = []
-    for which in (0, 1):
-        y = x
-        for layer in (critic.layers[0], critic.layers[2], critic.layers[4]):
-            y = y @ numbers(layer.weight)[which] + numbers(layer.bias)[which, 0]
-            y = y if layer is critic.layers[4] else np.maximum(y, 0.0)
-        found.append(float(y[0]))
-    return found
 
 
 def drawn(
@@ -98,7 +42,7 @@ def drawn(
     If ``u`` has the density N(u; mean, deviation), then ``a = tanh(u)`` has that over
     ``da/du = 1 - a^2``.
     """
-    output = actor_output(module, obs, member)
+    output = actor_output(module.actor, obs, member)
     action, log_density = np.zeros(3), 0.0
     for d in range(list(DIMS.values())[member]):
         mean, log_std = output[d], min(max(output[3 + d], -5.0), 2.0)

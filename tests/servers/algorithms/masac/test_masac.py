@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tree
-from tests.servers.algorithms.masac.pulling import Game, plan_of
+from tests.servers.algorithms.joint_critics.pulling import Game, plan_of
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step

@@ -16,9 +16,9 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch
 
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, td_terms, to_sample_batch
-from muxrl.servers.algorithms.qmix.qmix import _by_module
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
+from muxrl.servers.algorithms.team_replay.algorithm import by_module
 
 GAMMA = 0.9
 
@@ -189,7 +189,7 @@ def test_rewards_of_a_multi_agent_episode_stay_with_their_step(team_of_two: Team
             {"t": 10.0 * (t + 1)},
             terminateds={"__all__": t == 2},
         )
-    ((module_id, agent_episode),) = _by_module([episode.to_numpy()])
+    ((module_id, agent_episode),) = by_module([episode.to_numpy()])
     batch = sample_all(agent_episode)
     assert module_id == "team"
     assert batch.rewards.tolist() == [[10, 20, 30]]

@@ -19,7 +19,9 @@ from muxrl.servers.teams import OBS
 
 
 class MemberActorGraph(PolicyGraph):
-    """One member of a team: mean and log-deviation of its action, before ``tanh``.
+    """One member of a team: its action, and what its actor gives before ``tanh``.
+
+    These are means of the action's dimensions, and behind them log-deviations if there are any.
 
     Input beside the observation, with ``obs_agent_id``: ``agent_id``, the member's row in its team.
     Members that observe or do not the same are padded, and no file is made of them.
@@ -59,6 +61,6 @@ class MemberActorGraph(PolicyGraph):
         self, module: Any, request: SeatRequest, answer: SeatAction, agent_id: str
     ) -> np.ndarray:
         with torch.inference_mode():
-            logits = module.dist_inputs(torch.from_numpy(request.observation[OBS][None]))
+            logits = module.actor_outputs(torch.from_numpy(request.observation[OBS][None]))
         scores: np.ndarray = logits[0, request.seat.members.index(agent_id)].numpy()
         return scores

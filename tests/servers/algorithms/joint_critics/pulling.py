@@ -50,7 +50,7 @@ def plan_of(**fields: Any) -> ServerPlan:
     plan = make_plan(dict.fromkeys("ab", Box((1,))), {"team": ("a", "b")})
     pulls = Box((1,), "float32", -2.0, 2.0)
     agents = {a: dataclasses.replace(agent, action_space=pulls) for a, agent in plan.agents.items()}
-    return dataclasses.replace(plan, algorithm="MASAC", agents=agents, **fields)
+    return dataclasses.replace(plan, **{"algorithm": "MASAC", "agents": agents, **fields})
 
 
 class Game:

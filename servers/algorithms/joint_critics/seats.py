@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from muxrl.servers.algorithms.masac.teams import CONTINUOUS_TEAM_KEYS, ContinuousTeamSpec
-from muxrl.servers.algorithms.qmix.seats import TeamSeat, TeamSeating
+from muxrl.servers.algorithms.joint_critics.teams import CONTINUOUS_TEAM_KEYS, ContinuousTeamSpec
+from muxrl.servers.algorithms.team_replay.seats import TeamSeat, TeamSeating
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.seating import PolicySignature, keys_of
 from muxrl.servers.spaces import flat_size

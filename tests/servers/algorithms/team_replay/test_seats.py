@@ -12,7 +12,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
-from muxrl.servers.algorithms.qmix.seats import TeamSeating
+from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.spaces import split_state
 
 TEAM = {"team": ("a", "b")}

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from muxrl.servers.algorithms.team_replay.replay import TeamReplay
+
 
 @dataclass(frozen=True)
 class StepBatch:
@@ -32,8 +34,13 @@ class StepBatch:
     terminated: np.ndarray
     next_obs: dict[str, np.ndarray]
 
+    @property
+    def num_steps(self) -> int:
+        """B."""
+        return len(self.rewards)
 
-class StepReplay:
+
+class StepReplay(TeamReplay):
     """The last `capacity` steps of one module. Memory is taken as rows are first written.
 
     Args:
@@ -41,28 +48,17 @@ class StepReplay:
         seed: of the sampling.
     """
 
-    def __init__(self, capacity: int, seed: int | None = None) -> None:
-        self._capacity = capacity
-        self._rng = np.random.default_rng(seed)
-        self._next = 0
-        self._num_stored = 0
-        self._columns: dict[str, np.ndarray] = {}
+    unit = "steps"
 
-    def __len__(self) -> int:
-        """The number of steps stored."""
-        return self._num_stored
+    def __init__(self, capacity: int, seed: int | None = None) -> None:
+        super().__init__(capacity, seed)
+        self._columns: dict[str, np.ndarray] = {}
 
     @property
     def num_bytes(self) -> int:
-        """Size of what is stored."""
         return sum(column[: self._num_stored].nbytes for column in self._columns.values())
 
     def add(self, episode: SingleAgentEpisode) -> int:
-        """Stores the episode or chunk of one RLlib agent, a team.
-
-        Returns:
-            The number of its steps.
-        """
         length = len(episode)
         if length == 0:
             return 0
@@ -88,19 +84,13 @@ class StepReplay:
         rows = (self._next + np.arange(first, length)) % self._capacity
         for name, column in self._columns.items():
             column[rows] = given[name][first:]
-        self._next = (self._next + length) % self._capacity
-        self._num_stored = min(self._num_stored + length, self._capacity)
+        self._advance(length)
         return length
 
-    def sample(self, num_steps: int) -> StepBatch:
-        """Draws steps uniformly, with replacement.
-
-        Raises:
-            ValueError: nothing is stored.
-        """
-        if not self._num_stored:
-            raise ValueError("the replay is empty: add an episode before sampling")
-        rows = self._rng.integers(self._num_stored, size=num_steps)
+    def sample(self, num: int) -> StepBatch:
+        """Draws so many steps uniformly, with replacement."""
+        self._check_holds_any()
+        rows = self._rng.integers(self._num_stored, size=num)
         drawn = {name: column[rows] for name, column in self._columns.items()}
 
         def part(prefix: str) -> dict[str, np.ndarray]:
@@ -115,31 +105,15 @@ class StepReplay:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all that is stored, as plain values and arrays."""
         return {
+            **super().get_state(),
             "num_stored": self._num_stored,
-            "next": self._next,
             "columns": {name: c[: self._num_stored].copy() for name, c in self._columns.items()},
-            "rng": self._rng.bit_generator.state,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on, empty as it is, as the replay whose state it is.
-
-        Raises:
-            ValueError: it is smaller than that one.
-        """
         num_stored = int(state["num_stored"])
-        if num_stored > self._capacity:
-            raise ValueError(
-                f"{num_stored} steps were kept, and the replay now holds {self._capacity} "
-                "(buffer_capacity_steps)"
-            )
-        self._rng.bit_generator.state = state["rng"]
-        self._num_stored = num_stored
-        # With a larger capacity the oldest is no longer the next to go.
-        is_full = num_stored == self._capacity
-        self._next = int(state["next"]) if is_full else num_stored
+        self._set_place(num_stored, state)
         for name, rows in state["columns"].items():
             self._columns[name] = np.zeros((self._capacity, *rows.shape[1:]), np.float32)
             self._columns[name][:num_stored] = rows

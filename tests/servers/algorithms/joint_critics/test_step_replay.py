@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from muxrl.servers.algorithms.masac.replay import StepReplay
+from muxrl.servers.algorithms.joint_critics.step_replay import StepReplay
 
 
 def episode(first: int, length: int, *, is_terminated: bool = False) -> SingleAgentEpisode:

@@ -1,0 +1,83 @@
+"""What the entries of algorithms with critics of the joint action say alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gymnasium import spaces
+
+from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
+from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
+from muxrl.servers.algorithms.joint_critics.export import MemberActorGraph
+from muxrl.servers.algorithms.joint_critics.seats import ContinuousTeamSeating
+from muxrl.servers.algorithms.joint_critics.teams import CONTINUOUS_TEAM_KEYS
+from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.replay_size import ReplaySize
+from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.algorithms.team_replay.budget import find_first_update, replay_size
+from muxrl.servers.seating import keys_of
+from muxrl.servers.seats import Seat
+
+_UNUSED = frozenset(
+    {
+        "grad_clip_by",
+        "lr",
+        "minibatch_size",
+        "num_epochs",
+        "shuffle_batch_per_epoch",
+        "train_batch_size",
+        "train_batch_size_per_learner",
+    }
+)
+_FLOAT32_BYTES = 4
+_MEMBER_SPACES = AgentSpaces((spaces.Box,), instead="QMIX or MAPPO", can_act_unbounded=False)
+
+
+def joint_critic_entry(
+    name: str, summary: str, config_class: type[JointCriticConfig], **fields: Any
+) -> AlgorithmEntry:
+    """Returns the entry of an algorithm; `fields` are others of `AlgorithmEntry`."""
+    return AlgorithmEntry(
+        name=name,
+        summary=summary,
+        learns_from="replay",
+        training=TrainingSettings(config_class, unused=_UNUSED),
+        networks=Networks(
+            model_refused="its networks are set by hidden_dim and obs_agent_id among its settings",
+            own_module_refused="its members' actor and its critics of all members belong together",
+        ),
+        seating=ContinuousTeamSeating(),
+        space_check=check_team_spaces,
+        graph=MemberActorGraph,
+        milestones=find_first_update,
+        replay_size=find_replay_size,
+        **fields,
+    )
+
+
+def check_team_spaces(
+    observation_space: spaces.Space, action_space: spaces.Space
+) -> SpaceProblem | None:
+    """A `SpaceCheck` of a team's spaces, or of one member's."""
+    if keys_of(observation_space) == set(CONTINUOUS_TEAM_KEYS):
+        return None
+    return _MEMBER_SPACES(observation_space, action_space)
+
+
+def find_replay_size(config: JointCriticConfig, seats: Mapping[str, Seat]) -> ReplaySize:
+    """Returns what `StepReplay` stores of the teams."""
+    return replay_size(config, seats, _bytes_of_step)
+
+
+def _bytes_of_step(team: Seat) -> int:
+    # What is observed before and after the actions, the reward, and whether it ended.
+    num_values = 2 * _count(team.observation_space) + _count(team.action_space) + 2
+    return num_values * _FLOAT32_BYTES
+
+
+def _count(space: spaces.Space) -> int:
+    """Returns of how many numbers a value of a Box, or of a Dict of them, consists."""
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    return sum(math.prod(part.shape or ()) for part in parts)

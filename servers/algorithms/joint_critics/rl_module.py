@@ -1,0 +1,116 @@
+"""A team's RLModule: the actor that all members share, the critics, and a target copy of these."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.utils import make_target_network
+from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from torch import Tensor, nn
+
+from muxrl.servers.algorithms.joint_critics.networks import JointCritics, make_actor
+from muxrl.servers.algorithms.joint_critics.teams import CONTINUOUS_TEAM_KEYS
+from muxrl.servers.teams import ALIVE, OBS, STATE
+
+
+class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
+    """A team's RLModule, for the spaces of a `ContinuousTeamSpec`.
+
+    ``forward_exploration`` and ``forward_inference`` return the actions themselves, ``ACTIONS
+    [B, n, d]`` in -1..1. They read ``OBS`` alone: a member acts on its own row and its id.
+
+    ``model_config`` keys: ``hidden_dim`` and ``obs_agent_id`` of `TeamReplayConfig`.
+
+    Attributes:
+        algorithm: its name, for messages.
+        outputs_per_dimension: numbers that the actor gives for each dimension of an action.
+        num_critics: 1 or 2.
+    """
+
+    algorithm: ClassVar[str]
+    outputs_per_dimension: ClassVar[int] = 1
+
+    acting_keys = (OBS,)
+    has_dimension: Tensor
+    _member_ids: Tensor
+
+    def setup(self) -> None:
+        team_space, config = self.observation_space, self.model_config
+        if (
+            not isinstance(team_space, spaces.Dict)
+            or set(team_space.spaces) != set(CONTINUOUS_TEAM_KEYS)
+            or not isinstance(self.action_space, spaces.Box)
+        ):
+            raise ValueError(
+                f"{self.algorithm} needs the spaces of a team with continuous actions (see "
+                f"ContinuousTeamSpec), not {team_space} and {self.action_space}; are the agents "
+                "in a group?"
+            )
+        assert isinstance(config, dict)
+        num_members, obs_dim = team_space[OBS].shape  # type: ignore[misc]
+        (state_dim,) = team_space[STATE].shape  # type: ignore[misc]
+        self.num_members: int = num_members
+        self.action_dim: int = self.action_space.shape[1]
+        self.obs_agent_id: bool = config["obs_agent_id"]
+        hidden_dim: int = config["hidden_dim"]
+        self.actor = make_actor(
+            obs_dim + num_members * self.obs_agent_id,
+            hidden_dim,
+            self.outputs_per_dimension * self.action_dim,
+        )
+        joint_dim = state_dim + num_members * (1 + self.action_dim)
+        self.critic = JointCritics(joint_dim, hidden_dim, self.num_critics)
+        # [n, d]: 1 for the dimensions that a member's action has; see `ContinuousTeamSpec`.
+        has_dimension = torch.from_numpy(self.action_space.high > 0).float()
+        self.register_buffer("has_dimension", has_dimension, persistent=False)
+        self.register_buffer("_member_ids", torch.eye(num_members), persistent=False)
+
+    @property
+    def num_critics(self) -> int:
+        return 2
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["critic", "_target_critic"]
+
+    def make_target_networks(self) -> None:
+        self._target_critic = make_target_network(self.critic)
+
+    def get_target_network_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        return [(self.critic, self._target_critic)]
+
+    def forward_target(self, batch: dict[str, Any]) -> Tensor:
+        """Returns the target critics' values ``[c, B]`` of ``OBS`` and ``ACTIONS``."""
+        with torch.no_grad():
+            return self._values(self._target_critic, batch[Columns.OBS], batch[Columns.ACTIONS])
+
+    def values(self, obs: dict[str, Tensor], actions: Tensor) -> Tensor:
+        """Returns the critics' values ``[c, B]`` of a team's observation and joint action.
+
+        Args:
+            obs: as in `CONTINUOUS_TEAM_KEYS`, ``[B, ...]``.
+            actions: ``[B, n, d]``; those of absent members are ignored.
+        """
+        return self._values(self.critic, obs, actions)
+
+    def actor_outputs(self, obs: Tensor, actor: nn.Module | None = None) -> Tensor:
+        """Returns what the actor gives, ``[B, n, outputs_per_dimension * d]``.
+
+        Args:
+            obs: ``[B, n, obs_dim]``.
+            actor: another one than the module's own.
+        """
+        if self.obs_agent_id:
+            ids = self._member_ids.expand(*obs.shape[:-1], self.num_members)
+            obs = torch.cat([obs, ids], -1)
+        outputs: Tensor = (actor or self.actor)(obs)
+        return outputs
+
+    def _values(self, critic: nn.Module, obs: dict[str, Tensor], actions: Tensor) -> Tensor:
+        alive = obs[ALIVE]
+        joint = (actions * alive.unsqueeze(-1)).flatten(1)
+        values: Tensor = critic(torch.cat([obs[STATE], alive, joint], -1))
+        return values

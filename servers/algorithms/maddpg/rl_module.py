@@ -1,0 +1,85 @@
+"""A team's RLModule: a deterministic actor, one or two critics, and target copies of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.utils import make_target_network
+from ray.rllib.utils.schedules.scheduler import Scheduler
+from torch import Tensor, nn
+
+from muxrl.servers.algorithms.joint_critics.rl_module import JointCriticRLModule
+from muxrl.servers.teams import OBS
+
+TWIN_CRITICS = "twin_critics"
+EXPLORATION_NOISE = "exploration_noise"
+
+
+class MADDPGTorchRLModule(JointCriticRLModule):
+    """It acts by ``tanh`` of the actor's outputs ``[B, n, d]``; in training noise is added.
+
+    ``model_config`` keys: also ``twin_critics`` and ``exploration_noise`` of `MADDPGConfig`.
+    """
+
+    algorithm = "MADDPG"
+
+    def setup(self) -> None:
+        super().setup()
+        self._noise_schedule = Scheduler(
+            fixed_value_or_schedule=self.model_config[EXPLORATION_NOISE], framework="torch"
+        )
+        self._noise_t, self._noise = -1, 0.0
+
+    @property
+    def num_critics(self) -> int:
+        return 2 if self.model_config[TWIN_CRITICS] else 1
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return [*super().get_non_inference_attributes(), "_target_actor"]
+
+    def make_target_networks(self) -> None:
+        super().make_target_networks()
+        self._target_actor = make_target_network(self.actor)
+
+    def get_target_network_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        return [*super().get_target_network_pairs(), (self.actor, self._target_actor)]
+
+    def actions(self, obs: Tensor) -> Tensor:
+        """Returns the actor's actions ``[B, n, d]``, 0 in dimensions that a member lacks."""
+        return torch.tanh(self.actor_outputs(obs)) * self.has_dimension
+
+    @torch.no_grad()
+    def target_actions(self, obs: Tensor, noise: float, clip: float) -> Tensor:
+        """Returns the target actor's, with clipped noise ("target policy smoothing").
+
+        Args:
+            obs: ``[B, n, obs_dim]``.
+            noise: standard deviation.
+            clip: its largest size.
+        """
+        actions = torch.tanh(self.actor_outputs(obs, self._target_actor))
+        if noise > 0.0:
+            drawn = (noise * torch.randn_like(actions)).clamp(-clip, clip)
+            actions = (actions + drawn).clamp(-1.0, 1.0)
+        return actions * self.has_dimension
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {Columns.ACTIONS: self.actions(batch[Columns.OBS][OBS])}
+
+    def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {Columns.ACTIONS: self.actions(batch[Columns.OBS][OBS])}
+
+    def _forward_exploration(
+        self, batch: dict[str, Any], t: int = 0, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Adds Gaussian noise, and clips at -1 and 1; `t` is the number of env steps so far."""
+        actions = self.actions(batch[Columns.OBS][OBS])
+        noisy = actions + self._noise_at(t) * torch.randn_like(actions)
+        return {Columns.ACTIONS: noisy.clamp(-1.0, 1.0) * self.has_dimension}
+
+    def _noise_at(self, t: int) -> float:
+        if t != self._noise_t:
+            self._noise_t, self._noise = t, float(self._noise_schedule.update(t))
+        return self._noise

@@ -1,0 +1,50 @@
+"""MADDPG finds the optimum of a continuous game that needs both members; see `pulling`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.algorithms.joint_critics.pulling import Game, best_pulls, plan_of, rewards_of
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
+
+SETTINGS = {
+    "gamma": 0.0,  # every step is a game of its own
+    "hidden_dim": 64,
+    "batch_size_steps": 128,
+    "num_steps_before_learning": 200,
+    "updates_per_step": 0.5,
+    "actor_lr": 0.002,
+    "critic_lr": 0.003,
+    "exploration_noise": [[0, 0.5], [1_500, 0.2]],
+}
+AS_IN_2017 = {"twin_critics": False, "policy_delay": 1, "target_noise": 0.0}
+SEEN = np.linspace(-1.0, 1.0, 21)
+
+
+def mean_reward(game: Game) -> float:
+    """Returns the greedy team's mean reward."""
+    return float(np.mean([sum(rewards_of(c, game.pulls(c)).values()) for c in SEEN]))
+
+
+@pytest.mark.parametrize("switches", [{}, AS_IN_2017], ids=["MATD3", "MADDPG"])
+def test_two_members_share_the_work_by_what_it_costs_each(switches: dict[str, Any]) -> None:
+    """The best possible is -0.027, doing nothing -0.37, and uniformly random pulls have -3.70.
+
+    Which is ``- (2 v + mean c^2) - (k_1 + k_2) v`` with the variance ``v = 4 / 3`` of a pull.
+    """
+    game = Game(plan_of(algorithm="MADDPG", settings={**SETTINGS, **switches}))
+    game.policies.start()
+    try:
+        held = []
+        for num_steps in (1_500, 500, 500):
+            game.play(num_steps)
+            held.append(mean_reward(game))
+        pulls = game.pulls(1.0)
+    finally:
+        game.end()
+    assert min(held) > -0.06, held
+    assert pulls == pytest.approx(best_pulls(1.0), abs=0.2)
+    assert pulls["a"] > 2 * pulls["b"]
