@@ -213,7 +213,8 @@ def test_at_random_while_a_server_is_lost(make_server: MakeServer) -> None:
         while stand_in._is_lost.is_set():
             train(client, plan, 3)
         train(client, plan, 30)
-        assert second.status().num_env_steps == 30
+        # The last three are its own, too, if it was found between that look and their beginning.
+        assert second.status().num_env_steps in (30, 33)
         assert client.num_mismatches == 0
 
 
