@@ -41,7 +41,7 @@ def test_two_members_pull_together_as_far_as_is_worth_it(switches: dict[str, Any
     game.policies.start()
     try:
         held = []
-        for num_steps in (1_000, 250, 250):
+        for num_steps in (1_500, 250, 250):
             game.play(num_steps)
             held.append(mean_reward(game))
         pulls = game.pulls(1.0)
