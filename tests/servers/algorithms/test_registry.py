@@ -199,6 +199,7 @@ def test_learns_from_decides_the_feed() -> None:
         "VDN",
         "QPLEX",
         "IQL",
+        "MADDPG",
     }
 
 
