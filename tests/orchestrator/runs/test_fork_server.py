@@ -140,20 +140,17 @@ def test_it_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-class Asked:
-    """An actor that says where it comes from."""
-
-    def tell(self) -> dict[str, Any]:
-        return {
-            "forked": "fork_server" in " ".join(psutil.Process(os.getppid()).cmdline()),
-            "threads": os.environ["OMP_NUM_THREADS"],
-        }
-
-
 @pytest.mark.usefixtures("running_ray")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_forked", [True, False])
 def test_ray_s_workers_are_forked_if_they_may_be(is_forked: bool) -> None:
+    class Asked:  # in here, so that it is pickled whole: workers cannot import the tests
+        def tell(self) -> dict[str, Any]:
+            return {
+                "forked": "fork_server" in " ".join(psutil.Process(os.getppid()).cmdline()),
+                "threads": os.environ["OMP_NUM_THREADS"],
+            }
+
     actor = start_actor(Asked, scheduling=None, is_forked=is_forked, num_cpus=0)
     told = ray.get(actor.tell.remote())
     ray.kill(actor)
