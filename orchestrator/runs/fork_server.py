@@ -7,8 +7,8 @@ worker by the command that ``py_executable`` in its runtime environment names; h
 `fork_client`, which has this process fork, and waits for the copy to end. Where nobody answers, it
 becomes the worker itself.
 
-A fork is safe since this process has no thread of its own, is not connected to Ray, and uses no
-accelerator. So servers with a GPU, and those on other machines of a cluster, start as Ray does it.
+A fork is safe since this process has a single thread, is not connected to Ray, and uses no
+accelerator. If a library begins another thread all the same, nothing is forked. So servers with a GPU, and those on other machines of a cluster, start as Ray does it.
 Ray's library reads its environment once, when it is imported. So the first client's environment is
 this process's, and a client whose variables of Ray are others (another job) is not served.
 """
@@ -110,7 +110,8 @@ def main() -> None:
                     os.environ.update(request["environment"])
                     _import()
                     of_ray = _of_ray(request)
-                if _of_ray(request) == of_ray and os.fork() == 0:
+                is_ours = _of_ray(request) == of_ray
+                if is_ours and _is_single_threaded() and os.fork() == 0:
                     listener.close()
                     selector.close()
                     connection.send(_FORKED)
@@ -121,6 +122,8 @@ def main() -> None:
 
 
 def _import() -> None:
+    # Else the allocator of pyarrow, which Ray imports, begins a thread, whose locks a copy inherits.
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     gc.disable()  # nothing is garbage yet, and there is much to look through
     import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
 
@@ -128,6 +131,11 @@ def _import() -> None:
 
     gc.freeze()  # nor does a copy look through it, and so make it its own
     gc.enable()
+
+
+def _is_single_threaded() -> bool:
+    """Asks the system, since Python does not know the threads of libraries."""
+    return len(os.listdir("/proc/self/task")) == 1
 
 
 def _of_ray(request: dict[str, Any]) -> dict[str, str]:

@@ -18,6 +18,7 @@ import psutil  # isort: skip  # Ray brings it along, once it is imported
 
 from muxrl.orchestrator.runs.actors import start_actor
 from muxrl.orchestrator.runs.fork_server import ForkServer, forked_worker
+from muxrl.orchestrator.runs.ray_session import worker_environment
 
 SCRIPT = """
 import os, random, sys
@@ -47,7 +48,7 @@ def client(script: Path, *arguments: str, **variables: str) -> subprocess.Popen[
     return subprocess.Popen(
         ["bash", "-c", f"exec {command} {script} {' '.join(arguments)}"],
         cwd=script.parent,
-        env={**os.environ, **variables},
+        env={**os.environ, **worker_environment(), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -75,6 +76,8 @@ def test_a_copy_is_the_worker_that_its_client_was_started_as(
         assert errors == "an error's place\n"
         outputs += [drawn, drawn_by_numpy]
     assert len(set(outputs)) == 4, "copies draw the same random numbers"
+    threads = psutil.Process(fork_server.pid).num_threads()
+    assert threads == 1, "a copy may wait for ever for a lock that another thread held"
 
 
 def test_a_client_of_another_ray_becomes_the_worker_itself(
