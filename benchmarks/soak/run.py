@@ -74,7 +74,13 @@ class SoakFailed(Exception):
     """The run ended early, or did not go on."""
 
 
-def soak(minutes: float, fault_every_s: float, seed: int, bound: Bound | None = None) -> Outcome:
+def soak(
+    minutes: float,
+    fault_every_s: float,
+    seed: int,
+    pause_s: float = 0.0,
+    bound: Bound | None = None,
+) -> Outcome:
     """Runs an experiment for so long and hurts it.
 
     A fault comes `fault_every_s` after the one before, or later: once the run goes on. The first
@@ -85,6 +91,7 @@ def soak(minutes: float, fault_every_s: float, seed: int, bound: Bound | None = 
         minutes: of training.
         fault_every_s: seconds from fault to fault.
         seed: of the faults, and of the run.
+        pause_s: what each step of a simulation sleeps, to leave the processors to others.
         bound: for the growth of processes.
 
     Raises:
@@ -94,7 +101,7 @@ def soak(minutes: float, fault_every_s: float, seed: int, bound: Bound | None = 
     temporary = Path(tempfile.mkdtemp(prefix="soak", dir="/tmp"))
     results = Path(tempfile.mkdtemp(prefix="soaked"))
     try:
-        run = _Soaked(results / "run", temporary, minutes * 60.0, fault_every_s, seed)
+        run = _Soaked(results / "run", temporary, minutes * 60.0, fault_every_s, seed, pause_s)
         try:
             return run.soak(bound or Bound())
         finally:
@@ -106,7 +113,13 @@ def soak(minutes: float, fault_every_s: float, seed: int, bound: Bound | None = 
 
 class _Soaked:
     def __init__(
-        self, folder: Path, temporary: Path, time_s: float, fault_every_s: float, seed: int
+        self,
+        folder: Path,
+        temporary: Path,
+        time_s: float,
+        fault_every_s: float,
+        seed: int,
+        pause_s: float,
     ) -> None:
         self._folder = folder
         self._temporary = temporary
@@ -127,6 +140,7 @@ class _Soaked:
                 str(EXPERIMENT),
                 f"seed={seed}",
                 f"stop.time_s={time_s}",
+                f"simulation.kwargs.pause_s={pause_s}",
                 *(f"servers.{s}.port={p}" for s, p in zip(SERVERS, self._ports, strict=True)),
                 "--run-dir",
                 str(folder),

@@ -16,8 +16,8 @@ from typing import Any, Self
 from tests.processes import MARK, Process, assert_all_end, marked
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
-"""For a run to start to learn; on a busy machine that takes many seconds."""
+PATIENCE_S = 180.0
+"""For a run to start to learn: longer than `timeouts.start_s`, so that one that gives up says why."""
 ENDS_S = 30.0
 """For a run to end."""
 PAUSE_S = 0.001
@@ -113,7 +113,10 @@ class Started:
         deadline = time.monotonic() + patience_s
         while not is_there():
             assert self.popen.poll() is None, f"ended before {what}: {self.popen.communicate()}"
-            assert time.monotonic() < deadline, f"no {what} in {patience_s} s"
+            if time.monotonic() >= deadline:
+                commands = [process.command[:100] for process in self.started()]
+                self.kill()
+                raise AssertionError(f"no {what} in {patience_s} s\n{commands}\n{self.output}")
             time.sleep(0.05)
 
     def started(self) -> list[Process]:
@@ -141,7 +144,7 @@ class Started:
         """Kills it and its descendants; for a test that failed half-way."""
         if self.popen.poll() is None:
             self.popen.kill()
-            self.popen.communicate()
+            self.output, _ = self.popen.communicate()
         for _ in range(3):  # what is killed may just have started another one
             for process in self.started():
                 with contextlib.suppress(ProcessLookupError):

@@ -30,7 +30,7 @@ from muxrl.client.env_loop import EnvLoop
 
 __all__ = ["launch"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def external(**changes: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import pytest
 from tests.faults.started import PATIENCE_S
 from tests.faults.test_launch_faults import Run, assert_readable, launch
 from tests.faults.test_restarts import (
+    REPORT_S,
     assert_goes_forward,
     end_well,
     lasting,
@@ -28,7 +29,7 @@ from muxrl.client import PolicyClient, RefusedByServer
 
 __all__ = ["launch"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def taken(place: tuple[str, int]) -> socket.socket:
@@ -100,13 +101,13 @@ def test_a_server_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..
 def test_a_simulation_that_is_stopped_is_killed_and_started_again(
     launch: Callable[..., Run],
 ) -> None:
-    run = launch(lasting(timeouts={"report_s": 4}))
+    run = launch(lasting(timeouts={"report_s": REPORT_S}))
     wait_for_checkpoint(run)
     os.kill(run.pid_of("simulation-0"), signal.SIGSTOP)
     wait_until_it_goes_on(run, "simulation-0")
     assert end_well(run)["restarted_at"].keys() == {"simulation-0"}
     assert_goes_forward(run)
-    assert "did not answer for 4 s (timeouts.report_s" in run.output
+    assert f"did not answer for {REPORT_S} s (timeouts.report_s" in run.output
 
 
 def test_a_server_that_must_not_be_lost_ends_the_run(launch: Callable[..., Run]) -> None:

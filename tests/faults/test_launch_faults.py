@@ -26,7 +26,7 @@ from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.resuming import find_checkpoint
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def small_server(algorithm: str, agent: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.faults.started import Started
 from muxrl.client import MultiplexingClient, ServerLost
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 LASTS_S = 60.0
 """Patience for a server to start, on a busy machine."""

@@ -18,7 +18,7 @@ from muxrl.orchestrator.runs.resuming import find_checkpoint
 
 __all__ = ["launch"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def test_a_run_whose_gcs_is_killed_saves_itself_and_ends_by_name(

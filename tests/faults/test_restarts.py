@@ -26,7 +26,11 @@ from muxrl.orchestrator.runs.resuming import find_checkpoint
 
 __all__ = ["launch"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+
+REPORT_S = 10
+"""After so long a process counts as silent: one that is only slow to start on a busy machine must
+not."""
 
 
 def lasting(fault: str | None = None, at_step: int = 150, **changes: Any) -> dict[str, Any]:
@@ -136,23 +140,23 @@ def test_counts_agree_where_simulations_act_locally(launch: Callable[..., Run]) 
 def test_a_server_that_is_stopped_is_killed_and_others_are_watched(
     launch: Callable[..., Run],
 ) -> None:
-    run = launch(lasting(timeouts={"report_s": 4}))
+    run = launch(lasting(timeouts={"report_s": REPORT_S}))
     wait_for_checkpoint(run)
     os.kill(run.pid_of("a2c"), signal.SIGSTOP)
     wait_until_it_goes_on(run, "a2c")
     summary = end_well(run)
     assert summary["restarted_at"].keys() == {"a2c"}
-    assert "did not answer for 4 s (timeouts.report_s" in run.output
+    assert f"did not answer for {REPORT_S} s (timeouts.report_s" in run.output
     assert_goes_forward(run)
     times = [row["time_s"] for row in rows(run, "joint")]
-    # On a busy machine, too; it was stopped for 4 s, and took some more to start.
+    # On a busy machine, too; it was stopped for 10 s, and took some more to start.
     assert max(b - a for a, b in itertools.pairwise(times)) < 4.0
 
 
 def test_others_learn_beside_random_agents_while_a_server_is_lost(
     launch: Callable[..., Run],
 ) -> None:
-    experiment = lasting(timeouts={"report_s": 10})
+    experiment = lasting(timeouts={"report_s": REPORT_S})
     experiment["servers"]["a2c"]["on_server_loss"] = "random"
     run = launch(experiment)
     wait_for_checkpoint(run)

@@ -17,7 +17,7 @@ from tests.faults.test_launch_faults import small_server
 
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.slow, pytest.mark
 OF_THE_CLOCK = {"pace", "latency"}
 """What the soak compares in seconds: here they are of the tests that run beside it, too. The
 processor time of a step is compared all the same."""
+PAUSE_S = 0.01
+"""A step's. Without, the run takes both processors from the tests beside it."""
 
 
 def test_a_run_that_is_hurt_again_and_again_ends_well() -> None:
-    outcome = soak(minutes=5.0, fault_every_s=20.0, seed=0)
+    outcome = soak(minutes=5.0, fault_every_s=20.0, seed=0, pause_s=PAUSE_S)
     show(outcome)  # pytest shows it if the test fails
     checks = {check.what: check.problems for check in outcome.checks}
     assert checks.keys() >= OF_THE_CLOCK

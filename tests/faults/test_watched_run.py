@@ -18,7 +18,7 @@ from tests.faults.test_restarts import lasting, num_restarts, wait_for_checkpoin
 
 __all__ = ["launch"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def events(address: str) -> Iterator[dict[str, Any]]:
