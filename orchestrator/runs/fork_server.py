@@ -8,9 +8,10 @@ worker by the command that ``py_executable`` in its runtime environment names; h
 becomes the worker itself.
 
 A fork is safe since this process has a single thread, is not connected to Ray, and uses no
-accelerator. If a library begins another thread all the same, nothing is forked. So servers with a GPU, and those on other machines of a cluster, start as Ray does it.
-Ray's library reads its environment once, when it is imported. So the first client's environment is
-this process's, and a client whose variables of Ray are others (another job) is not served.
+accelerator. If a library begins another thread all the same, nothing is forked. So servers with a
+GPU, and those on other machines of a cluster, start as Ray does it. Ray's library reads its
+environment once, when it is imported. So the first client's environment is this process's, and a
+client whose variables of Ray are others (another job) is not served.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def main() -> None:
 
 
 def _import() -> None:
-    # Else the allocator of pyarrow, which Ray imports, begins a thread, whose locks a copy inherits.
+    # Else the allocator of pyarrow, which Ray imports, begins a thread; a copy inherits its locks.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     gc.disable()  # nothing is garbage yet, and there is much to look through
     import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it

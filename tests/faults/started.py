@@ -17,7 +17,7 @@ from tests.processes import MARK, Process, assert_all_end, marked
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 180.0
-"""For a run to start to learn: longer than `timeouts.start_s`, so that one that gives up says why."""
+"""For a run to start to learn: longer than `timeouts.start_s`, so that it can say what did not."""
 ENDS_S = 30.0
 """For a run to end."""
 PAUSE_S = 0.001
