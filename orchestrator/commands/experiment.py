@@ -96,8 +96,8 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.config.problems import similar_or_known
     from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+    from muxrl.protocol.suggestions import similar_or_known
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
 

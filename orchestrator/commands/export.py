@@ -78,8 +78,8 @@ def _find_checkpoints(
         CannotExport: there is no such server or checkpoint, or the server does not learn.
     """
     from muxrl.orchestrator.config import from_yaml
-    from muxrl.orchestrator.config.problems import listed, similar_or_known
     from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+    from muxrl.protocol.suggestions import listed, similar_or_known
     from muxrl.servers.fixed_policies import find_fixed
 
     try:

@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import spaces as plain
 from muxrl.protocol.patterns import expand
 from muxrl.protocol.spaces import Space
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,9 @@ from muxrl.orchestrator.config.overrides import (
     override_keys,
     put,
 )
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed
 
 T = TypeVar("T")
 

@@ -18,9 +18,8 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.config import ServerConfig
 
 KeyPath = tuple[Any, ...]

@@ -24,7 +24,6 @@ from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.problems import listed, similar_or_known
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -48,6 +47,7 @@ from muxrl.orchestrator.runs.episodes import (
 )
 from muxrl.orchestrator.runs.in_process import serve_experiment
 from muxrl.orchestrator.user_modules import add_user_folders
+from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint

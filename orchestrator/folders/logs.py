@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.protocol.suggestions import similar_or_known
 
 _INTERVAL_S = 0.2
 _PIECE_BYTES = 1 << 20

@@ -13,9 +13,8 @@ from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.runs.resuming import locked
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.orchestrator.trackers.describe import describe
 from muxrl.orchestrator.trackers.process import describe_failure
-from muxrl.orchestrator.trackers.session import Session
+from muxrl.orchestrator.trackers.session import Session, describe
 
 Row = tuple[str, Mapping[str, Any]]
 

@@ -10,9 +10,8 @@ from typing import Any
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.trackers.beside import TrackerBeside, end_all
-from muxrl.orchestrator.trackers.describe import describe
 from muxrl.orchestrator.trackers.registry import is_local
-from muxrl.orchestrator.trackers.session import Session
+from muxrl.orchestrator.trackers.session import Session, describe
 
 logger = logging.getLogger(__name__)
 

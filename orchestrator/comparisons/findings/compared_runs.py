@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muxrl.orchestrator.config import ExperimentConfig, from_yaml
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import (
     CannotCompare,
     ConfigError,
@@ -25,6 +24,7 @@ from muxrl.orchestrator.records.run_directory import TRIALS_FILE
 from muxrl.orchestrator.records.versions import versions_used
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.evaluations.evaluated import unnumbered
 from muxrl.orchestrator.records.recorded_run import (
@@ -26,6 +25,7 @@ from muxrl.orchestrator.records.recorded_run import (
     returns_by_episode,
 )
 from muxrl.protocol.patterns import match
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
 Kind = Literal["role", "team", "agent", "total", "metric"]

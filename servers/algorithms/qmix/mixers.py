@@ -22,7 +22,7 @@ MixerName = Literal["qmix", "vdn", "qplex", "none"]
 MIXERS: tuple[MixerName, ...] = ("qmix", "vdn", "qplex", "none")
 
 _POSITIVE = 1e-10
-"""What PyMARL adds to QPLEX's absolute values, so that no weight is exactly 0 and cuts a member off."""
+"""What PyMARL adds to absolute values in QPLEX: no weight is exactly 0 and cuts a member off."""
 
 
 def bounded(state: Tensor) -> Tensor:
