@@ -69,7 +69,7 @@ class TeamReplayConfig(AlgorithmConfig):
                 so that members can differ in spite of the shared network.
             tau: The fraction by which target networks move at every update.
             standardize_rewards: Whether rewards are divided by the standard deviation of all
-                rewards so far; see `RewardScale`.
+                rewards so far; see `RewardDeviation`.
 
         Returns:
             This config.
