@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
 from muxrl.orchestrator.config.merge import (
@@ -30,8 +31,10 @@ from muxrl.orchestrator.config.overrides import (
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean, listed
+from muxrl.servers.config import ServerConfig
 
 T = TypeVar("T")
+Server = TypeVar("Server", bound=ServerConfig)
 
 _OF_SWEEPS = frozenset({"base", "experiment", "roles", "algorithms"})
 """Keys by which a sweep is known."""
@@ -209,17 +212,23 @@ def to_yaml(config: ExperimentConfig) -> str:
     Tokens are masked, since the text is kept. The mask is OmegaConf's "to be filled in", so that
     a launch from this text says so instead of listening with a token that everybody knows.
     """
-    from omegaconf import OmegaConf
+    return OmegaConf.to_yaml(OmegaConf.structured(masked(config)))
 
-    servers = {
-        server_id: replace(server, token="???") if server.token else server
-        for server_id, server in config.servers.items()
-    }
+
+def masked(config: ExperimentConfig) -> ExperimentConfig:
+    """Returns the config with "???" in the place of each token."""
     simulation = config.simulation
     if simulation.gateway.token:
         simulation = replace(simulation, gateway=replace(simulation.gateway, token="???"))
-    hidden = replace(config, servers=servers, simulation=simulation)
-    return OmegaConf.to_yaml(OmegaConf.structured(hidden))
+    return replace(config, servers=masked_servers(config.servers), simulation=simulation)
+
+
+def masked_servers(servers: Mapping[str, Server]) -> dict[str, Server]:
+    """Returns servers, or templates of them, with "???" in the place of each token."""
+    return {
+        name: replace(server, token="???") if server.token else server
+        for name, server in servers.items()
+    }
 
 
 def from_yaml(text: str, source: str = "") -> ExperimentConfig:
@@ -232,10 +241,6 @@ def from_yaml(text: str, source: str = "") -> ExperimentConfig:
     Raises:
         ConfigError: it is not YAML, or of another version of muxrl.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError  # type: ignore[import-untyped]
-
     try:
         written = renamed(cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text))))
         tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), written)
@@ -243,10 +248,8 @@ def from_yaml(text: str, source: str = "") -> ExperimentConfig:
             if OmegaConf.is_missing(listener, "token"):
                 listener.token = ""
         config = OmegaConf.to_object(tree)
-    except (OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
-        first = str(error).partition("\n")[0]
-        raise ConfigError(
-            [f"its config.yaml cannot be read: {first}; was it written by another version?"], source
-        ) from error
+    except (*MISFIT, yaml.YAMLError) as error:
+        problem = f"its config.yaml cannot be read: {first_line(error)}"
+        raise ConfigError([f"{problem}; was it written by another version?"], source) from error
     assert isinstance(config, ExperimentConfig)
     return config

@@ -125,8 +125,8 @@ def merge(
         path = _culprit(base, tree, ())
         if not path:
             return base, [*misfits, ((), first_line(error))]
-        misfits.append((path, _describe(path, _at(tree, path), error, schema)))
-        parent = _at(tree, path[:-1])
+        misfits.append((path, _describe(path, value_at(tree, path), error, schema)))
+        parent = value_at(tree, path[:-1])
         del parent[path[-1]]
 
 
@@ -147,7 +147,7 @@ def _culprit(base: DictConfig, tree: Tree, prefix: KeyPath) -> KeyPath:
             value = {key: value}
         return _try_merge(base, value)[0] is not None
 
-    for key, value in _at(tree, prefix).items():
+    for key, value in value_at(tree, prefix).items():
         path = (*prefix, key)
         if not fits(path, value):
             # An unknown key is at fault itself, whatever is below it.
@@ -156,7 +156,8 @@ def _culprit(base: DictConfig, tree: Tree, prefix: KeyPath) -> KeyPath:
     return ()
 
 
-def _at(tree: Tree, path: KeyPath) -> Any:
+def value_at(tree: Any, path: KeyPath) -> Any:
+    """Returns what is in a tree at a path."""
     for key in path:
         tree = tree[key]
     return tree

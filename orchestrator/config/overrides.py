@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, merge
+from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, merge, value_at
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """``["stop.env_steps=9000"]``, each value YAML; or ``{"stop.env_steps": 9000}``, which may be
@@ -72,7 +72,7 @@ def put(config: DictConfig, tree: Tree, schema: type) -> tuple[DictConfig, list[
     Empty mappings of the tree clear what is there.
     """
     for path in _leaves(tree):
-        if _at(tree, path) == {}:
+        if value_at(tree, path) == {}:
             config = _cleared(config, path)
     config, misfits = merge(config, tree, schema)
     return config, [sentence for _, sentence in misfits]
@@ -124,12 +124,6 @@ def _leaves(tree: Tree, prefix: KeyPath = ()) -> Iterator[KeyPath]:
             yield from _leaves(value, (*prefix, key))
         else:
             yield (*prefix, key)
-
-
-def _at(tree: Any, path: KeyPath) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
 
 
 def _cleared(config: DictConfig, path: KeyPath) -> DictConfig:

@@ -187,11 +187,7 @@ class MetricsWriter:
             CannotRecord: a file cannot be cut.
         """
         for path in self._folder.glob("*.jsonl"):
-            try:
-                if path.stat().st_size > lengths.get(path.name, 0):
-                    os.truncate(path, lengths.get(path.name, 0))
-            except OSError as error:
-                raise CannotRecord(path, error, env_steps) from error
+            _cut(path, lengths.get(path.name, 0), env_steps)
         self._recorded_env_steps = env_steps
 
     def cut_back_server(self, server_id: str, length: int) -> None:
@@ -202,12 +198,7 @@ class MetricsWriter:
         Raises:
             CannotRecord: the file cannot be cut.
         """
-        path = self._folder / f"{server_id}.jsonl"
-        try:
-            if path.exists() and path.stat().st_size > length:
-                os.truncate(path, length)
-        except OSError as error:
-            raise CannotRecord(path, error, self._recorded_env_steps) from error
+        _cut(self._folder / f"{server_id}.jsonl", length, self._recorded_env_steps)
 
     def close(self) -> None:
         """Flushes and closes all files; a second call does nothing."""
@@ -254,6 +245,15 @@ def _write_line(file: IO[bytes], line: bytes) -> None:
         if written < len(line):
             with contextlib.suppress(OSError):
                 file.truncate(begin)
+
+
+def _cut(path: Path, length: int, env_steps: int) -> None:
+    """Drops what a file has beyond a length; `env_steps` are those up to which nothing is lost."""
+    try:
+        if path.exists() and path.stat().st_size > length:
+            os.truncate(path, length)
+    except OSError as error:
+        raise CannotRecord(path, error, env_steps) from error
 
 
 def _drop_torn_line(path: Path) -> None:
