@@ -97,13 +97,13 @@ def _state(entry: Mapping[str, Any]) -> str:
 def _served(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns for each server whom it serves, and its return; of a sweep what its trials are."""
     from muxrl.orchestrator.reports.plain_table import number
+    from muxrl.orchestrator.sweeps.directory import counts_text
     from muxrl.protocol.patterns import abridged
 
     if entry["kind"] == "broken":
         return []
     if entry["kind"] == "sweep":
-        counts = ", ".join(f"{n} {state.replace('_', ' ')}" for state, n in entry["counts"].items())
-        return [(f"sweep of {', '.join(entry['templates'])}: {counts}", "")]
+        return [(f"sweep of {', '.join(entry['templates'])}: {counts_text(entry['counts'])}", "")]
     return [
         (
             f"{server['id']} ({server['algorithm']}): {', '.join(abridged(server['agents']))}",

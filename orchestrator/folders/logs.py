@@ -62,7 +62,7 @@ class Logs:
         """Yields process and line until the run has ended, or its process no longer lives."""
         while True:
             status = read_status(self._folder)
-            is_over = status is None or status.state_now in ("done", "failed", "interrupted")
+            is_over = status is None or status.is_over
             yield from self.read(is_last=is_over)
             if is_over:
                 return

@@ -19,6 +19,7 @@ from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.trackers.registry import make_tracker
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 
@@ -62,6 +63,16 @@ class Session:
         """Ends a tracker's run that has failed, as far as it still can be."""
         with contextlib.suppress(Exception):  # that it has failed was said
             self._tracker.end("failed")
+
+
+def end_state(folder: RunDirectory) -> str:
+    """Returns how a run ended, as `Tracker.end` is told; "interrupted" of one that did not say.
+
+    Raises:
+        NotARunDirectory: its ``status.json`` is broken.
+    """
+    status = read_status(folder)
+    return status.state if status is not None and status.has_ended else "interrupted"
 
 
 def describe(folder: RunDirectory, resumed_at: int | None = None) -> TrackedRun:
