@@ -94,8 +94,9 @@ def _find_servers(given: list[str], directory: Path | None) -> list[str]:
     if status is not None and status.is_over:
         raise ConfigError(
             [
-                f"run {str(directory)!r} has ended ({status.state_now}), and its servers with it; --run takes "
-                "a run that goes on. To play with what it learned, serve its checkpoints by FROZEN"
+                f"run {str(directory)!r} has ended ({status.state_now}), and its servers with it; "
+                "--run takes a run that goes on. To play with what it learned, serve its "
+                "checkpoints by FROZEN"
             ]
         )
     path = folder.path / "servers.json"
