@@ -17,6 +17,7 @@ from muxrl.orchestrator.config.merge import (
     KeyPath,
     dotted,
     first_line,
+    leaves,
     merge,
     read_yaml,
     renamed,
@@ -130,7 +131,7 @@ def load_structured(file: Path, defaults: T, overrides: Overrides = (), source: 
     schema = type(defaults)
     problems: list[str] = []
     config = OmegaConf.structured(defaults)
-    open_keys = [path for path, value in _leaves(raw) if value == "???"]
+    open_keys = [path for path, value in leaves(raw, in_lists=True) if value == "???"]
     config, misfits = merge(config, raw, schema)
     config, of_overrides = apply_overrides(config, overrides, schema)
     given = set(override_keys(overrides))
@@ -185,7 +186,8 @@ def _placed(lines: dict[KeyPath, int], path: KeyPath, sentence: str) -> str:
 
 def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
     """Yields path and sentence of each interpolation that leads nowhere."""
-    for path, value in _leaves(OmegaConf.to_container(config, resolve=False)):
+    plain = OmegaConf.to_container(config, resolve=False)
+    for path, value in leaves(plain, in_lists=True):
         if isinstance(value, str) and "${" in value:
             try:
                 node: Any = config
@@ -198,32 +200,24 @@ def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
                 yield path, f"{dotted(path)}: {reason[:1].lower()}{reason[1:]}, in {value!r}"
 
 
-def _leaves(node: Any, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(node, dict | list):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _leaves(value, (*prefix, key))
-    else:
-        yield prefix, node
-
-
 def to_yaml(config: ExperimentConfig) -> str:
     """Returns every setting, defaults included, as `load_config` reads it.
 
     Tokens are masked, since the text is kept. The mask is OmegaConf's "to be filled in", so that
     a launch from this text says so instead of listening with a token that everybody knows.
     """
-    return OmegaConf.to_yaml(OmegaConf.structured(masked(config)))
+    return OmegaConf.to_yaml(OmegaConf.structured(mask_tokens(config)))
 
 
-def masked(config: ExperimentConfig) -> ExperimentConfig:
+def mask_tokens(config: ExperimentConfig) -> ExperimentConfig:
     """Returns the config with "???" in the place of each token."""
     simulation = config.simulation
     if simulation.gateway.token:
         simulation = replace(simulation, gateway=replace(simulation.gateway, token="???"))
-    return replace(config, servers=masked_servers(config.servers), simulation=simulation)
+    return replace(config, servers=mask_tokens_of(config.servers), simulation=simulation)
 
 
-def masked_servers(servers: Mapping[str, Server]) -> dict[str, Server]:
+def mask_tokens_of(servers: Mapping[str, Server]) -> dict[str, Server]:
     """Returns servers, or templates of them, with "???" in the place of each token."""
     return {
         name: replace(server, token="???") if server.token else server

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,6 +109,27 @@ def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
 
+def leaves(
+    tree: Any, prefix: KeyPath = (), *, in_lists: bool = False
+) -> Iterator[tuple[KeyPath, Any]]:
+    """Yields path and value of each leaf of a tree; an empty mapping is one.
+
+    Args:
+        tree: mappings of mappings.
+        prefix: before each path.
+        in_lists: whether the items of lists are leaves, not the lists.
+    """
+    items: list[tuple[Any, Any]] = []
+    if isinstance(tree, Mapping):
+        items = list(tree.items())
+    elif in_lists and isinstance(tree, list):
+        items = list(enumerate(tree))
+    for key, value in items:
+        yield from leaves(value, (*prefix, key), in_lists=in_lists)
+    if not items:
+        yield prefix, tree
+
+
 # What OmegaConf raises when a tree does not fit; TypeError for a list where a mapping is due.
 MISFIT = (OmegaConfBaseException, TypeError, ValueError)
 
@@ -125,8 +146,8 @@ def merge(
         path = _culprit(base, tree, ())
         if not path:
             return base, [*misfits, ((), first_line(error))]
-        misfits.append((path, _describe(path, value_at(tree, path), error, schema)))
-        parent = value_at(tree, path[:-1])
+        misfits.append((path, _describe(path, _at(tree, path), error, schema)))
+        parent = _at(tree, path[:-1])
         del parent[path[-1]]
 
 
@@ -147,7 +168,7 @@ def _culprit(base: DictConfig, tree: Tree, prefix: KeyPath) -> KeyPath:
             value = {key: value}
         return _try_merge(base, value)[0] is not None
 
-    for key, value in value_at(tree, prefix).items():
+    for key, value in _at(tree, prefix).items():
         path = (*prefix, key)
         if not fits(path, value):
             # An unknown key is at fault itself, whatever is below it.
@@ -156,8 +177,7 @@ def _culprit(base: DictConfig, tree: Tree, prefix: KeyPath) -> KeyPath:
     return ()
 
 
-def value_at(tree: Any, path: KeyPath) -> Any:
-    """Returns what is in a tree at a path."""
+def _at(tree: Tree, path: KeyPath) -> Any:
     for key in path:
         tree = tree[key]
     return tree

@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
-from muxrl.orchestrator.config.load import load_structured, masked, masked_servers
+from muxrl.orchestrator.config.load import load_structured, mask_tokens, mask_tokens_of
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_keys, override_value
 from muxrl.orchestrator.errors import ConfigError
@@ -84,7 +84,7 @@ def to_yaml(config: SweepConfig) -> str:
     hidden = replace(
         config,
         base="",
-        experiment=masked(config.experiment),
-        algorithms=masked_servers(config.algorithms),
+        experiment=mask_tokens(config.experiment),
+        algorithms=mask_tokens_of(config.algorithms),
     )
     return OmegaConf.to_yaml(OmegaConf.structured(hidden))

@@ -31,7 +31,7 @@ from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
 from muxrl.orchestrator.sweeps.schema import RETURN, AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.patterns import match
-from muxrl.protocol.suggestions import did_you_mean, listed
+from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
 
@@ -228,11 +228,8 @@ def _placed(
 
 def _metric_problems(config: SweepConfig, experiment: Experiment) -> Iterator[str]:
     if config.metric.of != TOTAL and config.metric.of not in experiment.servers:
-        hint = did_you_mean(config.metric.of, [*experiment.servers, TOTAL])
-        yield (
-            f"metric.of: there is no role or server {config.metric.of!r}"
-            f"{hint or f'; known are {listed(experiment.servers)}, {TOTAL}'}"
-        )
+        hint = similar_or_known(config.metric.of, [*experiment.servers, TOTAL])
+        yield f"metric.of: there is no role or server {config.metric.of!r}{hint}"
     if config.metric.name != RETURN:
         yield from unknown_metric("metric.name", config.metric.name, experiment.config)
 

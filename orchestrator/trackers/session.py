@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from muxrl.orchestrator.config.merge import leaves
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.json_files import finite
@@ -127,7 +128,11 @@ def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
         record: the row; see `muxrl.orchestrator.records.metrics`.
     """
     if name != "evaluation":
-        return {f"{name}/{key}": x for key, x in _scalars(record) if key != "env_steps"}
+        return {
+            "/".join((name, *path)): float(x)
+            for path, x in leaves(finite(record))
+            if isinstance(x, int | float) and path != ("env_steps",)
+        }
     parts = {"": record["returns"]}
     parts |= {f"metrics/{key}/": values for key, values in record.get("metrics", {}).items()}
     condition = Condition.of_record(record)
@@ -137,16 +142,6 @@ def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
         for agent_id, values in by_agent.items()
         if (mean := _mean(values)) is not None
     }
-
-
-def _scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields each finite number of a nested record with its path: ``learner/team/qf_loss``."""
-    for name, value in finite(values).items():
-        if isinstance(value, Mapping):
-            for inner, number in _scalars(value):
-                yield f"{name}/{inner}", number
-        elif isinstance(value, int | float):
-            yield name, float(value)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
