@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import CannotExport, ExitCode, NotExported
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.commands.terminal import table_console
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -55,13 +56,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
     from muxrl.orchestrator.reports.plain_table import plain_table
 
-    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     table = plain_table("")
     table.title = None
     now = datetime.now(timezone.utc)
