@@ -74,9 +74,7 @@ class TeamReplayConfig(AlgorithmConfig):
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())
 
     def replay_setting(self, name: str) -> Any:
         """Returns the value of ``NAME_steps`` or ``NAME_episodes``, whichever there is."""
