@@ -70,7 +70,7 @@ def find_problems(names: Sequence[str]) -> Iterator[str]:
                 )
         elif ":" not in name:
             hint = similar_or_known(name, TRACKERS, "there are")
-            yield f"there is no tracker {name!r}{hint}, and one's own as '{_EXAMPLE}'"
+            yield f"there is no tracker {name!r}{hint}; name one of your own as '{_EXAMPLE}'"
         else:
             try:
                 import_by_name(name, _EXAMPLE)
