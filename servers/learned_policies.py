@@ -21,7 +21,6 @@ from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.feed import Feed
 from muxrl.servers.local_inference import LocalInference
-from muxrl.servers.normalization import Normalization
 from muxrl.servers.object_store import keep_objects_here
 from muxrl.servers.observing import Observing
 from muxrl.servers.policies import SAVE_TIMEOUT_S, Record, ServerProblem
@@ -74,7 +73,7 @@ class LearnedPolicies:
         scales: dict[str, RewardScale] = {}
         if plan.normalize_rewards:
             scales = {seat.policy_id: RewardScale(config.gamma) for seat in seats.values()}
-        self._normalization = Normalization(observing, scales)
+        self._normalization = resume.Normalization(observing, scales)
         self._local = LocalInference(plan, entry, seats.values(), observing, self.acting)
         self.weights = self._local.weights
         self.store = EpisodeStore(

@@ -27,8 +27,9 @@ from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
 from muxrl.servers.feed import Feed
 from muxrl.servers.inference import Inference
 from muxrl.servers.learner_tables import get_tables, set_tables
-from muxrl.servers.normalization import Normalization
+from muxrl.servers.observing import Observing
 from muxrl.servers.policies import ServerProblem
+from muxrl.servers.reward_scale import RewardScale
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,37 @@ class SavesReplay(Protocol):
 
     def refill_replay(self, env_steps: int) -> None:
         """Has learning wait, after so many env steps, until there is enough in the replay again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalization:
+    """What belongs to a checkpoint beside the weights, which mean little without it.
+
+    Attributes:
+        observing: reads the observations.
+        rewards: by policy; {}: rewards are learned as they come.
+    """
+
+    observing: Observing
+    rewards: Mapping[str, RewardScale] = dataclasses.field(default_factory=dict)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all statistics, as plain values and arrays; for the thread that acts."""
+        return {
+            "observations": self.observing.get_state(),
+            "rewards": {policy_id: scale.get_state() for policy_id, scale in self.rewards.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on with what `get_state` returned; rewards that it lacks begin anew.
+
+        Raises:
+            ValueError: it is of other observations.
+        """
+        self.observing.set_state(state["observations"])
+        for policy_id, scale in self.rewards.items():
+            if policy_id in state["rewards"]:
+                scale.set_state(state["rewards"][policy_id])
 
 
 def replay_of(algo: Algorithm) -> SavesReplay | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muxrl.orchestrator.commands.evaluate import add_acting_rule
-from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 _INTERVAL_S = 1.0

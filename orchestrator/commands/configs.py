@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
+from muxrl.orchestrator.commands.terminal import table_console
 from muxrl.orchestrator.errors import ExitCode
 
 _KINDS = (
@@ -29,14 +29,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Prints the lists, and returns the exit code."""
-    from rich.console import Console
     from rich.markup import escape
 
     from muxrl.orchestrator.config.load import packaged_configs
     from muxrl.orchestrator.reports.plain_table import plain_table
 
-    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     for kind, title, use in _KINDS:
         table = plain_table(f"{title}: {use}")
         table.add_column("name", no_wrap=True)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
 
 

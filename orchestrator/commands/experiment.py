@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.commands.terminal import quiet, table_console
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.config.problems import similar_or_known
     from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+    from muxrl.protocol.suggestions import similar_or_known
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
 
@@ -133,15 +133,13 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _check_sweep(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     with quiet():
         from muxrl.orchestrator.sweeps.dry_run import print_plan
         from muxrl.orchestrator.sweeps.load import load_sweep
         from muxrl.orchestrator.sweeps.plan import make_plan
 
         plan = make_plan(load_sweep(args.config, args.overrides), may_run_checkpoints=False)
-    print_plan(plan, Console(width=None if sys.stdout.isatty() else 160))
+    print_plan(plan, table_console())
     sys.stdout.write(
         f"this is a sweep; see how long it would take with 'muxrl sweep {args.config} --dry-run', "
         f"and run it with 'muxrl sweep {args.config}'\n"
@@ -192,15 +190,13 @@ def _prepare(
 
 def _print_seats(experiment: Experiment) -> None:
     """Prints a row for all agents that are alike, one for every server, and the assignment."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.measure import Measurement
 
     from muxrl.orchestrator.reports.plain_table import plain_table
     from muxrl.protocol.patterns import abridged
 
-    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     table = plain_table(f"{experiment.config.name}: who serves whom")
     alike: dict[tuple[str, ...], list[str]] = {}
     server_of = {agent: plan for plan in experiment.servers.values() for agent in plan.agents}

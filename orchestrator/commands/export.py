@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import CannotExport, ExitCode, NotExported
 
 if TYPE_CHECKING:
@@ -77,16 +77,14 @@ def _find_checkpoints(
     Raises:
         CannotExport: there is no such server or checkpoint, or the server does not learn.
     """
-    from muxrl.orchestrator.config import from_yaml
-    from muxrl.orchestrator.config.problems import listed, similar_or_known
     from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+    from muxrl.protocol.suggestions import similar_or_known
     from muxrl.servers.fixed_policies import find_fixed
 
     try:
-        text = (directory.path / "config.yaml").read_text(encoding="utf-8")
+        servers = directory.read_config().servers
     except FileNotFoundError as error:
         raise CannotExport(f"run {directory.name!r} has no config.yaml: it never began") from error
-    servers = from_yaml(text, str(directory.path)).servers
     learned = [name for name, server in servers.items() if find_fixed(server.algorithm) is None]
     if server_id is not None and server_id not in servers:
         hint = similar_or_known(server_id, servers, "its servers are")
@@ -101,10 +99,9 @@ def _find_checkpoints(
     for name in learned if server_id is None else [server_id]:
         path = folder.of_server(name, checkpoint)
         if path is None:
-            saved = folder.names(name)
             raise CannotExport(
                 f"run {directory.name!r} has no checkpoint {checkpoint!r} of server {name!r}; "
-                + (f"it has {listed(saved)}" if saved else "none was saved")
+                f"{folder.saved_text(name)}"
             )
         found[name] = path
     return found

@@ -8,7 +8,6 @@ import logging
 import sys
 import threading
 from pathlib import Path
-from typing import get_args
 
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
@@ -88,15 +87,16 @@ def _find_servers(given: list[str], directory: Path | None) -> list[str]:
     if directory is None:
         return given
     from muxrl.orchestrator.records.run_directory import RunDirectory
-    from muxrl.orchestrator.records.run_status import EndState, read_status
+    from muxrl.orchestrator.records.run_status import read_status
 
     folder = RunDirectory.open(directory)
     status = read_status(folder)
-    if status is not None and (state := status.state_now) in get_args(EndState):
+    if status is not None and status.is_over:
         raise ConfigError(
             [
-                f"run {str(directory)!r} has ended ({state}), and its servers with it; --run takes "
-                "a run that goes on. To play with what it learned, serve its checkpoints by FROZEN"
+                f"run {str(directory)!r} has ended ({status.state_now}), and its servers with it; "
+                "--run takes a run that goes on. To play with what it learned, serve its "
+                "checkpoints by FROZEN"
             ]
         )
     path = folder.path / "servers.json"

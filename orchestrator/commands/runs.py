@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from muxrl.orchestrator.commands.terminal import table_console
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -55,13 +56,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
     from muxrl.orchestrator.reports.plain_table import plain_table
 
-    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     table = plain_table("")
     table.title = None
     now = datetime.now(timezone.utc)
@@ -97,13 +96,13 @@ def _state(entry: Mapping[str, Any]) -> str:
 def _served(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns for each server whom it serves, and its return; of a sweep what its trials are."""
     from muxrl.orchestrator.reports.plain_table import number
+    from muxrl.orchestrator.sweeps.directory import counts_text
     from muxrl.protocol.patterns import abridged
 
     if entry["kind"] == "broken":
         return []
     if entry["kind"] == "sweep":
-        counts = ", ".join(f"{n} {state.replace('_', ' ')}" for state, n in entry["counts"].items())
-        return [(f"sweep of {', '.join(entry['templates'])}: {counts}", "")]
+        return [(f"sweep of {', '.join(entry['templates'])}: {counts_text(entry['counts'])}", "")]
     return [
         (
             f"{server['id']} ({server['algorithm']}): {', '.join(abridged(server['agents']))}",

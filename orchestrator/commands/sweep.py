@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.commands.terminal import quiet, table_console
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 
@@ -44,8 +43,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Shows, runs or resumes the sweep and returns the exit code."""
-    from rich.console import Console
-
     if args.resume and args.sweep_dir is not None:
         raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
     with quiet():
@@ -58,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     overrides = list(args.overrides)
     if args.address:
         overrides.append(f"address={args.address}")
-    # Into a pipe or file, lines are not wrapped at a terminal's 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     if args.dry_run:
         dry_run(args.config, overrides, console)
         return ExitCode.DONE

@@ -25,7 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "trackers",
         nargs="+",
         metavar="TRACKER",
-        help="wandb, mlflow, tensorboard, or one's own as package.module:Tracker",
+        help="wandb, mlflow, tensorboard, or your own as package.module:Tracker",
     )
 
 

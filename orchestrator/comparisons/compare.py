@@ -43,12 +43,12 @@ from muxrl.orchestrator.comparisons.findings.scores import (
 from muxrl.orchestrator.comparisons.matches import find_scripts, play_baselines, play_head_to_head
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
-from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.records.checkpoints import LAST
 from muxrl.orchestrator.records.frames import frame_of
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
 from muxrl.orchestrator.user_modules import add_user_folders
+from muxrl.protocol.suggestions import similar_or_known
 
 if TYPE_CHECKING:
     import pandas

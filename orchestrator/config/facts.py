@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import spaces as plain
 from muxrl.protocol.patterns import expand
 from muxrl.protocol.spaces import Space
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,7 @@ def _misspelt(tree: Any, where: str = "") -> Iterator[str]:
     keys = ["type", *_KINDS[kind].__struct_fields__]
     for key in tree:
         if key not in keys:
-            hint = did_you_mean(str(key), keys) or f"; known are {listed(keys)}"
-            yield f"{at}a {kind} space has no {key!r}{hint}"
+            yield f"{at}a {kind} space has no {key!r}{similar_or_known(str(key), keys)}"
     inner = tree.get("spaces", ())
     items = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
     for key, sub in items:

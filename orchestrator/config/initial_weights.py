@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.records.checkpoints import LAST, CheckpointFolder
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import ServerPlan

@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
 from muxrl.orchestrator.config.merge import (
@@ -16,6 +17,7 @@ from muxrl.orchestrator.config.merge import (
     KeyPath,
     dotted,
     first_line,
+    leaves,
     merge,
     read_yaml,
     renamed,
@@ -27,12 +29,13 @@ from muxrl.orchestrator.config.overrides import (
     override_keys,
     put,
 )
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed
+from muxrl.servers.config import ServerConfig
 
 T = TypeVar("T")
+Server = TypeVar("Server", bound=ServerConfig)
 
 _OF_SWEEPS = frozenset({"base", "experiment", "roles", "algorithms"})
 """Keys by which a sweep is known."""
@@ -128,7 +131,7 @@ def load_structured(file: Path, defaults: T, overrides: Overrides = (), source: 
     schema = type(defaults)
     problems: list[str] = []
     config = OmegaConf.structured(defaults)
-    open_keys = [path for path, value in _leaves(raw) if value == "???"]
+    open_keys = [path for path, value in leaves(raw, in_lists=True) if value == "???"]
     config, misfits = merge(config, raw, schema)
     config, of_overrides = apply_overrides(config, overrides, schema)
     given = set(override_keys(overrides))
@@ -183,7 +186,8 @@ def _placed(lines: dict[KeyPath, int], path: KeyPath, sentence: str) -> str:
 
 def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
     """Yields path and sentence of each interpolation that leads nowhere."""
-    for path, value in _leaves(OmegaConf.to_container(config, resolve=False)):
+    plain = OmegaConf.to_container(config, resolve=False)
+    for path, value in leaves(plain, in_lists=True):
         if isinstance(value, str) and "${" in value:
             try:
                 node: Any = config
@@ -196,31 +200,29 @@ def _unresolved(config: DictConfig) -> Iterator[tuple[KeyPath, str]]:
                 yield path, f"{dotted(path)}: {reason[:1].lower()}{reason[1:]}, in {value!r}"
 
 
-def _leaves(node: Any, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(node, dict | list):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _leaves(value, (*prefix, key))
-    else:
-        yield prefix, node
-
-
 def to_yaml(config: ExperimentConfig) -> str:
     """Returns every setting, defaults included, as `load_config` reads it.
 
     Tokens are masked, since the text is kept. The mask is OmegaConf's "to be filled in", so that
     a launch from this text says so instead of listening with a token that everybody knows.
     """
-    from omegaconf import OmegaConf
+    return OmegaConf.to_yaml(OmegaConf.structured(mask_tokens(config)))
 
-    servers = {
-        server_id: replace(server, token="???") if server.token else server
-        for server_id, server in config.servers.items()
-    }
+
+def mask_tokens(config: ExperimentConfig) -> ExperimentConfig:
+    """Returns the config with "???" in the place of each token."""
     simulation = config.simulation
     if simulation.gateway.token:
         simulation = replace(simulation, gateway=replace(simulation.gateway, token="???"))
-    hidden = replace(config, servers=servers, simulation=simulation)
-    return OmegaConf.to_yaml(OmegaConf.structured(hidden))
+    return replace(config, servers=mask_tokens_of(config.servers), simulation=simulation)
+
+
+def mask_tokens_of(servers: Mapping[str, Server]) -> dict[str, Server]:
+    """Returns servers, or templates of them, with "???" in the place of each token."""
+    return {
+        name: replace(server, token="???") if server.token else server
+        for name, server in servers.items()
+    }
 
 
 def from_yaml(text: str, source: str = "") -> ExperimentConfig:
@@ -233,10 +235,6 @@ def from_yaml(text: str, source: str = "") -> ExperimentConfig:
     Raises:
         ConfigError: it is not YAML, or of another version of muxrl.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError  # type: ignore[import-untyped]
-
     try:
         written = renamed(cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text))))
         tree = OmegaConf.merge(OmegaConf.structured(ExperimentConfig), written)
@@ -244,10 +242,8 @@ def from_yaml(text: str, source: str = "") -> ExperimentConfig:
             if OmegaConf.is_missing(listener, "token"):
                 listener.token = ""
         config = OmegaConf.to_object(tree)
-    except (OmegaConfBaseException, YAMLError, TypeError, ValueError) as error:
-        first = str(error).partition("\n")[0]
-        raise ConfigError(
-            [f"its config.yaml cannot be read: {first}; was it written by another version?"], source
-        ) from error
+    except (*MISFIT, yaml.YAMLError) as error:
+        problem = f"its config.yaml cannot be read: {first_line(error)}"
+        raise ConfigError([f"{problem}; was it written by another version?"], source) from error
     assert isinstance(config, ExperimentConfig)
     return config

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +18,8 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.config import ServerConfig
 
 KeyPath = tuple[Any, ...]
@@ -108,6 +107,27 @@ def first_line(error: BaseException | None) -> str:
 def dotted(path: KeyPath) -> str:
     """Returns a path as it is written: ``servers.qmix.port``."""
     return ".".join(map(str, path))
+
+
+def leaves(
+    tree: Any, prefix: KeyPath = (), *, in_lists: bool = False
+) -> Iterator[tuple[KeyPath, Any]]:
+    """Yields path and value of each leaf of a tree; an empty mapping is one.
+
+    Args:
+        tree: mappings of mappings.
+        prefix: before each path.
+        in_lists: whether the items of lists are leaves, not the lists.
+    """
+    items: list[tuple[Any, Any]] = []
+    if isinstance(tree, Mapping):
+        items = list(tree.items())
+    elif in_lists and isinstance(tree, list):
+        items = list(enumerate(tree))
+    for key, value in items:
+        yield from leaves(value, (*prefix, key), in_lists=in_lists)
+    if not items:
+        yield prefix, tree
 
 
 # What OmegaConf raises when a tree does not fit; TypeError for a list where a mapping is due.

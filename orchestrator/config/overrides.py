@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, merge
+from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, leaves, merge
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """``["stop.env_steps=9000"]``, each value YAML; or ``{"stop.env_steps": 9000}``, which may be
@@ -32,7 +32,7 @@ def override_keys(overrides: Overrides) -> list[str]:
     return [
         key
         for text, tree in _parsed(overrides)
-        for key in (map(dotted, _leaves(tree)) if isinstance(tree, dict) else [text])
+        for key in ([dotted(p) for p, _ in leaves(tree)] if isinstance(tree, dict) else [text])
     ]
 
 
@@ -71,8 +71,8 @@ def put(config: DictConfig, tree: Tree, schema: type) -> tuple[DictConfig, list[
 
     Empty mappings of the tree clear what is there.
     """
-    for path in _leaves(tree):
-        if _at(tree, path) == {}:
+    for path, value in leaves(tree):
+        if value == {}:
             config = _cleared(config, path)
     config, misfits = merge(config, tree, schema)
     return config, [sentence for _, sentence in misfits]
@@ -116,20 +116,6 @@ def _read(text: str) -> Tree | str:
     except OmegaConfBaseException as error:
         return grammar_problem(error)
     return typing.cast(Tree, tree)
-
-
-def _leaves(tree: Tree, prefix: KeyPath = ()) -> Iterator[KeyPath]:
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, (*prefix, key))
-        else:
-            yield (*prefix, key)
-
-
-def _at(tree: Any, path: KeyPath) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
 
 
 def _cleared(config: DictConfig, path: KeyPath) -> DictConfig:

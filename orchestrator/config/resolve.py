@@ -14,12 +14,12 @@ from muxrl.client.local_policies import no_local_inference
 from muxrl.client.local_transport import InferenceModes
 from muxrl.orchestrator.config.checks import EXTERNAL, find_problems
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import assignment
 from muxrl.protocol.patterns import match, similar_pattern
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies import find_fixed
 

@@ -200,7 +200,7 @@ class ExperimentConfig:
     metrics_interval_s: float = 1.0
     """Seconds between two rows of metrics."""
     trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
-    """Who gets the metrics, too: "tensorboard", "wandb", "mlflow", or a class of one's own as
+    """Who gets the metrics, too: "tensorboard", "wandb", "mlflow", or a class of your own as
     "package.module:name"; see [Monitoring](monitoring.md#trackers)."""
     watch: bool = False
     """Whether a live page of the run is served on this machine while it goes on; its address is

@@ -16,9 +16,9 @@ from dataclasses import replace
 from muxrl.orchestrator.config.checks import is_file_name
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.protocol.patterns import match, similar_pattern
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed

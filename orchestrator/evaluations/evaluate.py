@@ -22,9 +22,8 @@ from typing import TextIO
 from muxrl.client.adapters import Simulation, make_simulation
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.env_loop import EpisodeResult
-from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, prepare
+from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.config.checks import EXTERNAL
-from muxrl.orchestrator.config.problems import listed, similar_or_known
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError, NotARunDirectory
 from muxrl.orchestrator.evaluations.evaluated import (
     EvaluatedServer,
@@ -48,6 +47,7 @@ from muxrl.orchestrator.runs.episodes import (
 )
 from muxrl.orchestrator.runs.in_process import serve_experiment
 from muxrl.orchestrator.user_modules import add_user_folders
+from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
@@ -170,7 +170,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _read(run: Path) -> tuple[RunDirectory, ExperimentConfig]:
     try:
         folder = RunDirectory.open(run)
-        config = from_yaml((run / "config.yaml").read_text(encoding="utf-8"), str(run))
+        config = folder.read_config()
     except NotARunDirectory as error:
         raise CannotEvaluate(str(error)) from error
     except FileNotFoundError as error:
@@ -220,10 +220,9 @@ def _checkpoint(folder: RunDirectory, server_id: str, name: str) -> Path:
     checkpoints = CheckpointFolder(folder.checkpoints)
     path = checkpoints.of_server(server_id, name)
     if path is None:
-        saved = checkpoints.names(server_id)
         raise CannotEvaluate(
             f"run {folder.name!r} has no checkpoint {name!r} of it; "
-            + (f"it has {listed(saved)}" if saved else "none was saved")
+            f"{checkpoints.saved_text(server_id)}"
         )
     return path
 

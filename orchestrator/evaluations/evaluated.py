@@ -190,12 +190,13 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[tuple[str, s
 
 
 def _cells(returns: Returns) -> tuple[Text, ...]:
+    """An interval stands below its mean, so that 80 columns hold names without breaking them."""
     total = interval(returns.total) if len(returns.agents) > 1 else MISSING
     return (
-        Text(interval(returns.estimate)),
+        Text(interval(returns.estimate).replace(" [", "\n[")),
         Text(number(returns.deviation)),
         Text(number(returns.interquartile_mean)),
-        Text(total),
+        Text(total.replace(" [", "\n[")),
     )
 
 

@@ -16,7 +16,6 @@ broken
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ import numpy as np
 
 from muxrl.orchestrator.errors import OrchestratorError
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.records.metrics import last_record, last_records
 from muxrl.orchestrator.records.recorded_run import returns_by_episode
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
@@ -35,8 +35,6 @@ from muxrl.orchestrator.sweeps.directory import Status, SweepDirectory
 MOST_ENTRIES = 1_000
 _DEPTH = 2
 """``runs/NAME`` and ``sweeps/NAME`` of the folder in which one works are found, too."""
-_END_BYTES = 256 * 1024
-"""Of a metrics file: holds its last evaluation, under all conditions."""
 _FILES = (
     "status.json",
     "plan.json",
@@ -111,9 +109,9 @@ def _about_run(path: Path) -> dict[str, Any]:
     folder = RunDirectory.open(path)
     plan = folder.read_plan()
     servers: Mapping[str, Any] = plan["servers"]
-    latest = next(_last_records(folder.metrics / "joint.jsonl"), {})
+    latest = last_record(folder.metrics / "joint.jsonl") or {}
     evaluated = next(
-        (r for r in _last_records(folder.metrics / "evaluation.jsonl") if r["replaced"] is None),
+        (r for r in last_records(folder.metrics / "evaluation.jsonl") if r["replaced"] is None),
         None,
     )
     status = read_status(folder)
@@ -166,19 +164,6 @@ def _with_state(entry: dict[str, Any]) -> dict[str, Any]:
         "pid": status.pid if status else None,
         "resumable_at": newest if state in ("failed", "interrupted") else None,
     }
-
-
-def _last_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the last records of a metrics file, the newest first."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _END_BYTES))
-            lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return
-    for line in reversed(lines if size <= _END_BYTES else lines[1:]):
-        yield json.loads(line)
 
 
 def _mean(returns: Mapping[str, Any], agents: list[str]) -> float | None:

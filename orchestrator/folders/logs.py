@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.protocol.suggestions import similar_or_known
 
 _INTERVAL_S = 0.2
 _PIECE_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class Logs:
         """Yields process and line until the run has ended, or its process no longer lives."""
         while True:
             status = read_status(self._folder)
-            is_over = status is None or status.state_now in ("done", "failed", "interrupted")
+            is_over = status is None or status.is_over
             yield from self.read(is_last=is_over)
             if is_over:
                 return

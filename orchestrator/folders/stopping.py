@@ -19,7 +19,7 @@ from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.process import Process
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
-from muxrl.orchestrator.sweeps.directory import SweepDirectory
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, counts_text
 
 _INTERVAL_S = 0.1
 
@@ -54,7 +54,7 @@ def _stop_run(
     status = read_status(folder)
     if status is None:
         raise CannotStop(f"{name} has no status.json: it has not begun")
-    if status.state_now not in ("starting", "running", "evaluating"):
+    if status.is_over:
         raise CannotStop(f"{name} is over: {_how(folder, status)}")
     process = status.process
 
@@ -104,8 +104,7 @@ def _stop_sweep(
 
 def _trials(folder: SweepDirectory) -> str:
     trials = folder.trials()
-    counts = Counter(folder.status_now(trial) for trial in trials)
-    text = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items())
+    text = counts_text(Counter(folder.status_now(trial) for trial in trials))
     if all(trial.is_finished for trial in trials):
         return text
     return f"{text}; go on with: muxrl sweep {folder.path} --resume"

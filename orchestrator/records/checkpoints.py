@@ -31,6 +31,7 @@ from typing import Any
 
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.records.json_files import write_json
+from muxrl.protocol.suggestions import listed
 
 MANIFEST_FILE = "manifest.json"
 LAST = "last"
@@ -238,6 +239,11 @@ class CheckpointFolder:
         named = [name for name in (LAST, *self._best_names()) if self.find(name)]
         places = [str(n) for n in self.env_steps if (self.path / str(n) / server_id).is_dir()]
         return [*places, *named] if places else sorted(self._of_0_1(server_id))
+
+    def saved_text(self, server_id: str) -> str:
+        """Returns which checkpoints a server has, for a refusal: "it has 4000, last"."""
+        saved = self.names(server_id)
+        return f"it has {listed(saved)}" if saved else "none was saved"
 
     def of_server(self, server_id: str, name: str = LAST) -> Path | None:
         """Returns the folder of a server's own checkpoint, in the layout of 0.1, too."""

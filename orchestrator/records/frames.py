@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.records.metrics import iter_metrics
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -164,17 +165,10 @@ def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
                 "algorithm": server.algorithm,
             }
             path = RunDirectory.open(run_dir).metrics / f"{server_id}.jsonl"
-            records += [{**about, **_flat(record)} for record in iter_metrics(path)]
+            records += [
+                about | {dotted(p): x for p, x in leaves(record) if x != {}}
+                for record in iter_metrics(path)
+            ]
     always = ("run", "assignment", "seed", "server", "algorithm", "time_s", "env_steps")
     columns = list(dict.fromkeys([*always, *(key for record in records for key in record)]))
     return frame_of(columns, ([record.get(key) for key in columns] for record in records))
-
-
-def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

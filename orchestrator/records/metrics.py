@@ -44,7 +44,8 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 RESERVED_NAMES = frozenset({"joint", "evaluation"})
 """Names that a server cannot have: its metrics would mix with the run's own."""
 
-_LAST_BYTES = 64 * 1024  # read at first for the newest record; of any size that was seen
+_LAST_BYTES = 256 * 1024
+"""Read at first for the newest records: holds the last evaluation, under all conditions."""
 
 
 def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
@@ -76,34 +77,43 @@ def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def last_record(path: Path) -> dict[str, Any] | None:
-    """Returns the newest whole record of one file, however long it is; None if there is none.
+def last_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the newest whole records of one file, the newest first; of a long file not all.
 
     Raises:
-        MalformedMetrics: that line is broken.
+        MalformedMetrics: a line is broken.
     """
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        return None
+        return
+    whole: list[bytes] = []
     with file:
         end = file.seek(0, os.SEEK_END)
-        for num_bytes in (_LAST_BYTES, end):
+        for num_bytes in (_LAST_BYTES, end):  # all of it, for a record that is so long
             file.seek(max(0, end - num_bytes))
             lines = file.read().split(b"\n")[:-1]  # the last one has no end yet
             # What was read may begin inside of a line.
             whole = [line for line in lines[num_bytes < end :] if line.strip()]
             if whole:
                 break
-        else:
-            return None
-    try:
-        record = json.loads(whole[-1])
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise MalformedMetrics(path, path.read_bytes().count(b"\n"))
-    return record
+    for num_newer, line in enumerate(reversed(whole)):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise MalformedMetrics(path, path.read_bytes().count(b"\n") - num_newer)
+        yield record
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """Returns the newest whole record of one file, however long it is; None if there is none.
+
+    Raises:
+        MalformedMetrics: that line is broken.
+    """
+    return next(last_records(path), None)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -187,11 +197,7 @@ class MetricsWriter:
             CannotRecord: a file cannot be cut.
         """
         for path in self._folder.glob("*.jsonl"):
-            try:
-                if path.stat().st_size > lengths.get(path.name, 0):
-                    os.truncate(path, lengths.get(path.name, 0))
-            except OSError as error:
-                raise CannotRecord(path, error, env_steps) from error
+            _cut(path, lengths.get(path.name, 0), env_steps)
         self._recorded_env_steps = env_steps
 
     def cut_back_server(self, server_id: str, length: int) -> None:
@@ -202,12 +208,7 @@ class MetricsWriter:
         Raises:
             CannotRecord: the file cannot be cut.
         """
-        path = self._folder / f"{server_id}.jsonl"
-        try:
-            if path.exists() and path.stat().st_size > length:
-                os.truncate(path, length)
-        except OSError as error:
-            raise CannotRecord(path, error, self._recorded_env_steps) from error
+        _cut(self._folder / f"{server_id}.jsonl", length, self._recorded_env_steps)
 
     def close(self) -> None:
         """Flushes and closes all files; a second call does nothing."""
@@ -254,6 +255,15 @@ def _write_line(file: IO[bytes], line: bytes) -> None:
         if written < len(line):
             with contextlib.suppress(OSError):
                 file.truncate(begin)
+
+
+def _cut(path: Path, length: int, env_steps: int) -> None:
+    """Drops what a file has beyond a length; `env_steps` are those up to which nothing is lost."""
+    try:
+        if path.exists() and path.stat().st_size > length:
+            os.truncate(path, length)
+    except OSError as error:
+        raise CannotRecord(path, error, env_steps) from error
 
 
 def _drop_torn_line(path: Path) -> None:

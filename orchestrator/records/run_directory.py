@@ -29,7 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config import Experiment, to_yaml
+from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, to_yaml
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
 from muxrl.orchestrator.records.versions import read_versions, software_versions
@@ -156,6 +156,15 @@ class RunDirectory:
         """Saves the resolved experiment as ``config.yaml``."""
         write_text(self.path / "config.yaml", yaml_text)
         return self.path / "config.yaml"
+
+    def read_config(self) -> ExperimentConfig:
+        """Returns what `write_config` saved; masked tokens come back as none.
+
+        Raises:
+            FileNotFoundError: it was not saved: the run never began.
+            ConfigError: it is of another version of muxrl.
+        """
+        return from_yaml((self.path / "config.yaml").read_text(encoding="utf-8"), str(self.path))
 
     def write_plan(self, plan: Mapping[str, Any]) -> Path:
         """Saves which server has which agents as ``plan.json``.

@@ -70,6 +70,11 @@ class RunStatus:
         return self.state in get_args(EndState)
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, whether it could say so or not."""
+        return self.state_now in get_args(EndState)
+
+    @property
     def state_now(self) -> State:
         """The state; "interrupted" if its process was of this machine, and no longer lives."""
         return "interrupted" if not self.has_ended and self.process.has_ended else self.state

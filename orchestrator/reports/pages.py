@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.reports.plain_table import number
+from muxrl.protocol.suggestions import listed
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,8 +7,11 @@ with several processes on few cores, their thread pools would only get in each o
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,12 @@ from unittest import mock
 
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.runs.fork_server import ForkServer
-from muxrl.orchestrator.runs.ray_folder import RayFolder
 from muxrl.orchestrator.runs.signals import without_hangup
 from muxrl.orchestrator.user_modules import worker_variables
+
+PREFIX = "muxrl-"
+"""Of the name of a temporary folder."""
+_LOCK = "in_use"
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Environment of every process; a server's `num_torch_threads` asks torch for more."""
@@ -196,3 +202,43 @@ def _quiet() -> Iterator[None]:
         contextlib.redirect_stderr(nowhere),
     ):
         yield
+
+
+class RayFolder:
+    """A new temporary folder for a Ray of our own, locked as long as this process lives.
+
+    A process that is killed leaves its own; whoever makes one removes those that nobody holds.
+    """
+
+    def __init__(self) -> None:
+        remove_abandoned(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        # Locked before it has its name: nobody finds it there unlocked.
+        new = self.path / "new"
+        self._lock = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        new.rename(self.path / _LOCK)
+
+    def remove(self) -> None:
+        """Removes it; a second call does nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_abandoned(where: Path) -> None:
+    """Removes the folders below `where` whose process has ended."""
+    for lock in where.glob(f"{PREFIX}*/{_LOCK}"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR)
+        except OSError:  # another user's, or gone since
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # in use
+        else:
+            shutil.rmtree(lock.parent, ignore_errors=True)
+        finally:
+            os.close(descriptor)

@@ -7,7 +7,7 @@ import fcntl
 import fnmatch
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,9 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
         if "scale_observations" not in keys:  # the run is older than that: it scaled nothing
             before.servers[server_id].scale_observations = "none"
             config.servers[server_id].scale_observations = "none"
-    is_changed = [key for key in _differences(_tree(before), _tree(config)) if not _may_change(key)]
+    is_changed = [
+        key for key in _differences(asdict(before), asdict(config)) if not _may_change(key)
+    ]
     if is_changed:
         raise CannotResume(
             f"a resumed run cannot change {', '.join(is_changed)}; start a new run, with "
@@ -157,6 +159,36 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
     )
 
 
+def take_up(
+    experiment: Experiment, folder: RunDirectory, say: Callable[[str], object]
+) -> tuple[Experiment, Manifest]:
+    """Takes up a run, which this process has locked, at its newest whole checkpoint.
+
+    Checkpoints after that are set aside, and the software of this process is written down.
+
+    Args:
+        experiment: resolved from the config with which the run goes on.
+        folder: the run's directory.
+        say: is told where it goes on, and what was not found there.
+
+    Returns:
+        The experiment with servers that go on from there, and the checkpoint's manifest.
+
+    Raises:
+        CannotResume: there is no whole checkpoint.
+        OSError: the run directory cannot be written to.
+    """
+    place, manifest, damage = find_checkpoint(folder)
+    for problem in damage:
+        say(f"a newer checkpoint cannot be used: {problem}")
+    say(f"resuming at {manifest.env_steps:,} env steps from {place}")
+    for sentence in find_missing_replays(place, manifest):
+        say(sentence)
+    CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
+    folder.write_versions(manifest.env_steps)
+    return going_on(experiment, place, manifest), manifest
+
+
 def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experiment:
     """Returns the experiment with servers that go on from a checkpoint.
 
@@ -185,10 +217,6 @@ def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
                 f"the replay of server {server_id!r} is not in the checkpoint ({left_out}); it "
                 "learns again once it has enough"
             )
-
-
-def _tree(config: ExperimentConfig) -> dict[str, Any]:
-    return asdict(config)
 
 
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:

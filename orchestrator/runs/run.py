@@ -22,7 +22,6 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.runs.checkpoints import Checkpoints
 from muxrl.orchestrator.runs.evaluation import Evaluations
-from muxrl.orchestrator.runs.latencies import LatencyRecords
 from muxrl.orchestrator.runs.placement import has_evaluations
 from muxrl.orchestrator.runs.processes import ServerReport
 from muxrl.orchestrator.runs.progress import ServerSnapshot, Snapshot
@@ -31,7 +30,7 @@ from muxrl.orchestrator.runs.server_actors import ServerActors
 from muxrl.orchestrator.runs.signals import are_signals_claimed
 from muxrl.orchestrator.runs.simulation_actors import SimulationActors
 from muxrl.orchestrator.runs.stop_conditions import StopConditions
-from muxrl.orchestrator.runs.tally import Tally
+from muxrl.orchestrator.runs.tally import LatencyRecords, Tally
 from muxrl.protocol.messages import Status
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.errors import NotShared, RunFailed
+from muxrl.protocol.suggestions import listed
 
 PROBE_S = 120.0
 """For a machine of a cluster to start a process and look."""

@@ -7,6 +7,7 @@ simulations first, then servers, then the report of what there is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.console import Console
 from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
+from muxrl.orchestrator.records.checkpoints import Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
@@ -26,7 +27,7 @@ from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.result import RunResult
-from muxrl.orchestrator.runs.resuming import find_checkpoint, find_missing_replays, going_on, locked
+from muxrl.orchestrator.runs.resuming import locked, take_up
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.shared_folder import check_shared
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
@@ -83,19 +84,11 @@ def resume_experiment(
         RunIsRunning: another process watches over the run.
         OSError: the run directory cannot be written to.
     """
-    say = console.print if console is not None else _say_nothing
+    say = (console or Console(quiet=True)).print
     with locked(folder):
-        place, manifest, damage = find_checkpoint(folder)
-        for sentence in (
-            *(f"a newer checkpoint cannot be used: {problem}" for problem in damage),
-            f"resuming at {manifest.env_steps:,} env steps from {place}",
-            *find_missing_replays(place, manifest),
-        ):
-            say(sentence, soft_wrap=True, highlight=False)
-        CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
+        tell = functools.partial(say, soft_wrap=True, highlight=False)
+        experiment, manifest = take_up(experiment, folder, tell)
         folder.write_config(to_yaml(experiment.config))
-        folder.write_versions(manifest.env_steps)
-        experiment = going_on(experiment, place, manifest)
         return _run(experiment, folder, manifest, show_progress, console)
 
 
@@ -106,7 +99,7 @@ def _run(
     show_progress: bool,
     console: Console | None,
 ) -> RunResult:
-    say = console.print if console is not None else _say_nothing
+    say = (console or Console(quiet=True)).print
     say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
     from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
 
@@ -206,10 +199,6 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
 def _warn(say: Callable[..., None], sentences: Iterable[str]) -> None:
     for sentence in sentences:
         say(f"warning: {sentence}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _say_nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 @contextlib.contextmanager

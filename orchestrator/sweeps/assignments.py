@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from muxrl.orchestrator.config.problems import listed, similar_or_known
 from muxrl.orchestrator.sweeps.schema import AssignmentsConfig
 from muxrl.protocol.assignment import canonical, parse, server_labels
 from muxrl.protocol.patterns import match
+from muxrl.protocol.suggestions import listed, similar_or_known
 
 RoleAssignment = dict[str, str]
 """Role to the template that serves it, all roles in their order."""

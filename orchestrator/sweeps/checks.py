@@ -8,10 +8,9 @@ from dataclasses import fields
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import is_file_name, is_label
-from muxrl.orchestrator.config.problems import similar_or_known
 from muxrl.orchestrator.sweeps.parameters import find_problems as find_parameter_problems
 from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, similar_or_known
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 
 CALLBACK_EXAMPLE = "ray.air.integrations.mlflow:MLflowLoggerCallback"

@@ -97,6 +97,11 @@ class TrialRecord:
         return json.dumps(finite(asdict(self)), allow_nan=False)
 
 
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Returns how many trials stand how, for people: "3 done, 1 stopped early"."""
+    return ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items())
+
+
 @dataclass(frozen=True)
 class SweepDirectory:
     """Where everything of one sweep lies. Make one with `create`, read one back with `open`."""

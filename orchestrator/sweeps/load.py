@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
-from muxrl.orchestrator.config.load import load_structured
+from muxrl.orchestrator.config.load import load_structured, mask_tokens, mask_tokens_of
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_keys, override_value
 from muxrl.orchestrator.errors import ConfigError
@@ -79,18 +81,10 @@ def load_written(file: Path) -> SweepConfig:
 
 def to_yaml(config: SweepConfig) -> str:
     """Returns every setting, defaults and base included; tokens masked, as in a run's config."""
-    from omegaconf import OmegaConf
-
-    experiment = config.experiment
-    servers = {
-        server_id: replace(server, token="???") if server.token else server
-        for server_id, server in experiment.servers.items()
-    }
-    templates = {
-        name: replace(template, token="???") if template.token else template
-        for name, template in config.algorithms.items()
-    }
-    masked = replace(
-        config, base="", experiment=replace(experiment, servers=servers), algorithms=templates
+    hidden = replace(
+        config,
+        base="",
+        experiment=mask_tokens(config.experiment),
+        algorithms=mask_tokens_of(config.algorithms),
     )
-    return OmegaConf.to_yaml(OmegaConf.structured(masked))
+    return OmegaConf.to_yaml(OmegaConf.structured(hidden))

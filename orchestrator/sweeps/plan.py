@@ -21,7 +21,6 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric
 from muxrl.orchestrator.config.load import set_values
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
@@ -32,7 +31,7 @@ from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
 from muxrl.orchestrator.sweeps.schema import RETURN, AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.patterns import match
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
 
@@ -229,11 +228,8 @@ def _placed(
 
 def _metric_problems(config: SweepConfig, experiment: Experiment) -> Iterator[str]:
     if config.metric.of != TOTAL and config.metric.of not in experiment.servers:
-        hint = did_you_mean(config.metric.of, [*experiment.servers, TOTAL])
-        yield (
-            f"metric.of: there is no role or server {config.metric.of!r}"
-            f"{hint or f'; known are {listed(experiment.servers)}, {TOTAL}'}"
-        )
+        hint = similar_or_known(config.metric.of, [*experiment.servers, TOTAL])
+        yield f"metric.of: there is no role or server {config.metric.of!r}{hint}"
     if config.metric.name != RETURN:
         yield from unknown_metric("metric.name", config.metric.name, experiment.config)
 

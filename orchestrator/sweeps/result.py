@@ -14,7 +14,7 @@ from rich.text import Text
 
 from muxrl.orchestrator.errors import ExitCode
 from muxrl.orchestrator.reports.plain_table import MISSING, number, plain_table
-from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
+from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, counts_text
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
@@ -114,8 +114,7 @@ class SweepResult:
 
     def counts(self) -> str:
         """Returns how many trials stand how, for people."""
-        counted = Counter(trial.status.replace("_", " ") for trial in self.trials)
-        return ", ".join(f"{number} {status}" for status, number in counted.items())
+        return counts_text(Counter(trial.status for trial in self.trials))
 
 
 def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:

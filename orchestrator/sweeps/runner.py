@@ -113,7 +113,7 @@ def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
 
 
 def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> SweepResult:
-    say = console.print if console is not None else _say_nothing
+    say = (console or Console(quiet=True)).print
     num_kept = sum(trial.is_finished for trial in plan.trials)
     total = num_trials(plan)
     num_begun = sum(trial.run_dir is not None and not trial.is_finished for trial in plan.trials)
@@ -151,10 +151,6 @@ def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> Sw
     # Tune also ends by itself, on SIGUSR1.
     is_interrupted |= any(not record.is_over for record in trial_log.records)
     return SweepResult(folder.path, tuple(trial_log.records), plan.config, is_interrupted)
-
-
-def _say_nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 @contextlib.contextmanager

@@ -17,22 +17,16 @@ from typing import Any
 
 from ray import tune
 
-from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder, Manifest
+from muxrl.orchestrator.records.checkpoints import Manifest
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.runs.processes import set_up
-from muxrl.orchestrator.runs.resuming import (
-    find_checkpoint,
-    find_missing_replays,
-    going_on,
-    locked,
-)
+from muxrl.orchestrator.runs.resuming import locked, take_up
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
 from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
@@ -134,15 +128,19 @@ class Trial(tune.Trainable):
         experiment = plan.experiments.get(record.id)
         if experiment is None:
             experiment = plan.resolve(record.roles, record.parameters, record.seed)
-        before: Manifest | None = None
-        if self._path.exists():  # see `runner.resume_sweep`
+        has_begun = self._path.exists()  # see `runner.resume_sweep`
+        if has_begun:
             self._folder = RunDirectory.open(self._path)
-            experiment, before = self._go_on(experiment)
         else:
             named = replace(experiment, config=replace(experiment.config, name=record.id))
             self._folder = make_folder(named, self._path)
-            set_up(self._folder.log(TRIAL_LOG))
-            self._lock()
+        set_up(self._folder.log(TRIAL_LOG))
+        self._lock()
+        before: Manifest | None = None
+        if has_begun:
+            # Of the end before, which is not this trial's any more.
+            (self._folder.path / FINAL_RECORD_FILE).unlink(missing_ok=True)
+            experiment, before = take_up(experiment, self._folder, logger.warning)
         resumed_at = before.env_steps if before else None
         self._trackers = Tracking(self._folder, experiment.config.trackers, resumed_at)
         self._metrics = MetricsWriter(self._folder, self._trackers.take)
@@ -150,21 +148,6 @@ class Trial(tune.Trainable):
         self._run.start()
         self._run.begin()
         return self._run
-
-    def _go_on(self, experiment: Experiment) -> tuple[Experiment, Manifest]:
-        """Returns the experiment with servers that go on, and the checkpoint from which they do."""
-        set_up(self._folder.log(TRIAL_LOG))
-        self._lock()
-        # Of the end before, which is not this trial's any more.
-        (self._folder.path / FINAL_RECORD_FILE).unlink(missing_ok=True)
-        place, manifest, damage = find_checkpoint(self._folder)
-        for problem in damage:
-            logger.warning("a newer checkpoint cannot be used: %s", problem)
-        logger.info("resuming at %s env steps from %s", f"{manifest.env_steps:,}", place)
-        for sentence in find_missing_replays(place, manifest):
-            logger.warning(sentence)
-        CheckpointFolder(self._folder.checkpoints).set_aside(manifest.env_steps)
-        return going_on(experiment, place, manifest), manifest
 
     def _lock(self) -> None:
         """Holds the run directory until the trial is over.

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a run tells nobody but whom it is told
 
@@ -30,6 +29,7 @@ from mlflow.utils.validation import (
     MAX_TAG_VAL_LENGTH,
 )
 
+from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 
 _NO_KEY = re.compile(r"[^\w.\- :/]")
@@ -59,9 +59,9 @@ class MLflow:
             tags["sweep"] = run.group
         begun = self._client.create_run(experiment_id, run_name=run.name, tags=tags)
         self._run_id = begun.info.run_id
-        leaves = _leaves(run.config)
-        while batch := list(islice(leaves, MAX_PARAMS_TAGS_PER_BATCH)):
-            params = [Param(_key(key), str(x)[:MAX_PARAM_VAL_LENGTH]) for key, x in batch]
+        settings = leaves(run.config)
+        while batch := list(islice(settings, MAX_PARAMS_TAGS_PER_BATCH)):
+            params = [Param(_key(dotted(p)), str(x)[:MAX_PARAM_VAL_LENGTH]) for p, x in batch]
             self._client.log_batch(self._run_id, params=params)
         return self._run_id
 
@@ -110,12 +110,3 @@ def _alone(uri: str) -> Iterator[None]:
 
 def _key(name: str) -> str:
     return _NO_KEY.sub("_", name)[:MAX_ENTITY_KEY_LENGTH]
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each leaf with its key as on the command line: ``servers.prey.settings.lr``."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from muxrl.orchestrator.trackers.tracker import Tracker
-from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.suggestions import similar_or_known
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 
 _EXAMPLE = "package.module:Tracker"
@@ -69,8 +69,8 @@ def find_problems(names: Sequence[str]) -> Iterator[str]:
                     f"pip install 'muxrl[{known.extra}]'"
                 )
         elif ":" not in name:
-            hint = did_you_mean(name, TRACKERS) or f"; there are {', '.join(TRACKERS)}"
-            yield f"there is no tracker {name!r}{hint}, and one's own as '{_EXAMPLE}'"
+            hint = similar_or_known(name, TRACKERS, "there are")
+            yield f"there is no tracker {name!r}{hint}; name one of your own as '{_EXAMPLE}'"
         else:
             try:
                 import_by_name(name, _EXAMPLE)

@@ -10,12 +10,10 @@ from typing import Any
 from muxrl.orchestrator.errors import CannotTrack, MalformedMetrics
 from muxrl.orchestrator.records.metrics import iter_metrics
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
-from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.runs.resuming import locked
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
-from muxrl.orchestrator.trackers.describe import describe
 from muxrl.orchestrator.trackers.process import describe_failure
-from muxrl.orchestrator.trackers.session import Session
+from muxrl.orchestrator.trackers.session import Session, describe, end_state
 
 Row = tuple[str, Mapping[str, Any]]
 
@@ -51,8 +49,7 @@ def replay(folder: RunDirectory, name: str) -> tuple[int, str]:
     run = describe(folder)
     num_rows = 0
     with locked(folder):
-        status = read_status(folder)
-        state = status.state if status is not None and status.has_ended else "interrupted"
+        state = end_state(folder)
         try:
             session = Session(name, run)
             for file, record in _rows(folder):

@@ -1,4 +1,4 @@
-"""One run in one tracker, from its first row to its report: what all three feeders share.
+"""One run in one tracker, from its description to its report: what all three feeders share.
 
 The run itself feeds TensorBoard, a process beside it (`process`) any other tracker, and `replay`
 all of them afterwards.
@@ -7,12 +7,21 @@ all of them afterwards.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
+from muxrl.orchestrator.config.merge import leaves
+from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.json_files import finite
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.trackers.registry import make_tracker
-from muxrl.orchestrator.trackers.rows import numbers
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 
 _FOLDER = "trackers"
@@ -55,3 +64,86 @@ class Session:
         """Ends a tracker's run that has failed, as far as it still can be."""
         with contextlib.suppress(Exception):  # that it has failed was said
             self._tracker.end("failed")
+
+
+def end_state(folder: RunDirectory) -> str:
+    """Returns how a run ended, as `Tracker.end` is told; "interrupted" of one that did not say.
+
+    Raises:
+        NotARunDirectory: its ``status.json`` is broken.
+    """
+    status = read_status(folder)
+    return status.state if status is not None and status.has_ended else "interrupted"
+
+
+def describe(folder: RunDirectory, resumed_at: int | None = None) -> TrackedRun:
+    """Returns what trackers are told of a run.
+
+    Args:
+        folder: the run's directory.
+        resumed_at: env steps at which it goes on; None: it is new, or over.
+
+    Raises:
+        NotARunDirectory: its ``plan.json`` or ``config.yaml`` is absent or broken.
+    """
+    plan = folder.read_plan()
+    path = folder.path.resolve()
+    config = _read_yaml(folder, path / "config.yaml")
+    sweep = folder.sweep
+    named = config if sweep is None else _read_yaml(folder, sweep / "sweep.yaml")
+    return TrackedRun(
+        path,
+        str(named.get("name") or folder.name),
+        str(plan.get("assignment", "")),
+        _without_tokens(config),
+        "" if sweep is None else sweep.name,
+        resumed_at,
+    )
+
+
+def _read_yaml(folder: RunDirectory, path: Path) -> dict[str, Any]:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise NotARunDirectory(folder.path, f"its {path.name} cannot be read: {error}") from error
+
+
+def _without_tokens(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _without_tokens(value) for key, value in tree.items() if key != "token"}
+    return tree
+
+
+def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the finite numbers of one row.
+
+    Those of a server are under ``SERVER/``, those of the run under ``joint/``, with the path in the
+    row: ``prey/learner/team/qf_loss``. Of an evaluation each agent's mean return is under
+    ``evaluation/all_learned/AGENT``, ``evaluation/SERVER_random/AGENT`` or
+    ``evaluation/SERVER_untrained/AGENT``, each metric's mean under
+    ``evaluation/all_learned/metrics/METRIC/AGENT`` and so on.
+
+    Args:
+        name: of the row's file, without its ending.
+        record: the row; see `muxrl.orchestrator.records.metrics`.
+    """
+    if name != "evaluation":
+        return {
+            "/".join((name, *path)): float(x)
+            for path, x in leaves(finite(record))
+            if isinstance(x, int | float) and path != ("env_steps",)
+        }
+    parts = {"": record["returns"]}
+    parts |= {f"metrics/{key}/": values for key, values in record.get("metrics", {}).items()}
+    condition = Condition.of_record(record)
+    return {
+        f"evaluation/{condition.label}/{part}{agent_id}": mean
+        for part, by_agent in parts.items()
+        for agent_id, values in by_agent.items()
+        if (mean := _mean(values)) is not None
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None

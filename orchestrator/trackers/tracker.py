@@ -51,7 +51,7 @@ class Tracker(Protocol):
         """Takes one row of metrics.
 
         Args:
-            numbers: finite, by names such as ``SERVER/loss``; see `rows.numbers`.
+            numbers: finite, by names such as ``SERVER/loss``; see `session.numbers`.
             env_steps: when, in env steps of the run; rows of several servers overlap.
         """
 

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.trackers.beside import TrackerBeside, end_all
-from muxrl.orchestrator.trackers.describe import describe
 from muxrl.orchestrator.trackers.registry import is_local
-from muxrl.orchestrator.trackers.session import Session
+from muxrl.orchestrator.trackers.session import Session, describe, end_state
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +59,7 @@ class Tracking:
 
     def end(self) -> None:
         """Hands over the report, and waits until all is written or given up."""
-        status = read_status(self._folder)
-        state = status.state if status is not None and status.has_ended else "interrupted"
+        state = end_state(self._folder)
         for tracker, session in list(self._sessions.items()):
             with self._guarded(tracker):
                 session.end(state)

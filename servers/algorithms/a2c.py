@@ -71,9 +71,7 @@ class A2CConfig(PPOConfig):
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())
 
     def validate(self) -> None:
         super().validate()

@@ -13,9 +13,9 @@ from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.algorithms.a2c import A2C_ENTRY
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.impala import APPO_ENTRY, IMPALA_ENTRY
-from muxrl.servers.algorithms.maddpg.entry import MADDPG_ENTRY
+from muxrl.servers.algorithms.maddpg.maddpg import MADDPG_ENTRY
 from muxrl.servers.algorithms.mappo.mappo import MAPPO_ENTRY
-from muxrl.servers.algorithms.masac.entry import MASAC_ENTRY
+from muxrl.servers.algorithms.masac.masac import MASAC_ENTRY
 from muxrl.servers.algorithms.off_policy.dqn_and_sac import DQN_ENTRY, SAC_ENTRY
 from muxrl.servers.algorithms.ppo import PPO_ENTRY
 from muxrl.servers.algorithms.qmix.entry import (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from muxrl.protocol.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+Config = TypeVar("Config", bound="AlgorithmConfig")
 ReadValue = Callable[[str, Any, Any], Any]
 """From a setting's name for messages, the value given and the default to the value for RLlib."""
 
@@ -142,13 +143,18 @@ def _check_minibatch(algorithm: str, config: AlgorithmConfig) -> None:
         )
 
 
-def set_given(config: AlgorithmConfig, arguments: Mapping[str, Any]) -> None:
-    """Sets those of `arguments`, which are the ``locals()`` of `training()`, that were given."""
+def set_given(config: Config, arguments: Mapping[str, Any]) -> Config:
+    """Sets those of `arguments`, the ``locals()`` of its `training()`, that were given.
+
+    Returns:
+        The config.
+    """
     from ray.rllib.algorithms.algorithm_config import NotProvided
 
     for name, value in arguments.items():
         if name not in ("self", "kwargs", "__class__") and value is not NotProvided:
             setattr(config, name, value)
+    return config
 
 
 def suggestion(name: str, known: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from tests.faults.test_launch_faults import Run, assert_readable, launch
 from tests.faults.test_restarts import lasting, wait_for_checkpoint
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.ray_folder import PREFIX, remove_abandoned
+from muxrl.orchestrator.runs.ray_session import PREFIX, remove_abandoned
 from muxrl.orchestrator.runs.resuming import find_checkpoint
 
 __all__ = ["launch"]

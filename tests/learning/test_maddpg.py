@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.servers.algorithms.joint_critics.pulling import Game, best_pulls, plan_of, rewards_of
+from tests.servers.algorithms.joint_critics.pulling import best_pulls, mean_reward, plan_of, playing
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 
@@ -21,12 +20,6 @@ SETTINGS = {
     "exploration_noise": [[0, 0.5], [1_000, 0.2]],
 }
 AS_IN_2017 = {"twin_critics": False, "policy_delay": 1, "target_noise": 0.0}
-SEEN = np.linspace(-1.0, 1.0, 21)
-
-
-def mean_reward(game: Game) -> float:
-    """Returns the greedy team's mean reward."""
-    return float(np.mean([sum(rewards_of(c, game.pulls(c)).values()) for c in SEEN]))
 
 
 @pytest.mark.parametrize("switches", [{}, AS_IN_2017], ids=["MATD3", "MADDPG"])
@@ -36,15 +29,11 @@ def test_two_members_pull_together_as_far_as_is_worth_it(switches: dict[str, Any
     Where each pulls what would be best for itself alone, both pull too far, which is -0.25. Equal
     shares have -0.041 at best: who pulls more is not asked for, and was not found in 2,500 steps.
     """
-    game = Game(plan_of(algorithm="MADDPG", settings={**SETTINGS, **switches}))
-    game.policies.start()
-    try:
+    with playing(plan_of(algorithm="MADDPG", settings={**SETTINGS, **switches})) as game:
         held = []
         for num_steps in (1_500, 250, 250):
             game.play(num_steps)
             held.append(mean_reward(game))
         pulls = game.pulls(1.0)
-    finally:
-        game.end()
     assert min(held) > -0.08, held
     assert sum(pulls.values()) == pytest.approx(sum(best_pulls(1.0).values()), abs=0.25)

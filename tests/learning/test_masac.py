@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.servers.algorithms.joint_critics.pulling import Game, best_pulls, plan_of, rewards_of
+from tests.servers.algorithms.joint_critics.pulling import (
+    SEEN,
+    best_pulls,
+    mean_reward,
+    plan_of,
+    playing,
+    rewards_of,
+)
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 
@@ -19,28 +26,18 @@ SETTINGS = {
     "alpha_lr": 0.003,
     "initial_alpha": 0.1,
 }
-SEEN = np.linspace(-1.0, 1.0, 21)
-
-
-def mean_reward(game: Game) -> float:
-    """Returns the greedy team's mean reward."""
-    return float(np.mean([sum(rewards_of(c, game.pulls(c)).values()) for c in SEEN]))
 
 
 def test_two_members_share_the_work_by_what_it_costs_each() -> None:
     """The best possible is -0.027, doing nothing -0.37; alone, each would pull for both."""
     best = float(np.mean([sum(rewards_of(c, best_pulls(c)).values()) for c in SEEN]))
     assert best == pytest.approx(-float(np.mean(SEEN**2)) / 13.5)
-    game = Game(plan_of(settings=SETTINGS))
-    game.policies.start()
-    try:
+    with playing(plan_of(settings=SETTINGS)) as game:
         held = []
         for num_steps in (1_500, 500, 500):
             game.play(num_steps)
             held.append(mean_reward(game))
         pulls = game.pulls(1.0)
-    finally:
-        game.end()
     assert min(held) > -0.06, held
     assert pulls == pytest.approx(best_pulls(1.0), abs=0.2)
     assert pulls["a"] > 2 * pulls["b"]

@@ -280,6 +280,16 @@ def test_wrong_command_lines_exit_with_2(argv, capsys):
     assert "usage: muxrl" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typo", "hint"),
+    [("lanch", "did you mean 'launch'?"), ("xyz", "choose from launch, check, serve")],
+)
+def test_a_misspelt_command_is_told_which_there_are(capsys, typo, hint):
+    with pytest.raises(SystemExit):
+        cli.main([typo, "tag"])
+    assert f"there is no command {typo!r}; {hint}" in capsys.readouterr().err
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from muxrl.orchestrator.config import ExperimentConfig, from_yaml
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.errors import (
     CannotCompare,
     ConfigError,
@@ -21,10 +20,11 @@ from muxrl.orchestrator.errors import (
     NotASweepDirectory,
 )
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
-from muxrl.orchestrator.records.run_directory import TRIALS_FILE
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.versions import versions_used
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
 _MAX_LISTED = 5
@@ -129,7 +129,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
 def _read_run(path: Path) -> ComparedRun:
     try:
         recorded = RecordedRun.read(path)
-        config = from_yaml((path / "config.yaml").read_text(encoding="utf-8"), str(path))
+        config = RunDirectory(path).read_config()
     except NotARunDirectory as error:
         raise CannotCompare(f"{error}; a sweep's directory would hold a {TRIALS_FILE}") from error
     except FileNotFoundError as error:

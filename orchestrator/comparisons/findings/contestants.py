@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
-from muxrl.orchestrator.config.problems import listed
+from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.evaluations.evaluated import unnumbered
 from muxrl.orchestrator.records.recorded_run import (
@@ -26,6 +26,7 @@ from muxrl.orchestrator.records.recorded_run import (
     returns_by_episode,
 )
 from muxrl.protocol.patterns import match
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 
 Kind = Literal["role", "team", "agent", "total", "metric"]
@@ -353,13 +354,7 @@ def _behaviour(server: ServerConfig) -> dict[str, Any]:
     return fields
 
 
-def _flattened(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Leaves by dotted key, without ``settings.``, which most of them would begin with."""
-    leaves: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            leaves += _flattened(value, "" if path == "settings" else f"{path}.")
-        else:
-            leaves.append((path, value))
-    return leaves
+def _flattened(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields leaves by dotted key, without ``settings.``, with which most of them would begin."""
+    for path, value in leaves(tree):
+        yield dotted(path).removeprefix("settings."), value

@@ -13,8 +13,8 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Measure, RunScore, Standing
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.protocol.suggestions import listed
 
 _FEW_SEEDS = 5
 """With fewer, a percentile interval of an interquartile mean covers clearly less than 95 %."""

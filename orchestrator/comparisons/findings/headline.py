@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult
-from muxrl.orchestrator.config.problems import listed
 from muxrl.orchestrator.reports.plain_table import interval, signed_interval
+from muxrl.protocol.suggestions import listed
 
 _MAX_PAIRS = 6  # of four labels; of more, each is told against the best
 _MAX_LISTED = 6

@@ -65,6 +65,4 @@ class JointCriticConfig(TeamReplayConfig):
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())

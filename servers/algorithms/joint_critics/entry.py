@@ -11,8 +11,10 @@ from gymnasium import spaces
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.export import MemberActorGraph
-from muxrl.servers.algorithms.joint_critics.seats import ContinuousTeamSeating
-from muxrl.servers.algorithms.joint_critics.teams import CONTINUOUS_TEAM_KEYS
+from muxrl.servers.algorithms.joint_critics.teams import (
+    CONTINUOUS_TEAM_KEYS,
+    ContinuousTeamSeating,
+)
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
 from muxrl.servers.algorithms.settings import TrainingSettings

@@ -1,4 +1,4 @@
-"""MADDPG and MATD3: their settings. The loop is `team_replay`'s."""
+"""MADDPG and MATD3: their settings and their entry. The loop is `team_replay`'s."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
+from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
 from muxrl.servers.algorithms.joint_critics.learner import to_sample_batch
 from muxrl.servers.algorithms.joint_critics.step_replay import StepReplay
 from muxrl.servers.algorithms.maddpg.learner import MADDPGTorchLearner
@@ -65,9 +66,7 @@ class MADDPGConfig(JointCriticConfig):
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())
 
     def validate(self) -> None:
         super().validate()
@@ -100,3 +99,12 @@ class MADDPG(TeamReplayAlgorithm):
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         return MADDPGConfig()
+
+
+MADDPG_ENTRY = joint_critic_entry(
+    "MADDPG",
+    "deterministic policies for teams, critics of the joint action (Lowe et al. 2017), as MATD3 "
+    "(Ackermann et al. 2019)",
+    MADDPGConfig,
+    samples_actions=False,
+)

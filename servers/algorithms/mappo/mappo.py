@@ -101,9 +101,7 @@ class MAPPOConfig(PPOConfig):
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())
 
     def validate(self) -> None:
         super().validate()

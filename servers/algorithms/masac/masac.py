@@ -1,4 +1,4 @@
-"""MASAC: its settings. The loop is `team_replay`'s."""
+"""MASAC: its settings and its entry. The loop is `team_replay`'s."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig, LearningRate
+from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
 from muxrl.servers.algorithms.joint_critics.learner import to_sample_batch
 from muxrl.servers.algorithms.joint_critics.step_replay import StepReplay
 from muxrl.servers.algorithms.masac.learner import MASACTorchLearner
@@ -49,9 +50,7 @@ class MASACConfig(JointCriticConfig):
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())
 
     def validate(self) -> None:
         super().validate()
@@ -79,3 +78,10 @@ class MASAC(TeamReplayAlgorithm):
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         return MASACConfig()
+
+
+MASAC_ENTRY = joint_critic_entry(
+    "MASAC",
+    "SAC for teams, with critics of the joint action (Lowe et al. 2017, Haarnoja et al. 2018)",
+    MASACConfig,
+)

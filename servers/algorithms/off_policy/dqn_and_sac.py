@@ -19,11 +19,12 @@ from ray.rllib.algorithms.sac import sac as rllib_sac
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.off_policy.acting_networks import actor_network, value_network
 from muxrl.servers.algorithms.off_policy.export import ValueGraph
 from muxrl.servers.algorithms.off_policy.rl_modules import (
     MaskableDQNTorchRLModule,
     MaskableSACTorchRLModule,
+    actor_network,
+    value_network,
 )
 from muxrl.servers.algorithms.off_policy.step_replay import (
     EveryStepEpisodeReplayBuffer,

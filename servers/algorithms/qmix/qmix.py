@@ -10,7 +10,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
-from muxrl.servers.algorithms.qmix.networks import AGENTS, MIXERS, AgentName, MixerName
+from muxrl.servers.algorithms.qmix.mixers import MIXERS, MixerName
+from muxrl.servers.algorithms.qmix.networks import AGENTS, AgentName
 from muxrl.servers.algorithms.qmix.replay import EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
 from muxrl.servers.algorithms.settings import set_given
@@ -147,9 +148,7 @@ class QMIXConfig(TeamReplayConfig):
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())
 
     def validate(self) -> None:
         super().validate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -29,7 +29,7 @@ from ray.rllib.utils.metrics import (
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
 from muxrl.servers.algorithms.team_replay.replay import TeamReplay
-from muxrl.servers.algorithms.team_replay.reward_scale import RewardScale
+from muxrl.servers.reward_scale import RewardDeviation
 
 _UPDATES_DUE_STATE = "updates_due"
 _REWARD_SCALES_STATE = "reward_scales"
@@ -63,7 +63,7 @@ class TeamReplayAlgorithm(Algorithm):
         super().setup(config)
         self._replays: dict[str, TeamReplay] = {}
         self._updates_due: dict[str, float] = defaultdict(float)
-        self._reward_scales: dict[str, RewardScale] = defaultdict(RewardScale)
+        self._reward_scales: dict[str, RewardDeviation] = defaultdict(RewardDeviation)
         self._exploration: Scheduler | None = None
         if self.exploration_setting:
             self._exploration = Scheduler(
@@ -101,14 +101,14 @@ class TeamReplayAlgorithm(Algorithm):
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         state = super().get_state(*args, **kwargs)
         state[_UPDATES_DUE_STATE] = dict(self._updates_due)
-        state[_REWARD_SCALES_STATE] = {m: asdict(s) for m, s in self._reward_scales.items()}
+        state[_REWARD_SCALES_STATE] = {m: s.get_state() for m, s in self._reward_scales.items()}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._updates_due.update(state.get(_UPDATES_DUE_STATE, {}))
         for module_id, scale in state.get(_REWARD_SCALES_STATE, {}).items():
-            self._reward_scales[module_id] = RewardScale(**scale)
+            self._reward_scales[module_id].set_state(scale)
         if self._exploration is None:
             return
         # RLlib sends this count to the env runners before it has restored it itself, that is as

@@ -69,14 +69,12 @@ class TeamReplayConfig(AlgorithmConfig):
                 so that members can differ in spite of the shared network.
             tau: The fraction by which target networks move at every update.
             standardize_rewards: Whether rewards are divided by the standard deviation of all
-                rewards so far; see `RewardScale`.
+                rewards so far; see `RewardDeviation`.
 
         Returns:
             This config.
         """
-        set_given(self, locals())
-        super().training(**kwargs)
-        return self
+        return set_given(super().training(**kwargs), locals())
 
     def replay_setting(self, name: str) -> Any:
         """Returns the value of ``NAME_steps`` or ``NAME_episodes``, whichever there is."""

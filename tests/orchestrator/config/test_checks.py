@@ -366,7 +366,7 @@ def test_spaces_of_a_simulation_that_is_asked():
          "pip install 'muxrl[wandb]'"),
         ("mlflow", "'mlflow' needs mlflow, not installed here; it comes with: "
          "pip install 'muxrl[mlflow]'"),
-        ("wanb", "there is no tracker 'wanb'; did you mean 'wandb'?, and one's own as "
+        ("wanb", "there is no tracker 'wanb'; did you mean 'wandb'?; name one of your own as "
          "'package.module:Tracker'"),
         ("tensorboard", "'tensorboard' is named 2 times; it gets each row once"),
         ("nowhere:Tracker", "'nowhere:Tracker' cannot be imported: ModuleNotFoundError: No module "

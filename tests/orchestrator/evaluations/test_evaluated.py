@@ -1,9 +1,11 @@
 """Statistics of evaluation episodes, against what can be worked out by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from muxrl.orchestrator.evaluations.evaluated import print_evaluation, returns_of, roles_of
 from muxrl.orchestrator.reports.statistics import mean_interval
@@ -60,6 +62,13 @@ def test_the_table_shows_everybody_once(capsys, evaluation_result):
     assert "wolves/pack" not in out  # the same agents as the server
     assert "In the place of sheep: random." in " ".join(out.split())
     assert "2 episodes, seeds 5 to 6" in " ".join(out.split())
+
+
+def test_in_80_columns_no_name_is_broken(capsys, evaluation_result):
+    wide = returns_of({"wolf_0": (-1234.5, 1234.5), "wolf_1": (-1.0, 1.0)}, ["wolf_0", "wolf_1"])
+    metrics = {"episode_length": wide}
+    print_evaluation(dataclasses.replace(evaluation_result, metrics=metrics), Console(width=80))
+    assert "episode_length" in capsys.readouterr().out
 
 
 @pytest.fixture

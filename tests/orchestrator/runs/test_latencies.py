@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muxrl.orchestrator.runs.latencies import LatencyRecords
+from muxrl.orchestrator.runs.tally import LatencyRecords
 from muxrl.servers.latency import Latencies
 
 

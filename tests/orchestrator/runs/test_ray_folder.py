@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muxrl.orchestrator.runs.ray_folder import PREFIX, RayFolder
+from muxrl.orchestrator.runs.ray_session import PREFIX, RayFolder
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_folders_in_use_and_of_others_stay_and_that_of_a_killed_process_goes(
     temporary: Path,
 ) -> None:
     code = (
-        "from muxrl.orchestrator.runs.ray_folder import RayFolder\n"
+        "from muxrl.orchestrator.runs.ray_session import RayFolder\n"
         "import time\nprint(RayFolder().path, flush=True)\ntime.sleep(60)"
     )
     killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

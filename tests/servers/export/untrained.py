@@ -18,8 +18,8 @@ from muxrl.servers.algorithms.action_masks import has_action_mask
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.checkpoint import _MODULES, ABOUT_FILE, STATE_FILE, _about
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.normalization import Normalization
 from muxrl.servers.observing import Observing
+from muxrl.servers.resume import Normalization
 from muxrl.servers.spaces import to_gymnasium
 from muxrl.servers.state_file import write_state
 

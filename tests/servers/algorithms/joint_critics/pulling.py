@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import tree
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
@@ -29,8 +31,17 @@ from muxrl.servers.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
 
 COSTS = {"a": 0.1, "b": 0.4}
+SMALL = {
+    "hidden_dim": 8,
+    "batch_size_steps": 8,
+    "num_steps_before_learning": 20,
+    "min_sample_timesteps_per_iteration": 10,
+}
+"""Settings of a learner whose updates begin at once and take next to no time."""
 NUM_STEPS = 10
 PATIENCE_S = 60.0
+SEEN = np.linspace(-1.0, 1.0, 21)
+"""Values of ``c`` by which a team is judged."""
 _EASE = sum(1.0 / cost for cost in COSTS.values())
 
 
@@ -51,6 +62,39 @@ def plan_of(**fields: Any) -> ServerPlan:
     pulls = Box((1,), "float32", -2.0, 2.0)
     agents = {a: dataclasses.replace(agent, action_space=pulls) for a, agent in plan.agents.items()}
     return dataclasses.replace(plan, **{"algorithm": "MASAC", "agents": agents, **fields})
+
+
+def mean_reward(game: Game) -> float:
+    """Returns the greedy team's mean reward."""
+    return float(np.mean([sum(rewards_of(c, game.pulls(c)).values()) for c in SEEN]))
+
+
+@contextmanager
+def playing(plan: ServerPlan) -> Iterator[Game]:
+    """A game whose policies learn while the ``with`` block lasts."""
+    game = Game(plan)
+    game.policies.start()
+    try:
+        yield game
+    finally:
+        game.end()
+
+
+def learner_of(game: Game) -> Any:
+    """Returns RLlib's learner."""
+    return game.policies.algo.learner_group._learner
+
+
+def weights_of(game: Game) -> dict[str, np.ndarray]:
+    """Returns copies of all weights of the team's module."""
+    state = learner_of(game).get_state(not_components=["metrics_logger"])["rl_module"]["team"]
+    weights: dict[str, np.ndarray] = tree.map_structure(np.copy, state)
+    return weights
+
+
+def parts_moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
+    """Returns the names of the networks of which a weight differs."""
+    return {n.split(".")[0] for n in before if not np.array_equal(before[n], after[n])}
 
 
 class Game:

@@ -15,8 +15,11 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
-from muxrl.servers.algorithms.joint_critics.seats import ContinuousTeamSeat, ContinuousTeamSeating
-from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSpec
+from muxrl.servers.algorithms.joint_critics.teams import (
+    ContinuousTeamSeat,
+    ContinuousTeamSeating,
+    ContinuousTeamSpec,
+)
 from muxrl.servers.algorithms.registry import (
     ALGORITHMS,
     AlgorithmProblem,

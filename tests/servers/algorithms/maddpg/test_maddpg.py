@@ -3,49 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pytest
-import tree
-from tests.servers.algorithms.joint_critics.pulling import Game, plan_of
+from tests.servers.algorithms.joint_critics.pulling import (
+    SMALL,
+    Game,
+    learner_of,
+    parts_moved,
+    plan_of,
+    playing,
+    weights_of,
+)
 
 from muxrl.servers.algorithms.maddpg import MADDPGConfig
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
 
-SMALL = {
-    "hidden_dim": 8,
-    "batch_size_steps": 8,
-    "num_steps_before_learning": 20,
-    "min_sample_timesteps_per_iteration": 10,
-}
 in_process = pytest.mark.usefixtures("rllib")
 
 
-@contextmanager
-def game(**settings: Any) -> Iterator[Game]:
-    played = Game(plan_of(algorithm="MADDPG", settings={**SMALL, **settings}))
-    played.policies.start()
-    try:
-        yield played
-    finally:
-        played.end()
-
-
-def learner_of(played: Game) -> Any:
-    return played.policies.algo.learner_group._learner
-
-
-def weights_of(played: Game) -> dict[str, np.ndarray]:
-    state = learner_of(played).get_state(not_components=["metrics_logger"])["rl_module"]["team"]
-    weights: dict[str, np.ndarray] = tree.map_structure(np.copy, state)
-    return weights
-
-
-def parts_moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
-    return {n.split(".")[0] for n in before if not np.array_equal(before[n], after[n])}
+def game(**settings: Any) -> AbstractContextManager[Game]:
+    return playing(plan_of(algorithm="MADDPG", settings={**SMALL, **settings}))
 
 
 # --- settings -------------------------------------------------------------------------------

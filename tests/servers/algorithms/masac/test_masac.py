@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tree
-from tests.servers.algorithms.joint_critics.pulling import Game, plan_of
+from tests.servers.algorithms.joint_critics.pulling import (
+    SMALL,
+    learner_of,
+    parts_moved,
+    plan_of,
+    playing,
+    weights_of,
+)
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
@@ -22,30 +26,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.server import make_policies
 
-SMALL = {
-    "hidden_dim": 8,
-    "batch_size_steps": 8,
-    "num_steps_before_learning": 20,
-    "min_sample_timesteps_per_iteration": 10,
-}
 in_process = pytest.mark.usefixtures("rllib")
-
-
-@contextmanager
-def game(plan: ServerPlan) -> Iterator[Game]:
-    played = Game(plan)
-    played.policies.start()
-    try:
-        yield played
-    finally:
-        played.end()
-
-
-def state_of(played: Game) -> Any:
-    learner: Any = played.policies.algo.learner_group._learner
-    modules = learner.get_state(not_components=["metrics_logger"])["rl_module"]
-    return tree.map_structure(np.copy, modules)
-
 
 # --- settings -------------------------------------------------------------------------------
 
@@ -107,23 +88,23 @@ def test_updates_follow_the_steps_from_when_there_are_enough(
     updates_per_step: float, num: int
 ) -> None:
     """Batches are of 4 env steps; the one with the 20th step fills the replay, and counts."""
-    with game(plan_of(settings={**SMALL, "updates_per_step": updates_per_step})) as played:
+    with playing(plan_of(settings={**SMALL, "updates_per_step": updates_per_step})) as played:
         played.play(100)
         replay = played.policies.algo._replays["team"]  # type: ignore[attr-defined]
         assert len(replay) == 100
-        learner: Any = played.policies.algo.learner_group._learner
+        learner = learner_of(played)
         adam = learner.get_optimizer("team", "policy").state_dict()["state"]
     assert {int(one["step"]) for one in adam.values()} == {num}
 
 
 @in_process
 def test_an_update_moves_actor_critics_targets_and_temperature() -> None:
-    with game(plan_of(settings={**SMALL, "tau": 0.5})) as played:
-        before = state_of(played)["team"]
-        learner: Any = played.policies.algo.learner_group._learner
+    with playing(plan_of(settings={**SMALL, "tau": 0.5})) as played:
+        before = weights_of(played)
+        learner = learner_of(played)
         alpha = learner.curr_log_alpha["team"].item()
         played.play(40)
-        after = state_of(played)["team"]
+        after = weights_of(played)
         assert {name.split(".")[0] for name in before} == {"actor", "critic", "_target_critic"}
         for name in before:
             assert not np.array_equal(before[name], after[name]), name
@@ -133,11 +114,10 @@ def test_an_update_moves_actor_critics_targets_and_temperature() -> None:
 
 @in_process
 def test_the_actors_loss_does_not_move_the_critics() -> None:
-    with game(plan_of(settings={**SMALL, "critic_lr": 0.0})) as played:
-        before = state_of(played)["team"]
+    with playing(plan_of(settings={**SMALL, "critic_lr": 0.0})) as played:
+        before = weights_of(played)
         played.play(40)
-        after = state_of(played)["team"]
-    moved = {name.split(".")[0] for name in before if not np.array_equal(before[name], after[name])}
+        moved = parts_moved(before, weights_of(played))
     assert "actor" in moved
     assert "critic" not in moved
 
@@ -146,13 +126,13 @@ def test_the_actors_loss_does_not_move_the_critics() -> None:
 def test_an_update_with_numbers_that_are_not_finite_is_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with game(plan_of(settings=SMALL)) as played:
+    with playing(plan_of(settings=SMALL)) as played:
         played.play(20)
-        before = state_of(played)["team"]
+        before = weights_of(played)
         replay = played.policies.algo._replays["team"]  # type: ignore[attr-defined]
         replay._columns["rewards"][:] = np.inf
         played.play(10)
-        after = state_of(played)["team"]
+        after = weights_of(played)
     assert "the gradient of the qf is not finite, this update is skipped" in caplog.text
     for name in before:
         if not name.startswith("_target"):  # which goes on moving towards the other
@@ -182,7 +162,7 @@ def test_a_team_learns_whoever_is_missing() -> None:
     """b comes late and dies, c takes turns; the last of three episodes in a row is truncated."""
     asked = ["ac", "abc", "ab", "abc", "a", "ac"]
     rng = np.random.default_rng(0)
-    with game(unlike_plan()) as played:
+    with playing(unlike_plan()) as played:
         store = played.policies.store
         for number in range(15):
             episode_id, rewards, ends = f"e{number}", {}, {}
@@ -209,7 +189,7 @@ def test_a_team_learns_whoever_is_missing() -> None:
         played.wait()
         assert not played.problems
         stored = played.policies.algo._replays["team"].sample(500)  # type: ignore[attr-defined]
-        state = state_of(played)["team"]
+        state = weights_of(played)
     assert all(np.isfinite(values).all() for values in state.values())
     patterns = {tuple(map(int, row)) for row in stored.obs["alive"]}
     assert patterns == {(1, 0, 1), (1, 1, 1), (1, 1, 0), (1, 0, 0)}
@@ -223,7 +203,7 @@ def test_a_team_learns_whoever_is_missing() -> None:
 
 @in_process
 def test_a_frozen_team_acts_as_it_did(tmp_path: Path) -> None:
-    with game(plan_of(settings=SMALL)) as played:
+    with playing(plan_of(settings=SMALL)) as played:
         played.play(60)
         saved = played.policies.save(tmp_path / "saved")
         expected = [played.pulls(c) for c in (-1.0, 0.3)]

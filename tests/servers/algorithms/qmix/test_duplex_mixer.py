@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from muxrl.servers.algorithms.qmix.duplex_mixer import (
+from muxrl.servers.algorithms.qmix.mixers import (
     DuplexMixer,
     ImportanceWeights,
     ParallelMLP,
+    bounded,
 )
-from muxrl.servers.algorithms.qmix.state_bound import bounded
 
 
 def make(

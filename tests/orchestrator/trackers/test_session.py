@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from muxrl.orchestrator.trackers.rows import numbers
+from muxrl.orchestrator.trackers.session import numbers
 
 
 def test_a_server_s_numbers_have_its_name_and_their_path() -> None:

@@ -1,4 +1,4 @@
-"""A terminal on which only muxrl speaks."""
+"""The terminal of a command: how wide its tables are, and that only muxrl speaks on it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.errors import is_expected
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def table_console() -> Console:
+    """Returns the console for tables: in a pipe or file, lines are not wrapped at 80 columns."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muxrl.servers.algorithms.qmix.networks import Mixer, MixerName, QMixer, make_mixer
+from muxrl.servers.algorithms.qmix.mixers import Mixer, MixerName, QMixer, make_mixer
 
 
 def small_mixer(name: MixerName, num_members: int, state_dim: int, **settings: Any) -> Mixer:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from muxrl.orchestrator.commands.quiet import quiet
+from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import CannotEvaluate
 from muxrl.servers.policies import ServerProblem
 
