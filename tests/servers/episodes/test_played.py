@@ -193,7 +193,10 @@ def with_logits_of_nobody() -> PlayedSteps:
         (without_logits(), r"logits of agent 'b': expected Box\(2, 3\) float32"),
         (with_fewer_logits(), r"logits of agent 'b': .* got shape \(1, 3\)"),
         (with_nan(), r"logits of agent 'a': .* NaN at index \[1, 1\]"),
-        (with_logits_that_overflow(), "the logged action of agent 'b' has the log-probability -inf"),
+        (
+            with_logits_that_overflow(),
+            "the logged action of agent 'b' has the log-probability -inf",
+        ),
         (without_action(), "t=1 was played, so it has a logged action of each agent"),
         (with_another_action(), "step t=0: logged action of agent 'a': expected .*3"),
         (of_another_episode(), "a step of episode 'f' is among those of another one"),
