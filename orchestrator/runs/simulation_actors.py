@@ -26,6 +26,7 @@ from muxrl.orchestrator.runs.actors import (
 from muxrl.orchestrator.runs.command_process import CommandProcess, fill_in
 from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
 from muxrl.orchestrator.runs.gateway_process import GATEWAY, GatewayProcess
+from muxrl.orchestrator.runs.placement import own_place
 from muxrl.orchestrator.runs.processes import EpisodeSeeds, SimulationProcess, SimulationReport
 from muxrl.orchestrator.runs.restarts import Quota
 
@@ -187,7 +188,7 @@ class SimulationActors:
             CommandProcess,
             [fill_in(part, values) for part in simulation.command],
             self._folder.log(name),
-            scheduling=self._scheduling,
+            scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
             max_concurrency=4,  # run, report, stop
         )
@@ -208,7 +209,7 @@ class SimulationActors:
             self._prefixes[name],
             self._folder.log(name),
             [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
-            scheduling=self._scheduling,
+            scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
             max_concurrency=4,  # run, hold, report, stop
         )
