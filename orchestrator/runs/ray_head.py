@@ -25,7 +25,8 @@ class RayHead:
 
     Args:
         address: "host:port".
-        raylet: path of the socket of this machine's raylet.
+        raylet: path of the socket of this machine's raylet; "": there is none, as where a cluster
+            is joined by "ray://".
     """
 
     def __init__(self, address: str, raylet: str) -> None:
@@ -63,6 +64,8 @@ class RayHead:
         Raises:
             RunFailed: it does not, so that all processes of the run on this machine are lost.
         """
+        if not self._raylet:
+            return
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_ANSWER_S)
             try:

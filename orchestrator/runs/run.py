@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
@@ -116,8 +117,9 @@ class Run:
         import ray
 
         context = ray.get_runtime_context()
-        (here,) = (node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
-        self._ray_head = RayHead(context.gcs_address, here["RayletSocketName"])
+        sockets = {node["NodeID"]: node["RayletSocketName"] for node in ray.nodes()}
+        raylet = sockets.get(context.get_node_id(), "")
+        self._ray_head = RayHead(context.gcs_address, raylet if Path(raylet).is_socket() else "")
         with self._raylet_first():
             self._servers.start(scheduling)
             self._simulations.start(self._servers.addresses, scheduling)

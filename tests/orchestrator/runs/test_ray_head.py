@@ -12,7 +12,7 @@ from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.runs import ray_head
 from muxrl.orchestrator.runs.ray_head import RayHead
 
-NO_RAYLET = "/nowhere"
+NO_RAYLET = ""
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,7 @@ def test_a_gcs_that_comes_back_in_time_is_well(clock: list[float]) -> None:
 
 def test_a_raylet_is_lost_once_nobody_listens_at_its_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "raylet")
+    RayHead("127.0.0.1:1", NO_RAYLET).check_raylet()
     head = RayHead("127.0.0.1:1", path)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
