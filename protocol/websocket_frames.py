@@ -21,6 +21,9 @@ except ImportError:  # installed without its C extension
 
 _WHOLE_BINARY = 0x82
 """First byte of a frame that is a message: FIN, no extension, opcode 2."""
+_WHOLE_TEXT = 0x81
+_SMALL_BYTES = 4096
+"""Of a part of a frame: so small ones are put together, since each object has 33 bytes more."""
 _MASKED = 0x80
 _FIN = 0x80
 _OPCODE = 0x0F
@@ -34,6 +37,11 @@ class Unparsed(NamedTuple):
     """Bytes for `websockets` to parse: a frame of another kind, or what it is to refuse."""
 
     data: bytes
+
+
+def is_whole_text(frame: bytes) -> bool:
+    """Whether a frame is a text message."""
+    return frame[0] == _WHOLE_TEXT
 
 
 def binary_frame(message: bytes, *, is_masked: bool) -> bytes:
@@ -65,7 +73,7 @@ class FrameCutter:
         self._max_bytes = max_bytes
         self._rest = b""
         """The beginning of a frame whose end has not come."""
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | bytearray] = []
         """What came after `_rest`, until the frame is complete."""
         self._num_missing = 0
         self._is_fragmented = False
@@ -76,7 +84,13 @@ class FrameCutter:
         """Returns the messages and other frames that are complete now, in order."""
         if self._rest:
             self._num_missing -= len(data)
-            self._parts.append(data)
+            last = self._parts[-1] if self._parts else None
+            if len(data) > _SMALL_BYTES:
+                self._parts.append(data)
+            elif isinstance(last, bytearray):
+                last += data
+            else:
+                self._parts.append(bytearray(data))
             if self._num_missing > 0:
                 return []
             data = b"".join((self._rest, *self._parts))

@@ -42,7 +42,7 @@ class LimitsConfig:
     """An episode without a message for this long is closed as truncated. An idle HTTP connection is
     kept for as long."""
     tombstone_s: float = 2700.0
-    """For how long an ended episode is remembered, to answer a repeated end."""
+    """For how long an ended episode is remembered, to answer a repeated end; the last 100,000."""
 
 
 @dataclass

@@ -131,9 +131,13 @@ async def _one(
     return (await app.answered([item]))[0]
 
 
+_CLOSE = {"Connection": "close"}  # whoever may not ask keeps no connection from those who may
+_HEADERS = {429: {"Retry-After": "1"}, Unauthorized.code: _CLOSE, Forbidden.code: _CLOSE}
+"""Of a refusal, by its code."""
+
+
 def _json(value: object, code: int = 200) -> Response:
-    headers = {"Retry-After": "1"} if code == 429 else None
-    return Response(encode_json(value), code, headers, media_type="application/json")
+    return Response(encode_json(value), code, _HEADERS.get(code), media_type="application/json")
 
 
 def make_asgi_app(app: Front) -> Starlette:

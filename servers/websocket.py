@@ -25,12 +25,21 @@ from websockets.server import ServerProtocol
 from muxrl.protocol.codec import encode, encode_json
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import AnyReply, BatchReply, Refused
-from muxrl.protocol.websocket_frames import FrameCutter, Unparsed, binary_frame
+from muxrl.protocol.websocket_frames import (
+    FrameCutter,
+    Unparsed,
+    binary_frame,
+    is_whole_text,
+)
 from muxrl.servers.front import Front
 
 logger = logging.getLogger(__name__)
 
 WEBSOCKET_PATH = "/v1/ws"
+_PETTY_BYTES = 1024
+_MAX_PETTY_PER_S = 2_000
+"""Pings, pongs and short fragments. Each takes as long to parse as a message, and is paced by no
+answer: 600 kB of them would hold up all clients for seconds."""
 
 
 class WebSocketConnection(asyncio.Protocol):
@@ -58,6 +67,8 @@ class WebSocketConnection(asyncio.Protocol):
         self._is_working = False
         self._is_writable = True
         self._is_open = False
+        self._num_petty = 0
+        self._petty_since = 0.0
 
     # --- the event loop's side ----------------------------------------------------------
 
@@ -80,10 +91,27 @@ class WebSocketConnection(asyncio.Protocol):
             self._feed(head + end)
         for frame in self._frames.cut(data):
             if isinstance(frame, Unparsed):
+                if self._is_flood(frame.data):
+                    self._protocol.fail(
+                        CloseCode.POLICY_VIOLATION,
+                        f"over {_MAX_PETTY_PER_S} pings, pongs and short fragments in a second",
+                    )
+                    self._flush()
+                    break
                 self._feed(frame.data)
             elif self._protocol.state is State.OPEN:
                 self._messages.append(frame)
         self._work()
+
+    def _is_flood(self, frame: bytes) -> bool:
+        """Counts a frame that is no whole message; returns whether it is one too many."""
+        if len(frame) > _PETTY_BYTES or is_whole_text(frame):
+            return False
+        now = time.monotonic()
+        if now - self._petty_since >= 1.0:
+            self._petty_since, self._num_petty = now, 0
+        self._num_petty += 1
+        return self._num_petty > _MAX_PETTY_PER_S
 
     def _feed(self, data: bytes) -> None:
         """Has `websockets` parse what is no whole binary message."""

@@ -45,7 +45,10 @@ def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
 
 def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:
     """Yields a sentence for each policy that the checkpoint lacks, or has for what is observed or
-    done in another way."""
+    done in another way; and one for another algorithm."""
+    if str(about.get("algorithm")).lower() != plan.algorithm.lower():
+        yield f"{given!r} is of {about.get('algorithm')}, and the server is {plan.algorithm}"
+        return
     for name in READ_ALIKE:
         if getattr(plan, name) != about[name]:
             yield (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import shlex
@@ -11,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.errors import RunFailed
@@ -20,7 +19,13 @@ from muxrl.orchestrator.runs.processes import SimulationReport, set_up
 logger = logging.getLogger(__name__)
 
 _ENDS_S = 5.0
-_PR_SET_PDEATHSIG = 1
+_GUARD = """
+import os, sys
+group, _ = sys.stdin.readline(), sys.stdin.read()
+if group:
+    os.killpg(int(group), 9)
+"""
+"""Kills a process group when its standard input ends: whoever has told it the group is gone."""
 
 
 class CommandProcess:
@@ -46,20 +51,20 @@ class CommandProcess:
         if self._is_stopping.is_set():
             return
         logger.info("starting %s", shlex.join(self._command))
-        try:
-            self._popen = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-            )
-        except OSError as error:
-            raise RunFailed(
-                f"simulation.command {shlex.join(self._command)} cannot be started: "
-                f"{error.strerror}"
-            ) from None
-        code = self._popen.wait()
-        self._signal(signal.SIGKILL)  # what it has started and left
+        with _guard() as guard:
+            try:
+                self._popen = subprocess.Popen(
+                    self._command, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            except OSError as error:
+                raise RunFailed(
+                    f"simulation.command {shlex.join(self._command)} cannot be started: "
+                    f"{error.strerror}"
+                ) from None
+            with contextlib.suppress(BrokenPipeError):  # somebody has killed the guard
+                os.write(guard, f"{self._popen.pid}\n".encode())
+            code = self._popen.wait()
+            self._signal(signal.SIGKILL)  # what it has started and left
         logger.info("it has ended with code %d", code)
         if not self._is_stopping.is_set():
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -99,6 +104,19 @@ def fill_in(part: str, values: Mapping[str, str]) -> str:
     return part
 
 
-def _die_with_parent() -> None:
-    # Else the command would go on where this process is killed by SIGKILL.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+@contextlib.contextmanager
+def _guard() -> Iterator[int]:
+    """A process that ends a command and what it has started, should this one die before them.
+
+    Yields:
+        The file descriptor that takes the number of the command's process group, in a line.
+    """
+    arguments = [sys.executable, "-I", "-S", "-c", _GUARD]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as guard:
+        assert guard.stdin is not None
+        try:
+            yield guard.stdin.fileno()
+        finally:  # the group's number may soon be another's
+            guard.kill()

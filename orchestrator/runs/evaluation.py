@@ -25,6 +25,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import Reports, end_actor, failure, start_actor
 from muxrl.orchestrator.runs.episodes import Played, ServerAddress
 from muxrl.orchestrator.runs.final_conditions import final_conditions
+from muxrl.orchestrator.runs.placement import own_place
 from muxrl.orchestrator.runs.processes import EvaluationProcess
 from muxrl.orchestrator.runs.restarts import Quota
 from muxrl.orchestrator.runs.simulation_actors import patience
@@ -106,7 +107,7 @@ class Evaluations:
             patience(self._experiment.timeouts),
             self._prefix,
             self._log,
-            scheduling=self._scheduling,
+            scheduling=own_place(self._scheduling, self._experiment, _NAME),
             num_cpus=simulation.num_cpus,
             max_concurrency=2,  # evaluate, report
         )

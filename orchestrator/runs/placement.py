@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
 from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
@@ -27,24 +26,58 @@ def has_evaluations(config: ExperimentConfig) -> bool:
 
 def cpus_wanted(config: ExperimentConfig) -> list[float]:
     """Returns the logical CPUs of each process of a run: servers, simulations, evaluation."""
-    simulation = config.simulation
-    servers = [server.resources.num_cpus for server in config.servers.values()]
-    if simulation.env == EXTERNAL:
-        num_processes = simulation.num_processes if simulation.command else 0
-        return servers + [simulation.num_cpus] * num_processes
-    num_processes = simulation.num_processes + has_evaluations(config)
-    return servers + [simulation.num_cpus] * num_processes
+    return [cpus for cpus, _ in _wanted(config).values()]
 
 
 def bundles(config: ExperimentConfig) -> list[dict[str, float]]:
     """Returns the resources of each process that reserves any."""
-    num_gpus = [server.resources.num_gpus for server in config.servers.values()]
-    wanted = [
-        {"CPU": cpus, "GPU": gpus}
-        for cpus, gpus in zip_longest(cpus_wanted(config), num_gpus, fillvalue=0.0)
-    ]
-    kept = [{name: amount for name, amount in bundle.items() if amount > 0} for bundle in wanted]
-    return [bundle for bundle in kept if bundle]
+    return list(_bundles(config).values())
+
+
+def own_place(scheduling: Any, config: ExperimentConfig, name: str) -> Any:
+    """Returns the scheduling strategy of one process of a run.
+
+    In a bundle of its own, so that a process that is started again is where it was, and a server is
+    found there.
+
+    Args:
+        scheduling: as `reserved` yields it; None is returned as it is.
+        config: of the run.
+        name: the server's id, or what the process is called.
+    """
+    names = list(_bundles(config))
+    if scheduling is None or name not in names:
+        return scheduling
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return PlacementGroupSchedulingStrategy(
+        placement_group=scheduling.placement_group,
+        placement_group_bundle_index=names.index(name),
+    )
+
+
+def _bundles(config: ExperimentConfig) -> dict[str, dict[str, float]]:
+    """Returns what processes reserve, by name, without those that reserve nothing."""
+    kept = {
+        name: {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
+        for name, (cpus, gpus) in _wanted(config).items()
+    }
+    return {name: bundle for name, bundle in kept.items() if bundle}
+
+
+def _wanted(config: ExperimentConfig) -> dict[str, tuple[float, float]]:
+    """Returns the logical CPUs and GPUs of each process, by name."""
+    simulation = config.simulation
+    wanted = {
+        server_id: (server.resources.num_cpus, server.resources.num_gpus)
+        for server_id, server in config.servers.items()
+    }
+    is_external = simulation.env == EXTERNAL
+    num_processes = simulation.num_processes if simulation.command or not is_external else 0
+    names = [f"simulation-{i}" for i in range(num_processes)]
+    if not is_external and has_evaluations(config):
+        names.append("evaluation")
+    return wanted | dict.fromkeys(names, (simulation.num_cpus, 0.0))
 
 
 def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:

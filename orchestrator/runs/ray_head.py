@@ -1,4 +1,7 @@
-"""Whether Ray's own centre still lives: without its GCS, Ray ends all processes within a minute."""
+"""Whether what of Ray a run stands on still lives: its GCS, and the raylet of this machine.
+
+Without the one Ray ends all processes within a minute, without the other at once.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,13 @@ class RayHead:
 
     Args:
         address: "host:port".
+        raylet: path of the socket of this machine's raylet; "": there is none, as where a cluster
+            is joined by "ray://".
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, raylet: str) -> None:
         self._address = address
+        self._raylet = raylet
         host, _, port = address.rpartition(":")
         self._place = (host.strip("[]"), int(port))
         self._looked_at = self._seen_at = time.monotonic()
@@ -51,3 +57,24 @@ class RayHead:
                 "perhaps? muxrl launch --resume goes on with the run"
             ) from None
         self._seen_at = now
+
+    def check_raylet(self) -> None:
+        """Looks whether this machine's raylet takes connections; to be called after a loss.
+
+        Raises:
+            RunFailed: it does not, so that all processes of the run on this machine are lost.
+        """
+        if not self._raylet:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_S)
+            try:
+                connection.connect(self._raylet)
+            except (ConnectionRefusedError, FileNotFoundError):
+                raise RunFailed(
+                    "Ray's raylet on this machine is lost, and with it all processes of the run "
+                    "here; was it killed, for want of memory perhaps? muxrl launch --resume goes "
+                    "on with the run"
+                ) from None
+            except OSError:  # it is only busy
+                return

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config import Experiment
@@ -114,9 +115,13 @@ class Run:
         """
         import ray
 
-        self._ray_head = RayHead(ray.get_runtime_context().gcs_address)
-        self._servers.start(scheduling)
-        self._simulations.start(self._servers.addresses, scheduling)
+        context = ray.get_runtime_context()
+        sockets = {node["NodeID"]: node["RayletSocketName"] for node in ray.nodes()}
+        raylet = sockets.get(context.get_node_id(), "")
+        self._ray_head = RayHead(context.gcs_address, raylet if Path(raylet).is_socket() else "")
+        with self._raylet_first():
+            self._servers.start(scheduling)
+            self._simulations.start(self._servers.addresses, scheduling)
         if self._simulations.gateway_address:
             self._folder.write_gateway(self._simulations.gateway_address)
         if has_evaluations(self.config):
@@ -165,8 +170,9 @@ class Run:
         Raises:
             RunFailed: a process was lost once too often, or training failed.
         """
-        self._simulations.watch(self.config.metrics_interval_s, self._servers.notice_deaths)
-        self._look()
+        with self._raylet_first():
+            self._simulations.watch(self.config.metrics_interval_s, self._servers.notice_deaths)
+            self._look()
         self.tally.tick()
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
@@ -211,6 +217,20 @@ class Run:
         }
         self._metrics.joint({**self.tally.record(), "servers": servers})
 
+    @contextlib.contextmanager
+    def _raylet_first(self) -> Iterator[None]:
+        """Where the raylet is lost, reports that, and not what followed from it.
+
+        Raises:
+            RunFailed: the raylet is lost, or what was raised inside.
+        """
+        try:
+            yield
+        except RunFailed:
+            if self._ray_head is not None:
+                self._ray_head.check_raylet()
+            raise
+
     def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
         """A server goes back to a checkpoint: what it learned since is lost, and its records."""
         length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
@@ -230,6 +250,8 @@ class Run:
         self._note_restart(name)
 
     def _note_restart(self, name: str, num_lost_episodes: int = 0) -> None:
+        if self._ray_head is not None:
+            self._ray_head.check_raylet()
         self.tally.restart(name, num_lost_episodes)
         self.status.note_restart(name)
 

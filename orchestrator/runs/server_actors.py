@@ -29,6 +29,7 @@ from muxrl.orchestrator.runs.actors import (
     start_actor,
 )
 from muxrl.orchestrator.runs.episodes import ServerAddress
+from muxrl.orchestrator.runs.placement import own_place
 from muxrl.orchestrator.runs.processes import ServerProcess, ServerReport
 from muxrl.orchestrator.runs.restarts import Quota
 from muxrl.protocol.messages import Status
@@ -124,7 +125,7 @@ class ServerActors:
             ServerProcess,
             plan,
             self._folder.log(server_id),
-            scheduling=self._scheduling,
+            scheduling=own_place(self._scheduling, self._experiment.config, server_id),
             is_forked=plan.resources.num_gpus == 0,
             num_cpus=plan.resources.num_cpus,
             num_gpus=plan.resources.num_gpus,

@@ -26,6 +26,7 @@ from muxrl.orchestrator.runs.actors import (
 from muxrl.orchestrator.runs.command_process import CommandProcess, fill_in
 from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
 from muxrl.orchestrator.runs.gateway_process import GATEWAY, GatewayProcess
+from muxrl.orchestrator.runs.placement import own_place
 from muxrl.orchestrator.runs.processes import EpisodeSeeds, SimulationProcess, SimulationReport
 from muxrl.orchestrator.runs.restarts import Quota
 
@@ -80,8 +81,10 @@ class SimulationActors:
         self._is_playing = False
         self._playing: dict[Any, str] = {}
         self.gateway: Any = None
-        """The gateway's process, where simulations are external; it lasts until `end`."""
+        """The gateway's process, where simulations are external; it lasts until `end`. One that is
+        started again is another one once it listens."""
         self.gateway_address = ""
+        self._starting: tuple[Any, float] | None = None  # the gateway's call, and its deadline
         timeouts, num_processes = config.timeouts, config.simulation.num_processes
         self._is_external = config.simulation.env == EXTERNAL
         self._is_training_over = False
@@ -106,20 +109,29 @@ class SimulationActors:
     def _start(self, name: str) -> None:
         if name == GATEWAY:
             self._start_gateway()
-        elif self._is_external:
+            return
+        if self._is_external:
             self._start_command(name)
         else:
             self._start_simulation(name)
         if self._is_playing:
-            self._playing[self._actors[name].run.remote()] = name
+            self._run(name)
+
+    def _run(self, name: str) -> None:
+        self._playing[self._actors[name].run.remote()] = name
 
     def _start_gateway(self) -> None:
+        """Starts it and, unless it is started again, waits until it listens.
+
+        Raises:
+            RunFailed: it did not come up the first time.
+        """
         config, timeouts = self._config.simulation.gateway, self._config.timeouts
         if self.gateway_address:  # once more: where simulations look for it
             config = replace(config, port=int(self.gateway_address.rpartition(":")[2]))
         log = self._folder.log(GATEWAY)
         self._prefixes[GATEWAY] = ""
-        self.gateway = self._actors[GATEWAY] = start_actor(
+        actor = self._actors[GATEWAY] = start_actor(
             GatewayProcess,
             config,
             self._servers,
@@ -130,11 +142,43 @@ class SimulationActors:
             num_cpus=0,
             max_concurrency=8,  # run, hold, evaluate, report, ...
         )
+        listens = actor.start.remote()
+        if self.gateway_address:  # `collect` welcomes it
+            self._starting = listens, time.monotonic() + timeouts.start_s
+            return
         self.gateway_address = answer_of(
-            self.gateway.start.remote(), timeouts.start_s, "the gateway", log, "timeouts.start_s"
+            listens, timeouts.start_s, "the gateway", log, "timeouts.start_s"
         )
+        self.gateway = actor
+
+    def _take_gateway(self) -> None:
+        """Welcomes a gateway that listens again.
+
+        Raises:
+            RunFailed: it was lost once too often.
+        """
+        import ray
+
+        if self._starting is None:
+            return
+        listens, deadline = self._starting
+        if not ray.wait([listens], timeout=0)[0]:
+            if time.monotonic() >= deadline:
+                after = f"{self._config.timeouts.start_s:g} s (timeouts.start_s)"
+                self._lose(GATEWAY, Silent(f"did not listen within {after}"))
+            return
+        try:
+            ray.get(listens)
+        except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
+            self._lose(GATEWAY, error)
+            return
+        self._starting = None
+        self.gateway = self._actors[GATEWAY]
+        logger.info("the gateway listens again")
         if self._is_training_over:
             self.gateway.stop.remote()
+        elif self._is_playing:
+            self._run(GATEWAY)
 
     def _start_command(self, name: str) -> None:
         simulation = self._config.simulation
@@ -144,7 +188,7 @@ class SimulationActors:
             CommandProcess,
             [fill_in(part, values) for part in simulation.command],
             self._folder.log(name),
-            scheduling=self._scheduling,
+            scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
             max_concurrency=4,  # run, report, stop
         )
@@ -165,7 +209,7 @@ class SimulationActors:
             self._prefixes[name],
             self._folder.log(name),
             [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
-            scheduling=self._scheduling,
+            scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
             max_concurrency=4,  # run, hold, report, stop
         )
@@ -173,7 +217,8 @@ class SimulationActors:
     def play(self) -> None:
         """Lets all of them play training episodes from now on."""
         self._is_playing = True
-        self._playing = {actor.run.remote(): name for name, actor in self._actors.items()}
+        for name in self._actors:
+            self._run(name)
 
     def watch(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
         """Sleeps, unless a simulation ends, which it never should: then it is started again.
@@ -207,7 +252,8 @@ class SimulationActors:
 
     def ask(self) -> None:
         """Asks every process for its report; `collect` takes in the answers."""
-        self._reports.ask(self._actors)
+        starting = GATEWAY if self._starting is not None else None
+        self._reports.ask({n: actor for n, actor in self._actors.items() if n != starting})
 
     def collect(self, wait_s: float) -> None:
         """Takes in the reports that have come, and looks after processes that were lost.
@@ -218,6 +264,7 @@ class SimulationActors:
         Raises:
             RunFailed: a process was lost once too often.
         """
+        self._take_gateway()
         if self._is_training_over and self._playing:  # nobody watches any more
             self._look_for_ends(0.0, lambda: None)
         for name, answer in self._reports.take(wait_s):
@@ -246,6 +293,8 @@ class SimulationActors:
 
         problem = failure(name, error, self._folder.log(name))
         actor = self._actors.pop(name)
+        if name == GATEWAY:
+            self._starting = None
         self._playing = {ref: other for ref, other in self._playing.items() if other != name}
         if isinstance(error, Silent) or is_dead(error):
             # What it has begun since its last report nobody knows; no seed is to come twice.

@@ -51,6 +51,7 @@ def _server(root: Path) -> uvicorn.Server:
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(root, lambda: server.should_exit),
+            http="h11",  # httptools, where it is installed, reads heads of any size
             log_config=None,
             access_log=False,
             lifespan="off",

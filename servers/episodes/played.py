@@ -21,6 +21,7 @@ from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import PlayedSteps, Step
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
+from muxrl.servers.episodes.step_check import MIN_LOG_PROB
 from muxrl.servers.inference import log_probs_of
 from muxrl.servers.seats import SeatAction, SeatRequest
 from muxrl.servers.teams import NO_ACTION
@@ -64,8 +65,8 @@ class PlayedCheck:
         states: Mapping[str, StateShape] = MappingProxyType({}),
         epsilon: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._num_actions = {
-            agent_id: agent.action_space.n
+        self._action_spaces = {
+            agent_id: agent.action_space
             for agent_id, agent in agents.items()
             if isinstance(agent.action_space, Discrete)
         }
@@ -159,12 +160,11 @@ class PlayedCheck:
     def _columns(self, agent_id: str, logits: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns logits and log-probabilities, float32 ``[count, n]`` each."""
         # Of an agent that is unknown, the step's own check says so.
-        space = Box((count, self._num_actions.get(agent_id, 1)))
+        actions = self._action_spaces.get(agent_id)
+        space = Box((count, 1 if actions is None else actions.n))
         try:
             rows = np.empty(space.shape, np.float32)
-            rows[:] = conform(
-                space, logits if agent_id in self._num_actions else np.zeros_like(rows)
-            )
+            rows[:] = conform(space, np.zeros_like(rows) if actions is None else logits)
         except Mismatch as error:
             raise ValueMismatch(
                 f"logits of agent {agent_id!r}: {error}",
@@ -172,7 +172,8 @@ class PlayedCheck:
                 expected=error.expected,
                 got=error.got,
             ) from None
-        return rows, log_probs_of(rows)
+        with np.errstate(over="ignore"):  # of logits that are far apart: minus infinity is right
+            return rows, log_probs_of(rows)
 
     def _rows(
         self, item: PlayedSteps, columns: Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -185,7 +186,26 @@ class PlayedCheck:
                 row = row_of[agent_id]
                 row_of[agent_id] = row + 1
                 rows[agent_id] = logits[row], log_probs[row]
+                if agent_id in self._action_spaces:
+                    _check_drawn(step, agent_id, self._action_spaces[agent_id], log_probs[row])
             yield step, rows
+
+
+def _check_drawn(step: Step, agent_id: str, space: Discrete, log_probs: np.ndarray) -> None:
+    """Refuses an action that nobody has drawn from these log-probabilities ``[n]``."""
+    try:
+        action = conform(space, step.logged_actions[agent_id]) - space.start
+    except Mismatch:
+        return  # of which the step's own check tells
+    log_prob = log_probs[action]
+    if log_prob < MIN_LOG_PROB:
+        raise ValueMismatch(
+            f"step t={step.t}: by its logits, the logged action of agent {agent_id!r} has the "
+            f"log-probability {log_prob:g}: it cannot have been drawn from them",
+            agent_id=agent_id,
+            expected=f"at least {MIN_LOG_PROB:g}",
+            got=f"{log_prob:g}",
+        )
 
 
 def seat_action(

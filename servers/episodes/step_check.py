@@ -27,6 +27,9 @@ MAX_RETURN = float(np.finfo(np.float32).max)
 """Of an agent in an episode, up or down, since learners compute in float32. Sums over agents and
 episodes stay finite, too: they are float64."""
 _MIN_RETURN = -MAX_RETURN
+MIN_LOG_PROB = -80.0
+"""Of one of a few actions that somebody has drawn. At -88 its probability ends in float32, and with
+it a learner's ratios of probabilities, losses and weights."""
 
 
 class CheckedStep(msgspec.Struct, frozen=True, gc=False):
@@ -202,14 +205,17 @@ class StepCheck:
                     expected=f"logged_actions[{agent_id!r}]",
                     got="none",
                 )
-            is_density = isinstance(self._action_spaces[agent_id], Box)
-            if not math.isfinite(log_prob) or (log_prob > 0 and not is_density):
+            space = self._action_spaces[agent_id]
+            least = MIN_LOG_PROB if isinstance(space, Discrete) else -math.inf
+            is_density = isinstance(space, Box)
+            is_possible = is_density or least <= log_prob <= 0
+            if not is_possible or not math.isfinite(log_prob):
                 hint = "; is it a probability? its logarithm is wanted" if log_prob > 0 else ""
                 raise ValueMismatch(
                     f"the log-probability of agent {agent_id!r}'s logged action is "
                     f"{log_prob}{hint}",
                     agent_id=agent_id,
-                    expected="a finite number" + ("" if is_density else ", at most 0"),
+                    expected="a finite number" if is_density else f"{least:g} to 0",
                     got=str(log_prob),
                 )
 

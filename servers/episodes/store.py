@@ -43,6 +43,10 @@ from muxrl.servers.feed import Chunk, Feed
 from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat
 
+MAX_TOMBSTONES = 100_000
+"""Ended episodes that are remembered, some 30 MB; a client that lost an answer asks again before so
+many more have ended. Episodes of a few steps end a thousand times a second."""
+
 
 @dataclass
 class EpisodeCounts:
@@ -372,6 +376,8 @@ class EpisodeStore:
                 self.counts.add_return(sum(episode.returns.values()))
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
+        if len(self._tombstones) > MAX_TOMBSTONES:
+            self._tombstones.popitem(last=False)
         self._cut_if_due()
 
     def _cut_if_due(self) -> None:

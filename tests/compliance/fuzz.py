@@ -23,15 +23,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from muxrl.protocol.codec import encode
 from muxrl.servers.server import PolicyServer
 
 _ROUTES = [
     ("GET", "/v1/spec"),
     ("GET", "/v1/status"),
     ("GET", "/v1/health"),
+    ("GET", "/v1/openapi.json"),
+    ("GET", "/v1/policies"),
     ("GET", "/metrics"),
     ("POST", "/v1/step"),
     ("POST", "/v1/episodes"),
@@ -41,11 +45,16 @@ _ROUTES = [
     ("PUT", "/v1/step"),
     ("GET", "/v1/nowhere"),
 ]
+_DTYPES = ["float32", "float32", "float16", "float64", "int64", "int8", "uint64", "bool"]
 _VALUES: list[Any] = [
     *(None, True, -1, 0, 2**31, 2**63, 2**70, 1e308, -1e-320, "", "a", "café", "\x00\x1b[31m"),
     *([], {}, [[]], [0, "x"], {"a": {"a": {}}}, [0.5, 0.5], [0.5] * 40, "x" * 300, "a/b", [1e39]),
     *([[[[[[[[1]]]]]]]], {"a": [1, 2, 3]}, {"nobody": 1.0}, {"a": None}, ["a", "b"]),
 ]
+
+
+_GROWTH_MIB = 64
+"""From the second tenth of the requests to the last, with the episodes that are remembered."""
 
 
 @dataclass
@@ -60,12 +69,11 @@ class Outcome:
         return sum(self.by_status.values())
 
 
-def fuzz(server: PolicyServer, num_requests: int, seed: int) -> Outcome:
-    """Sends so many mutated requests and frames, one after another."""
+def fuzz(address: str, token: str, num_requests: int, seed: int) -> Outcome:
+    """Sends so many mutated requests and frames to a server or gateway, one after another."""
     rng = random.Random(seed)
     outcome = Outcome()
-    host, _, port = server.address.rpartition(":")
-    token = server.plan.token
+    host, _, port = address.rpartition(":")
     started = time.monotonic()
     connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
     with contextlib.closing(connection), contextlib.ExitStack() as websocket_stack:
@@ -76,7 +84,7 @@ def fuzz(server: PolicyServer, num_requests: int, seed: int) -> Outcome:
                 outcome.by_status[_request(rng, connection, message, token)] += 1
                 continue
             if websocket is None:
-                websocket = websocket_stack.enter_context(_websocket(server))
+                websocket = websocket_stack.enter_context(_websocket(address, token))
             try:
                 outcome.by_status[_frame(rng, websocket, message)] += 1
                 is_broken = number % 97 == 0  # in the middle of whatever is open
@@ -93,13 +101,23 @@ def fuzz(server: PolicyServer, num_requests: int, seed: int) -> Outcome:
 def _message(rng: random.Random, episode_id: str) -> dict[str, Any]:
     t = rng.randrange(3)
     seen = {"a": [rng.random(), rng.random()], "b": [0.0, 1.0]}
+    acted = {"t": t, "observations": seen, "logged_actions": {"a": 1, "b": 2}}
+    played = {
+        "type": "played",
+        "weights_seq_no": rng.randrange(2),
+        "steps": [{"episode_id": episode_id, **acted, "t": i} for i in range(2)],
+        "logits": {agent: [[0.0, 1.0, -1.0]] * 2 for agent in seen},
+    }
     item: dict[str, Any] = {"episode_id": episode_id}
     item |= rng.choice(
         [
             {"type": "start", "mode": rng.choice(["train", "eval"])},
             {"type": "step", "t": t, "observations": seen, "rewards": {"a": 1.0}},
             {"type": "step", "t": t, "observations": {"a": seen["a"]}, "terminations": {"b": True}},
+            {"type": "step", "logged_log_probs": {"a": -0.5}, **acted},
+            played,
             {"type": "end", "t": t, "is_truncated": True, "final_observations": seen},
+            {"type": "end", "t": t, "metrics": {"win": 1.0, "wait_s": {"a": 2.0}}},
             {"type": "abort", "reason": "why not"},
         ]
     )
@@ -111,9 +129,16 @@ def _message(rng: random.Random, episode_id: str) -> dict[str, Any]:
         {"type": "end", "t": 2, "is_truncated": True, "final_observations": seen},
     ]
     own_id = f"whole-{rng.randrange(1 << 60)}"
+    by_itself = [{"type": "start"}, {**played, "steps": [{**s, "episode_id": own_id} for s in
+                 played["steps"]]}, whole[-1]]  # fmt: skip
     return {
         "items": rng.choice(
-            [[item], [start, item], [item] * 5, [{**i, "episode_id": own_id} for i in whole]]
+            [
+                [item],
+                [start, item],
+                [item] * 5,
+                *([{**i, "episode_id": own_id} for i in items] for items in (whole, by_itself)),
+            ]
         )
     }
 
@@ -183,12 +208,9 @@ def _request(
     return str(answer.status)
 
 
-def _websocket(server: PolicyServer) -> contextlib.AbstractContextManager[ClientConnection]:
-    return connect(
-        f"ws://{server.address}/v1/ws",
-        additional_headers={"Authorization": f"Bearer {server.plan.token}"},
-        proxy=None,
-    )
+def _websocket(address: str, token: str) -> contextlib.AbstractContextManager[ClientConnection]:
+    headers = {"Authorization": f"Bearer {token}"}
+    return connect(f"ws://{address}/v1/ws", additional_headers=headers, proxy=None)
 
 
 def _frame(rng: random.Random, websocket: ClientConnection, message: Any) -> str:
@@ -196,14 +218,27 @@ def _frame(rng: random.Random, websocket: ClientConnection, message: Any) -> str
         text = _bytes(rng, json.dumps(message).encode())
         websocket.send(text.decode(errors="replace"))
     else:
-        with_big_ints = msgspec.json.decode(json.dumps(message).replace(str(2**70), "7"))
-        websocket.send(_bytes(rng, msgspec.msgpack.encode(with_big_ints)))
+        plain = msgspec.json.decode(json.dumps(message).replace(str(2**70), "7"))
+        websocket.send(_bytes(rng, encode(_with_arrays(rng, plain))))
     reply = websocket.recv(timeout=20.0)
     replies = (json.loads(reply) if isinstance(reply, str) else msgspec.msgpack.decode(reply))[
         "replies"
     ]
     codes = {r.get("code", 200) for r in replies}
     return f"frame {max(codes) if codes else 200}"
+
+
+def _with_arrays(rng: random.Random, value: Any) -> Any:
+    """Puts arrays of any dtype, some of them of another shape, in the place of lists of numbers."""
+    if isinstance(value, dict):
+        return {key: _with_arrays(rng, child) for key, child in value.items()}
+    if not isinstance(value, list):
+        return value
+    if not value or not all(type(x) in (int, float) for x in value) or rng.random() < 0.2:
+        return [_with_arrays(rng, child) for child in value]
+    with np.errstate(all="ignore"):
+        array = np.array(value).astype(rng.choice(_DTYPES))
+    return rng.choice([array, array, array, array[:0], array[None], array[0]])
 
 
 def learned_return(server: PolicyServer, num_episodes: int = 80) -> float:
@@ -231,7 +266,8 @@ def learned_return(server: PolicyServer, num_episodes: int = 80) -> float:
 def main() -> None:
     """The command line above: prints what came back, and what is learned afterwards.
 
-    It fails on a 500, a logged error, or a server that learns less than a fresh one.
+    Every second tenth goes to a gateway in front of the server. It fails on a 500, a logged error,
+    memory that grows, or a server that learns less than a fresh one.
     """
     import os
 
@@ -239,6 +275,8 @@ def main() -> None:
     import ray
     from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, TOKEN, make_plan
 
+    from muxrl.client import MultiplexingClient
+    from muxrl.orchestrator.gateway.served import ServedGateway
     from muxrl.servers.config import LimitsConfig
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -259,13 +297,19 @@ def main() -> None:
     )  # fmt: skip
     server = PolicyServer(plan)
     server.start()
+    gateway = ServedGateway(lambda: MultiplexingClient([server.address], token=TOKEN))
+    gateway.start()
+    used_mib: list[float] = []
     process = psutil.Process(os.getpid())
     try:
         for part in range(10):
-            outcome = fuzz(server, arguments.requests // 10, arguments.seed * 10 + part)
+            address = gateway.address if part % 2 else server.address
+            token = "" if part % 2 else TOKEN
+            outcome = fuzz(address, token, arguments.requests // 10, arguments.seed * 10 + part)
+            used_mib.append(process.memory_info().rss / 2**20)
             print(  # noqa: T201
-                f"{outcome.num_requests} in {outcome.seconds:.1f} s, "
-                f"{process.memory_info().rss / 2**20:.0f} MiB, "
+                f"{outcome.num_requests} to the {'gateway' if part % 2 else 'server'} in "
+                f"{outcome.seconds:.1f} s, {used_mib[-1]:.0f} MiB, "
                 f"{process.num_fds()} descriptors, {process.num_threads()} threads, "
                 f"{len(errors)} errors logged: {dict(sorted(outcome.by_status.items()))}"
             )
@@ -279,9 +323,12 @@ def main() -> None:
             fresh.stop()
         print("learned afterwards: {:.1f} of 40; by a fresh server: {:.1f}".format(*returns))  # noqa: T201
     finally:
+        gateway.stop()
         server.stop()
         ray.shutdown()
-    raise SystemExit(1 if errors or num_internal or returns[0] < returns[1] - 8 else 0)
+    has_grown = used_mib[-1] - used_mib[1] > _GROWTH_MIB
+    is_worse = returns[0] < returns[1] - 8
+    raise SystemExit(1 if errors or num_internal or has_grown or is_worse else 0)
 
 
 if __name__ == "__main__":

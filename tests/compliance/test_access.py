@@ -97,6 +97,17 @@ def test_without_a_token_a_foreign_host_name_is_refused(url: str, ppo: PolicySer
 
 
 @pytest.mark.parametrize(
+    ("headers", "code"), [("Origin: http://evil.example", 403), ("Authorization: Bearer no", 401)]
+)
+def test_who_may_not_ask_keeps_no_connection(ppo: PolicyServer, headers: str, code: int) -> None:
+    host, _, port = ppo.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10.0) as connection:
+        connection.sendall(request_bytes(f"GET /v1/spec HTTP/1.1\nHost: 127.0.0.1\n{headers}"))
+        assert answer_of(connection)[0] == code
+        assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(
     ("host", "is_ours"),
     [
         *((h, True) for h in ("localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:80")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.compliance.fuzz import fuzz
+from tests.compliance.fuzz import Outcome, fuzz
 from tests.compliance.real_servers import (
     PPO_SETTINGS,
     SEES,
@@ -16,6 +16,7 @@ from tests.compliance.real_servers import (
 )
 
 from muxrl.client import MultiplexingClient
+from muxrl.orchestrator.gateway.served import ServedGateway
 from muxrl.servers.config import LimitsConfig
 from muxrl.servers.server import PolicyServer
 
@@ -35,18 +36,35 @@ def ppo(make_server: MakeServer) -> PolicyServer:
 def test_nothing_that_is_sent_is_an_error_of_the_server(
     seed: int, ppo: PolicyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcome = fuzz(ppo, 1_000, seed)
+    outcome = fuzz(ppo.address, TOKEN, 1_000, seed)
+    assert_all_in_its_own_words(outcome, caplog)
+    assert not ppo.status().problem
+
+
+def test_nor_of_a_gateway(ppo: PolicyServer, caplog: pytest.LogCaptureFixture) -> None:
+    served = ServedGateway(lambda: MultiplexingClient([ppo.address], token=TOKEN))
+    served.start()
+    try:
+        outcome = fuzz(served.address, "", 1_000, seed=3)
+        assert_all_in_its_own_words(outcome, caplog)
+        assert served.gateway.episodes.counts.num_episodes > 0
+        assert served.gateway.num_mismatches == 0
+    finally:
+        assert served.stop()
+    assert not ppo.status().problem
+
+
+def assert_all_in_its_own_words(outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
     assert outcome.num_requests == 1_000
     assert not [status for status in outcome.by_status if status.endswith("500")], outcome
     assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
-    assert not ppo.status().problem
     # Enough of it was right to open episodes, step and end them.
     assert outcome.by_status["200"] > 20
     assert outcome.by_status["frame 200"] > 20
 
 
 def test_it_learns_afterwards(ppo: PolicyServer) -> None:
-    fuzz(ppo, 300, seed=2)
+    fuzz(ppo.address, TOKEN, 300, seed=2)
     before = ppo.status()
     with MultiplexingClient({"ppo": ppo.address}, token=TOKEN) as client:
         for number in range(4):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT
+from tests.faults.test_intruders import taken
 from tests.faults.test_launch_faults import Run, assert_readable, launch, small_server
 from tests.faults.test_restarts import (
     assert_goes_forward,
@@ -122,6 +123,42 @@ def test_a_gateway_and_a_server_that_die_together_are_both_started_again(
     assert_readable(run)
     summary = json.loads((run.folder / "summary.json").read_text())
     assert summary["restarted_at"].keys() == {"a2c", "gateway"}
+    run.assert_nothing_is_left()
+
+
+def test_a_gateway_whose_port_is_taken_starts_once_it_is_free(launch: Callable[..., Run]) -> None:
+    experiment = external(stop={"env_steps": 3_000})
+    experiment["simulation"]["restarts"] = {"max": 20}
+    run = launch(experiment)
+    run.wait_for("the gateway", (run.folder / "gateway.json").exists)
+    address = json.loads((run.folder / "gateway.json").read_text())["address"]
+    place = ("127.0.0.1", int(address.rpartition(":")[2]))
+
+    def simulate() -> None:
+        with PolicyClient(address, patience_s=PATIENCE_S) as client:
+            simulation = CountingSimulation(num_steps=10, pause_s=PAUSE_S)
+            EnvLoop([simulation], client, on_lost="restart").run()
+
+    thread = threading.Thread(target=simulate, daemon=True)
+    thread.start()
+    run.wait_for_learning()
+    pid = run.writer_of(run.folder / "logs" / "gateway.log")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+    def num_starts() -> int:
+        return sum("gateway" in row.get("restarted", ()) for row in rows(run, "joint"))
+
+    with taken(place):
+        run.wait_for("a second start, after one that failed", lambda: num_starts() >= 2)
+    assert run.wait(2 * PATIENCE_S) == 0, run.output
+    thread.join(20.0)
+    assert not thread.is_alive(), "it was not told that the run is over"
+    refusal = f"the gateway cannot listen on {place[0]}:{place[1]}: Address already in use"
+    assert f"gateway failed: {refusal}" in run.output, run.output
+    assert_readable(run)
+    assert_goes_forward(run)
+    assert rows(run, "joint")[-1]["num_mismatches"] == 0
     run.assert_nothing_is_left()
 
 

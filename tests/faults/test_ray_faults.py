@@ -1,4 +1,4 @@
-"""What a run itself stands on dies: Ray's GCS, or the orchestrator."""
+"""What a run itself stands on dies: Ray's GCS, its raylet, or the orchestrator."""
 
 from __future__ import annotations
 
@@ -36,6 +36,20 @@ def test_a_run_whose_gcs_is_killed_saves_itself_and_ends_by_name(
     place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (damage, {p.name for p in place.iterdir()}) == ([], {"ppo", "a2c", "manifest.json"})
     assert manifest.env_steps > 0
+    run.assert_nothing_is_left()
+
+
+def test_a_run_whose_raylet_is_killed_ends_by_its_name(launch: Callable[..., Run]) -> None:
+    run = launch(lasting())
+    wait_for_checkpoint(run)
+    (raylet,) = (p for p in run.started() if p.command.split()[0].endswith("/raylet"))
+    os.kill(raylet.pid, signal.SIGKILL)
+    assert run.wait(PATIENCE_S) == 1, run.output
+    assert "muxrl: Ray's raylet on this machine is lost" in run.output, run.output
+    assert "Traceback" not in run.output
+    assert_readable(run)
+    _, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert (damage, manifest.env_steps > 0) == ([], True)
     run.assert_nothing_is_left()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 import pytest
@@ -101,6 +102,17 @@ def test_a_message_comes_back_in_every_length_of_header(size: int) -> None:
     for is_masked in (True, False):
         frame = binary_frame(message, is_masked=is_masked)
         assert FrameCutter(is_masked=is_masked, max_bytes=size).cut(frame) == [message]
+
+
+def test_a_frame_that_drips_in_takes_no_more_memory_than_it_has_bytes() -> None:
+    message = bytes(range(256)) * 100
+    frame = binary_frame(message, is_masked=True)
+    cutter = FrameCutter(is_masked=True, max_bytes=MAX_BYTES)
+    for i in range(len(frame) - 1):
+        assert cutter.cut(frame[i : i + 1]) == []
+    assert len(cutter._parts) == 1
+    assert sys.getsizeof(cutter._parts[0]) < 2 * len(frame)
+    assert cutter.cut(frame[-1:]) == [message]
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,45 @@ def test_fragments_without_content_are_not_collected() -> None:
     assert decode_batch_reply(bytes(answer.data)).replies == [Aborted("e")]
 
 
+@pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG, Opcode.CONT])
+def test_a_flood_of_frames_that_are_no_messages_ends_the_connection(
+    kind: Opcode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("muxrl.servers.websocket.time.monotonic", lambda: now[0])
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
+    is_last = kind is not Opcode.CONT
+    if not is_last:
+        talk.client.send_binary(b"", fin=False)
+    for _ in range(3):  # as many as are allowed in each second
+        now[0] += 1.0
+        for _ in range(1_990):
+            talk.client.send_frame(Frame(kind, b"", is_last))
+        talk.carry()
+        talk.hear()
+        assert not talk.wire.closed
+    for _ in range(50_000):
+        talk.client.send_frame(Frame(kind, b"", is_last))
+    began = time.perf_counter()
+    talk.carry()
+    assert time.perf_counter() - began < 2.0
+    talk.hear()
+    assert talk.client.close_rcvd is not None
+    assert talk.client.close_rcvd.code == 1008
+    assert "2000 pings, pongs and short fragments" in talk.client.close_rcvd.reason
+    assert talk.wire.closed
+
+
+def test_text_messages_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muxrl.servers.websocket.time.monotonic", lambda: 0.0)
+    talk = Talk(HoldingApp(holds=False), text=True)
+    for _ in range(3_000):
+        talk.say("e")
+    talk.carry()
+    assert len(talk.answers()) == 3_000
+
+
 def test_a_frame_is_alone_while_there_is_one_connection() -> None:
     app = HoldingApp(holds=False)
     first = Talk(app)

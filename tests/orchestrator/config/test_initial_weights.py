@@ -63,6 +63,12 @@ def test_what_does_not_fit_is_named(tmp_path: Path, about: dict[str, Any], story
     assert story in problem
 
 
+def test_policies_of_another_algorithm_are_refused(tmp_path: Path) -> None:
+    saved = checkpoint(tmp_path / "saved")
+    _, (problem,) = find_initial_weights(str(saved), plan_of("a2c", algorithm="A2C"))
+    assert problem == f"{str(saved)!r} is of PPO, and the server is A2C"
+
+
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     _, (problem,) = find_initial_weights(str(tmp_path / "nowhere"), plan_of("ppo"))
     assert "no such folder" in problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -78,6 +79,28 @@ def test_what_a_command_had_started_is_ended_with_the_run(
     assert_all_end(mark, PATIENCE_S)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("when", ["soon", "later"])
+def test_what_a_command_had_started_is_ended_if_its_process_is_killed(
+    mark: str, tmp_path: Path, when: str
+) -> None:
+    has_started = tmp_path / "has_started"
+    command = [sys.executable, "-c", COMMAND.format(child=CHILD, then="time.sleep(600)")]
+    code = (
+        "from pathlib import Path\n"
+        "from muxrl.orchestrator.runs.command_process import CommandProcess\n"
+        f"CommandProcess({[*command, str(has_started)]!r}, Path({str(tmp_path / 'log')!r})).run()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + PATIENCE_S
+    is_there = has_started.exists if when == "later" else lambda: len(marked(mark)) > 2
+    while not is_there() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert is_there()
+    process.kill()
+    process.wait()
+    assert_all_end(mark, PATIENCE_S)
 
 
 def test_a_command_that_is_stopped_before_it_began_does_not_begin(

@@ -8,7 +8,7 @@ import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, load_config, prepare
 from muxrl.orchestrator.errors import NoPlace
-from muxrl.orchestrator.runs.placement import bundles, reserved, strategy
+from muxrl.orchestrator.runs.placement import bundles, own_place, reserved, strategy
 from muxrl.orchestrator.runs.whole_run import run_experiment
 from muxrl.servers.config import ResourcesConfig, ServerConfig
 
@@ -31,6 +31,26 @@ def test_who_asks_for_nothing_needs_no_place() -> None:
 def test_servers_that_listen_on_loopback_and_their_simulations_share_a_machine() -> None:
     assert strategy(config(1.0)) == "STRICT_PACK"
     assert strategy(config(1.0, host="0.0.0.0")) == "PACK"
+
+
+class Group:
+    """As much of a scheduling strategy as is read."""
+
+    placement_group = "group"
+
+
+def test_each_process_that_reserves_anything_has_a_bundle_of_its_own() -> None:
+    cpus = {"a": 1.0, "free": 0.0, "b": 1.0}
+    experiment = ExperimentConfig(
+        simulation=SimulationConfig(env="games:Env", num_processes=2, num_cpus=0.5),
+        servers={s: ServerConfig(resources=ResourcesConfig(num_cpus=n)) for s, n in cpus.items()},
+    )
+    assert bundles(experiment) == [{"CPU": 1.0}] * 2 + [{"CPU": 0.5}] * 3
+    names = ("a", "b", "simulation-0", "simulation-1", "evaluation")
+    places = [own_place(Group, experiment, name) for name in names]
+    assert [place.placement_group_bundle_index for place in places] == [0, 1, 2, 3, 4]
+    assert own_place(Group, experiment, "free") is Group
+    assert own_place(None, experiment, "a") is None
 
 
 @pytest.mark.learning

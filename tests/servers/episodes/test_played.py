@@ -151,6 +151,18 @@ def with_nan() -> PlayedSteps:
     return item
 
 
+def with_an_action_that_is_never_drawn() -> PlayedSteps:
+    item = played(0, 2)
+    item.logits["b"] = np.array([[0.0, 0.0, 0.0], [90.0, 0.0, 0.0]], np.float32)
+    return item
+
+
+def with_logits_that_overflow() -> PlayedSteps:
+    item = played(0, 2)
+    item.logits["b"] = np.array([[-3e38, 3e38, 3e38], [0.0, 0.0, 0.0]], np.float32)
+    return item
+
+
 def without_action() -> PlayedSteps:
     item = played(0, 2)
     del item.steps[1].logged_actions["a"]
@@ -181,6 +193,10 @@ def with_logits_of_nobody() -> PlayedSteps:
         (without_logits(), r"logits of agent 'b': expected Box\(2, 3\) float32"),
         (with_fewer_logits(), r"logits of agent 'b': .* got shape \(1, 3\)"),
         (with_nan(), r"logits of agent 'a': .* NaN at index \[1, 1\]"),
+        (
+            with_logits_that_overflow(),
+            "the logged action of agent 'b' has the log-probability -inf",
+        ),
         (without_action(), "t=1 was played, so it has a logged action of each agent"),
         (with_another_action(), "step t=0: logged action of agent 'a': expected .*3"),
         (of_another_episode(), "a step of episode 'f' is among those of another one"),
@@ -195,6 +211,16 @@ def test_what_cannot_be_is_refused_by_name(item: PlayedSteps, words: str) -> Non
     assert re.search(words, store.refused(item, ProtocolError).message)
     store.end(0)
     assert store.chunks == []
+
+
+def test_an_action_that_nobody_draws_is_refused_in_its_step() -> None:
+    """Its log-probability would make a learner's ratios infinite, and its weights no numbers."""
+    store = PlayedStore()
+    refusal = store.refused(with_an_action_that_is_never_drawn(), ValueMismatch)
+    assert (refusal.agent_id, refusal.expected, refusal.got) == ("b", "at least -80", "-90")
+    assert "step t=1: by its logits, the logged action of agent 'b'" in refusal.message
+    store.end(1)
+    assert store.store.counts.num_env_steps == 1
 
 
 def test_a_server_that_gives_no_weights_takes_no_steps() -> None:

@@ -103,6 +103,8 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
         {"logged_actions": {"b": 0}, "logged_log_probs": {"b": float("nan")}}, "b"),
     "log-probability infinite": (
         {"logged_actions": {"b": 0}, "logged_log_probs": {"b": float("-inf")}}, "b"),
+    "log-probability of what is never drawn": (
+        {"logged_actions": {"b": 0}, "logged_log_probs": {"b": -81.0}}, "b"),
     "a probability, not its logarithm": (
         {"logged_actions": {"b": 0}, "logged_log_probs": {"b": 0.3}}, "b"),
     "logged action without observation": (

@@ -133,6 +133,18 @@ def test_a_tombstone_has_its_time() -> None:
     assert len(store.store._tombstones) == 1  # e, which has just expired
 
 
+def test_the_oldest_of_too_many_tombstones_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muxrl.servers.episodes.store.MAX_TOMBSTONES", 2)
+    store = ScriptedStore(make_plan(tombstone_s=30.0))
+    for episode_id in "efg":
+        store.start(episode_id)
+        store.end(0, episode_id)
+    assert len(store.store._tombstones) == 2
+    store.refused(EndEpisode("e", 0), EpisodeGone)
+    store.end(0, "f")
+    store.end(0, "g")
+
+
 # --- evaluation -----------------------------------------------------------------------------
 
 
