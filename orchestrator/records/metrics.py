@@ -127,7 +127,8 @@ class MetricsWriter:
         self._folder = run_directory.metrics
         self._files: dict[str, IO[bytes]] = {}
         self._is_closed = False
-        self._recorded_env_steps = 0
+        self.recorded_env_steps = 0
+        """Those of the newest joint record."""
         self._take = take
 
     def server(self, server_id: str, record: Mapping[str, Any]) -> None:
@@ -151,7 +152,7 @@ class MetricsWriter:
             CannotRecord: the file cannot be written to.
         """
         self._append("joint", record)
-        self._recorded_env_steps = int(record["env_steps"])
+        self.recorded_env_steps = int(record["env_steps"])
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Appends one condition of one evaluation to ``evaluation.jsonl``.
@@ -177,7 +178,7 @@ class MetricsWriter:
                 os.fsync(file.fileno())
             except OSError as error:
                 path = self._folder / f"{name}.jsonl"
-                raise CannotRecord(path, error, self._recorded_env_steps) from error
+                raise CannotRecord(path, error, self.recorded_env_steps) from error
         return {path.name: path.stat().st_size for path in sorted(self._folder.glob("*.jsonl"))}
 
     def cut_back(self, lengths: Mapping[str, int], env_steps: int) -> None:
@@ -192,7 +193,7 @@ class MetricsWriter:
                     os.truncate(path, lengths.get(path.name, 0))
             except OSError as error:
                 raise CannotRecord(path, error, env_steps) from error
-        self._recorded_env_steps = env_steps
+        self.recorded_env_steps = env_steps
 
     def cut_back_server(self, server_id: str, length: int) -> None:
         """Drops what a server has recorded since `sync` returned this length of its file.
@@ -207,7 +208,7 @@ class MetricsWriter:
             if path.exists() and path.stat().st_size > length:
                 os.truncate(path, length)
         except OSError as error:
-            raise CannotRecord(path, error, self._recorded_env_steps) from error
+            raise CannotRecord(path, error, self.recorded_env_steps) from error
 
     def close(self) -> None:
         """Flushes and closes all files; a second call does nothing."""
@@ -238,7 +239,7 @@ class MetricsWriter:
                 self._files[name] = path.open("ab", buffering=0)
             _write_line(self._files[name], line.encode())
         except OSError as error:
-            raise CannotRecord(path, error, self._recorded_env_steps) from error
+            raise CannotRecord(path, error, self.recorded_env_steps) from error
         if self._take is not None:
             self._take(name, record)
 
