@@ -137,7 +137,8 @@ class MetricsWriter:
         self._folder = run_directory.metrics
         self._files: dict[str, IO[bytes]] = {}
         self._is_closed = False
-        self._recorded_env_steps = 0
+        self.recorded_env_steps = 0
+        """Those of the newest joint record."""
         self._take = take
 
     def server(self, server_id: str, record: Mapping[str, Any]) -> None:
@@ -161,7 +162,7 @@ class MetricsWriter:
             CannotRecord: the file cannot be written to.
         """
         self._append("joint", record)
-        self._recorded_env_steps = int(record["env_steps"])
+        self.recorded_env_steps = int(record["env_steps"])
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Appends one condition of one evaluation to ``evaluation.jsonl``.
@@ -187,7 +188,7 @@ class MetricsWriter:
                 os.fsync(file.fileno())
             except OSError as error:
                 path = self._folder / f"{name}.jsonl"
-                raise CannotRecord(path, error, self._recorded_env_steps) from error
+                raise CannotRecord(path, error, self.recorded_env_steps) from error
         return {path.name: path.stat().st_size for path in sorted(self._folder.glob("*.jsonl"))}
 
     def cut_back(self, lengths: Mapping[str, int], env_steps: int) -> None:
@@ -198,7 +199,7 @@ class MetricsWriter:
         """
         for path in self._folder.glob("*.jsonl"):
             _cut(path, lengths.get(path.name, 0), env_steps)
-        self._recorded_env_steps = env_steps
+        self.recorded_env_steps = env_steps
 
     def cut_back_server(self, server_id: str, length: int) -> None:
         """Drops what a server has recorded since `sync` returned this length of its file.
@@ -208,7 +209,7 @@ class MetricsWriter:
         Raises:
             CannotRecord: the file cannot be cut.
         """
-        _cut(self._folder / f"{server_id}.jsonl", length, self._recorded_env_steps)
+        _cut(self._folder / f"{server_id}.jsonl", length, self.recorded_env_steps)
 
     def close(self) -> None:
         """Flushes and closes all files; a second call does nothing."""
@@ -239,7 +240,7 @@ class MetricsWriter:
                 self._files[name] = path.open("ab", buffering=0)
             _write_line(self._files[name], line.encode())
         except OSError as error:
-            raise CannotRecord(path, error, self._recorded_env_steps) from error
+            raise CannotRecord(path, error, self.recorded_env_steps) from error
         if self._take is not None:
             self._take(name, record)
 

@@ -382,6 +382,9 @@ class Run:
         if not all(self._activities.get(s, {}).get("weights_seq_no") for s in learning):
             self._look_and_record()  # one may have made its first update by now
         self._simulations.stop()
+        if self.tally.env_steps > self._metrics.recorded_env_steps:  # played since the last look
+            self.tally.tick()
+            self._record()
         if self._evaluations is not None and self.has_final_evaluation:
             self.status.enter("evaluating", self.tally.env_steps)
             self._evaluations.wait(self._look)
