@@ -143,14 +143,16 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(config: ExperimentConfig) -> Iterator[list[Serving]]:
+def serving(
+    config: ExperimentConfig, process: type[ServerProcess] = ServerProcess
+) -> Iterator[list[Serving]]:
     """Starts an experiment's servers as `muxrl launch` does, and stops them."""
     import ray
 
     plans = prepare(config, needs_stop=False).servers
     with tempfile.TemporaryDirectory() as folder, ray_session(num_cpus=8):
         actors = [
-            ray.remote(ServerProcess)
+            ray.remote(process)
             .options(num_cpus=0.5, max_concurrency=4, runtime_env={"env_vars": ONE_THREAD})
             .remote(plan, Path(folder) / f"{server_id}.log")
             for server_id, plan in plans.items()

@@ -3,7 +3,13 @@
 A batch is *ahead* from its completion until the learner has made new weights from it (or asks for
 the next batch). The gate is open, and agents may act, while at most `max_ahead` batches are ahead:
 with 0, simulations wait for every update; with 1, a batch is collected while another is learned.
-So policy lag is bounded by waiting, never by throwing samples away. With 0, only actions that were
+So policy lag is bounded by waiting, never by throwing samples away.
+
+So a learner that is slower than the simulations would hold them once a batch, for as long as it is
+behind. One that says how far its update is (`note_progress`) holds them a little at a time: the
+last batch that is allowed is collected no faster than the update goes on.
+
+With 0, only actions that were
 answered before a batch was complete, and belong to the next one, are older than the weights, by
 one version: at most one for each open episode.
 """
@@ -52,7 +58,7 @@ class Activity:
     learning_s: float
     """With a batch at the learner."""
     held_s: float
-    """With the gate closed: simulations wait for this server."""
+    """With simulations at its closed gate."""
 
 
 class Feed:
@@ -64,6 +70,10 @@ class Feed:
 
     def __init__(self, max_ahead: int) -> None:
         self.max_ahead = max_ahead
+        self.share_collected: Callable[[], float] = lambda: 0.0
+        """How much of the next batch there is, 0 to 1."""
+        self._share_learned: float | None = None
+        self._share_at_first = 0.0
         self._batches: deque[list[Chunk]] = deque()
         self._is_learning = False
         self._is_closed = False
@@ -97,7 +107,11 @@ class Feed:
     @property
     def is_open(self) -> bool:
         """Whether agents may act."""
-        return self._num_ahead() <= self.max_ahead
+        ahead, learned = self._num_ahead(), self._share_learned
+        if ahead != self.max_ahead or learned is None:
+            return ahead <= self.max_ahead
+        left = 1.0 - self._share_at_first
+        return self.share_collected() - self._share_at_first <= learned * left
 
     @property
     def num_ahead(self) -> int:
@@ -106,12 +120,20 @@ class Feed:
 
     def when_open(self, go: Callable[[], None]) -> None:
         """Calls `go` as soon as the gate is open, perhaps at once; first come, first served."""
-        self._waiting.append(go)
-        self._let_through()
+        if not self._waiting and self.is_open:
+            go()
+            return
+        with self._changed:
+            self._note_time()
+            self._waiting.append(go)
+        self._let_through()  # it may have opened meanwhile
 
     def _let_through(self) -> None:
         while self._waiting and self.is_open:
-            self._waiting.popleft()()
+            with self._changed:
+                self._note_time()
+                go = self._waiting.popleft()
+            go()
 
     # --- the learning thread ------------------------------------------------------------
 
@@ -144,11 +166,23 @@ class Feed:
                 errand = self._errands.popleft()
             errand()
 
+    def note_progress(self, share: float) -> None:
+        """Notes how far the update is, 0 to 1; what is under way counts as done.
+
+        A learner whose update is one piece need not call it: it would say 1.
+        """
+        if self._share_learned is None:
+            self._share_at_first = self.share_collected()
+        self._share_learned = share
+        if self._waiting:
+            self._notify_gate()
+
     def finish_learning(self) -> None:
         """Notes that the last batch has been learned and the new weights are in use."""
         with self._changed:
             self._note_time()
             self._is_learning = False
+            self._share_learned = None
         self._notify_gate()
 
     def discard(self) -> None:
@@ -157,6 +191,7 @@ class Feed:
             self._note_time()
             self._is_discarding = True
             self._is_learning = False
+            self._share_learned = None
         self._notify_gate()
 
     def close(self) -> None:
@@ -222,7 +257,7 @@ class Feed:
         """Counts the time since the last change, before the next one; under the lock."""
         now = time.monotonic()
         self._learning_s += (now - self._noted_at) * self._is_learning
-        self._held_s += (now - self._noted_at) * (not self.is_open)
+        self._held_s += (now - self._noted_at) * bool(self._waiting)
         self._noted_at = now
 
     def _notify_gate(self) -> None:

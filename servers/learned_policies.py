@@ -68,6 +68,8 @@ class LearnedPolicies:
             fills_replay=entry.fills_replay_by_agent,
             reads_lists=is_lean(self.algo),
         )
+        if is_lean(self.algo):
+            self.algo.learner_group._learner.note_progress = self.feed.note_progress
         config = self.algo.config
         assert config is not None
         scales: dict[str, RewardScale] = {}

@@ -120,6 +120,7 @@ class EpisodeStore:
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
+        feed.share_collected = self._share_collected
 
     @property
     def num_open(self) -> int:
@@ -397,6 +398,9 @@ class EpisodeStore:
         """
         if self._needs_whole_episodes and self._num_uncut_steps >= self._batch_env_steps:
             self._deliver()
+
+    def _share_collected(self) -> float:
+        return self._num_uncut_steps / self._batch_env_steps
 
     def _keep(self, chunk: Chunk | None) -> None:
         if chunk is not None:

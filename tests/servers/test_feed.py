@@ -212,8 +212,10 @@ def test_learning_and_holding_are_timed(monkeypatch: pytest.MonkeyPatch) -> None
     feed.take()
     now = 13.0
     feed.put(batch("two"))  # one is being learned, one waits: simulations wait, too
+    feed.when_open(lambda: None)
     now = 16.0
     feed.finish_learning()
+    feed.when_open(lambda: None)
     now = 20.0
     assert feed.activity == Activity(time_s=20.0, learning_s=5.0, held_s=3.0)
     feed.take()
@@ -221,3 +223,56 @@ def test_learning_and_holding_are_timed(monkeypatch: pytest.MonkeyPatch) -> None
     feed.close()
     now = 22.0
     assert feed.activity == Activity(time_s=22.0, learning_s=7.0, held_s=3.0)
+
+
+def test_the_next_batch_is_collected_as_the_update_goes_on() -> None:
+    feed = Feed(max_ahead=1)
+    collected = 0.0
+    feed.share_collected = lambda: collected
+    feed.put(batch("one"))
+    feed.take()
+    collected = 0.2  # before the learner says anything
+    feed.note_progress(0.25)
+    assert feed.is_open
+    collected = 0.4  # a quarter of what was left
+    assert feed.is_open
+    collected = 0.41
+    assert not feed.is_open
+    feed.note_progress(0.5)
+    assert feed.is_open
+    feed.put(batch("two"))
+    assert not feed.is_open, "complete, however far the update is"
+    collected = 0.0
+    feed.finish_learning()
+    assert feed.is_open
+    feed.take()
+    collected = 0.9
+    assert feed.is_open, "of this update nothing was said"
+
+
+@pytest.mark.parametrize("max_ahead", [0, 2])
+def test_progress_neither_opens_a_closed_gate_nor_closes_one_with_room(max_ahead: int) -> None:
+    feed = Feed(max_ahead)
+    feed.share_collected = lambda: 0.9
+    feed.put(batch("one"))
+    feed.take()
+    feed.note_progress(0.1)
+    assert feed.is_open == (max_ahead == 2)
+
+
+def test_progress_lets_through_who_waits() -> None:
+    feed = Feed(max_ahead=1)
+
+    async def wait() -> None:
+        feed.bind(asyncio.get_running_loop())
+        feed.put(batch("one"))
+        feed.take()
+        feed.note_progress(0.1)
+        feed.share_collected = lambda: 0.2
+        waiting = asyncio.create_task(wait_open(feed))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        in_thread(lambda: feed.note_progress(0.2))
+        await asyncio.wait_for(waiting, PATIENCE_S)
+
+    asyncio.run(wait())

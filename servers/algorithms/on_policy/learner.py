@@ -9,7 +9,7 @@ project's own add up in `actor_critic_loss`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ def minibatches(
     size: int | None,
     num_epochs: int,
     should_shuffle: bool,
+    note_progress: Callable[[float], None] = lambda share: None,
 ) -> Iterator[Minibatch]:
     """Goes over each module's columns `num_epochs` times, in minibatches of about the same size.
 
@@ -57,6 +58,7 @@ def minibatches(
         size: largest number of transitions of a module in one minibatch; None: all of them.
         num_epochs: passes over the module that has most transitions.
         should_shuffle: whether each pass draws its minibatches at random.
+        note_progress: told before each minibatch which share of all is done with it.
     """
     lengths = {m: len(tree.flatten(batch)[0]) for m, batch in batches.items()}
     num_parts = {m: 1 if size is None else -(-n // size) for m, n in lengths.items()}
@@ -72,7 +74,9 @@ def minibatches(
                 yield _at(batch, part)
 
     parts = {module_id: cycle(module_id) for module_id in batches}
-    for _ in range(num_epochs * max(num_parts.values())):
+    total = num_epochs * max(num_parts.values())
+    for number in range(total):
+        note_progress((number + 1) / total)
         yield Minibatch({module_id: next(mine) for module_id, mine in parts.items()})
 
 
@@ -91,6 +95,8 @@ class LeanUpdate(TorchLearner):
     """Whether the update is lean, which depends on the modules; known after `build`."""
     should_standardize_advantages = True
     """Whether the pipeline does it, lean or RLlib's."""
+    note_progress: Callable[[float], None] = staticmethod(lambda share: None)
+    """Told how far a lean update is, see `minibatches`; a server sets its feed's."""
 
     def build(self) -> None:
         super().build()
@@ -159,6 +165,7 @@ class LeanUpdate(TorchLearner):
             size=minibatch_size,
             num_epochs=num_epochs,
             should_shuffle=shuffle_batch_per_epoch,
+            note_progress=self.note_progress,
         )
 
     def _log_steps_trained_metrics(self, batch: Any) -> None:

@@ -208,3 +208,20 @@ def test_a_nan_gradient_changes_no_weight() -> None:
     learner.apply_gradients(gradients)
     for weights in learner.module.get_state().values():
         assert all(np.isfinite(value).all() for value in weights.values())
+
+
+def test_an_update_says_how_far_it_is_before_each_minibatch() -> None:
+    told: list[float] = []
+    parts = minibatches(
+        {"a": {"x": torch.arange(4)}},
+        size=2,
+        num_epochs=2,
+        should_shuffle=False,
+        note_progress=told.append,
+    )
+    assert [(told[-1], part.policy_batches["a"]["x"].tolist()) for part in parts] == [
+        (0.25, [0, 1]),
+        (0.5, [2, 3]),
+        (0.75, [0, 1]),
+        (1.0, [2, 3]),
+    ]
