@@ -48,7 +48,8 @@ class Activities:
             # When exactly others held is not recorded: as if it fell evenly on the rest.
             waiting = rest * (max(others, default=0.0) if has_stepped else 1.0)
             parts = (rest - waiting, learning, held, waiting, silent, lost)
-            strip.add((begin_s, end_s, *((end_s - begin_s) * part for part in parts)))
+            seconds = (_short((end_s - begin_s) * part) for part in parts)
+            strip.add((_short(begin_s), _short(end_s), *seconds))
 
     def stretches(self, server_id: str) -> Sequence[Point]:
         """Returns ``(begin_s, end_s, seconds in each of STATES)``."""
@@ -85,5 +86,10 @@ def _shares(
 
 
 def _joined(first: Point, second: Point) -> Point:
-    sums = (a + b for a, b in zip(first[2:], second[2:], strict=True))
+    sums = (_short(a + b) for a, b in zip(first[2:], second[2:], strict=True))
     return first[0], second[1], *sums
+
+
+def _short(seconds: float) -> float:
+    """Strips are most of what is sent each second: without digits that nobody sees, half of it."""
+    return round(seconds, 4)
