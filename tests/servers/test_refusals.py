@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import requests
+from tests.compliance.real_servers import SEES, make_plan
 
 from muxrl.servers.refusals import Refusals
+from muxrl.servers.server import PolicyServer
 
 
 def test_each_code_is_told_at_once_and_then_every_ten_seconds(
@@ -33,3 +36,21 @@ def test_what_a_client_sends_stays_in_its_line(
     (line,) = caplog.messages
     assert line.isprintable()
     assert len(line) < 2_100
+
+
+def test_a_running_server_tells_its_log_what_its_client_was_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = PolicyServer(make_plan("RANDOM", SEES))
+    url = f"http://{server.start()}"
+    try:
+        answer = requests.post(f"{url}/v1/episodes/never/end", json={"t": 1}, timeout=20)
+        told = answer.json()["message"]
+        assert requests.post(f"{url}/v1/step", data=b"{", timeout=20).status_code == 400
+    finally:
+        server.stop()
+    assert answer.status_code == 410
+    assert "refused t=1 of episode never" in told
+    refusals = [r.getMessage() for r in caplog.records if r.name == "muxrl.servers.refusals"]
+    assert refusals[0] == f"410: {told}"
+    assert refusals[1].startswith("400: ")
