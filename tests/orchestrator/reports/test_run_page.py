@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from tests.orchestrator.comparisons.output.test_written import Page
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.reports.test_judged import add_untrained
+from tests.orchestrator.watch.browser import Browser
+from tests.orchestrator.watch.conftest import tab
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
@@ -17,6 +20,8 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, metric_rows
 from muxrl.orchestrator.reports.report import combine_runs, write_report
 from muxrl.orchestrator.reports.run_page import metrics_grid, sentences, servers_grid
+
+__all__ = ["tab"]
 
 
 @pytest.fixture
@@ -65,6 +70,28 @@ def test_metrics_have_a_table_and_intervals_are_not_broken(run: RunDirectory) ->
             assert f">{cell.text}</td>" in text
             assert not re.search(r"\[[^]]* ", cell.text), "a line would end inside the brackets"
     assert METRIC_CAPTION in text
+
+
+@pytest.mark.parametrize(("width", "media"), [(390, ""), (1280, ""), (718, "print")])
+def test_its_tables_fit_a_phone_a_screen_and_paper(
+    run: RunDirectory, tab: Browser, width: int, media: str
+) -> None:
+    write_whole_run(run, shift=-300.0)
+    add_untrained(run, wolves=[-295.0, -294.0], sheep=[-300.0, -300.0])
+    assert write_report(run).has_untrained
+    tab.call("Page.navigate", url=(run.path / "report.html").as_uri())
+    tab.wait("document.readyState === 'complete' && document.querySelector('#servers')")
+    try:
+        tab.resize(width)
+        tab.call("Emulation.setEmulatedMedia", media=media)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        table, room = tab.evaluate(
+            "['#servers', '.scroll'].map((s) => document.querySelector(s).scrollWidth)"
+        )
+        assert table <= room, "a reader would have to scroll"
+    finally:
+        tab.call("Emulation.setEmulatedMedia", media="")
+        tab.resize(1280)
 
 
 def test_of_several_seeds_it_says_how_many_are_above(run: RunDirectory, tmp_path: Path) -> None:
