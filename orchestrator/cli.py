@@ -32,7 +32,6 @@ from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_ex
 from muxrl.orchestrator.runs.lasting_output import lasting_output, send_nowhere
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
-from muxrl.protocol.suggestions import did_you_mean
 
 _LONG_COMMANDS = frozenset({"launch", "serve", "gateway", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
@@ -135,10 +134,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     ):
         command.add_parser(commands)
 
-    name = next((x for x in argv if not x.startswith("-")), None)
-    if name is not None and name not in commands.choices:
-        hint = did_you_mean(name, commands.choices) or f"; there are {', '.join(commands.choices)}"
-        parser.error(f"there is no command {name!r}{hint}")
     args, rest = parser.parse_known_args(argv)
     # argparse takes all positionals at once; those after an option are left over.
     has_overrides = "overrides" in args

@@ -70,7 +70,7 @@ def find_problems(names: Sequence[str]) -> Iterator[str]:
                 )
         elif ":" not in name:
             hint = did_you_mean(name, TRACKERS) or f"; there are {', '.join(TRACKERS)}"
-            yield f"there is no tracker {name!r} (one's own is '{_EXAMPLE}'){hint}"
+            yield f"there is no tracker {name!r}{hint}, and one's own as '{_EXAMPLE}'"
         else:
             try:
                 import_by_name(name, _EXAMPLE)

@@ -239,17 +239,6 @@ def test_seeds_with_commas_are_shown_as_the_list_they_should_be(capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "hint"),
-    [("wach", "did you mean 'watch'?"), ("x", "there are launch, check, serve, configs, probe")],
-)
-def test_a_command_that_is_not_there_is_suggested(command, hint, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main([command, "chase"])
-    assert ended.value.code == 2
-    assert f"there is no command '{command}'; {hint}" in capsys.readouterr().err
-
-
 def test_the_command_can_be_run_as_its_module():
     done = subprocess.run(
         [sys.executable, "-m", "muxrl.orchestrator.cli", "configs"],

@@ -366,8 +366,8 @@ def test_spaces_of_a_simulation_that_is_asked():
          "pip install 'muxrl[wandb]'"),
         ("mlflow", "'mlflow' needs mlflow, not installed here; it comes with: "
          "pip install 'muxrl[mlflow]'"),
-        ("wanb", "there is no tracker 'wanb' (one's own is 'package.module:Tracker'); did you "
-         "mean 'wandb'?"),
+        ("wanb", "there is no tracker 'wanb'; did you mean 'wandb'?, and one's own as "
+         "'package.module:Tracker'"),
         ("tensorboard", "'tensorboard' is named 2 times; it gets each row once"),
         ("nowhere:Tracker", "'nowhere:Tracker' cannot be imported: ModuleNotFoundError: No module "
          "named 'nowhere'"),
