@@ -8,9 +8,10 @@ is fair to both. What follows ``--`` is for ``muxrl launch``; evaluations and st
 left out. A page that nobody looks at reads nothing.
 
 Prints for each pair the env steps per second with and without somebody who looks, their ratio, and
-of the page while it is looked at: processor time, seconds from one piece of news to the next, and
-the size of one. Then the median of the ratios and their quartiles. Exit code 1: the run ended
-before that.
+that of the processor time that servers and simulations take for an env step, which other work on
+the machine changes less; of the page while it is looked at processor time, seconds from one piece
+of news to the next, and the size of one. Then the median of the ratios, their quartiles, and a
+95 % interval of their mean. Exit code 1: the run ended before that.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 from tests.faults.started import Started
 
 from muxrl.orchestrator.records.metrics import last_record
+from muxrl.orchestrator.reports.statistics import mean_interval
 
 ENDLESS = ("stop.time_s=null", "stop.env_steps=1000000000", "evaluation.interval_env_steps=null",
            "evaluation.final_num_episodes=0", "watch=true")  # fmt: skip
@@ -46,6 +48,8 @@ class Stretch:
     """A stretch of the run."""
 
     env_steps_per_s: float
+    cpu_s_per_step: float
+    """Of servers and simulations."""
     page_cpu: float
     """Processor seconds of the page in a second."""
     news_s: float
@@ -90,15 +94,16 @@ class WatchedRun:
         after = self._counts()
         return Stretch(
             (after[1] - before[1]) / (after[0] - before[0]),
+            (after[2] - before[2]) / (after[1] - before[1]),
             (self._cpu_s() - cpu_before) / passed,
             passed / num_news if num_news else float("nan"),
             num_bytes,
         )
 
-    def _counts(self) -> tuple[float, int]:
+    def _counts(self) -> tuple[float, int, float]:
         record = last_record(self._joint)
         assert record is not None
-        return record["time_s"], record["env_steps"]
+        return record["time_s"], record["env_steps"], record["cpu_s"]
 
     def _cpu_s(self) -> float:
         fields = Path(f"/proc/{self._page}/stat").read_text().rpartition(")")[2].split()
@@ -119,22 +124,28 @@ class WatchedRun:
 def measure(run: WatchedRun, num_pairs: int, seconds: float) -> None:
     """Plays all pairs and prints them."""
     run.play(WARM_UP_S, is_watched=True)
-    head = ("pair", "watched", "not", "ratio", "page cpu %", "idle cpu %", "news every s", "kB")
+    head = ("pair", "watched", "not", "ratio", "cpu ratio", "page cpu %", "idle cpu %",
+            "news every s", "kB")  # fmt: skip
     print(("{:>13}" * len(head)).format(*head), flush=True)
-    ratios = []
+    ratios, cpu_ratios = [], []
     for pair in range(num_pairs):
         order = (True, False) if pair % 2 == 0 else (False, True)
         of = {is_watched: run.play(seconds, is_watched=is_watched) for is_watched in order}
         watched, idle = of[True], of[False]
         ratios.append(watched.env_steps_per_s / idle.env_steps_per_s)
+        cpu_ratios.append(watched.cpu_s_per_step / idle.cpu_s_per_step)
         print(
             f"{pair + 1:>13}{watched.env_steps_per_s:>13,.0f}{idle.env_steps_per_s:>13,.0f}"
-            f"{ratios[-1]:>13.3f}{100 * watched.page_cpu:>13.1f}{100 * idle.page_cpu:>13.1f}"
+            f"{ratios[-1]:>13.3f}{cpu_ratios[-1]:>13.3f}"
+            f"{100 * watched.page_cpu:>13.1f}{100 * idle.page_cpu:>13.1f}"
             f"{watched.news_s:>13.2f}{watched.news_bytes / 1e3:>13,.0f}",
             flush=True,
         )
-    low, median, high = np.percentile(ratios, [25, 50, 75])
-    print(f"env steps/s watched over not watched: {median:.3f}, quartiles {low:.3f} to {high:.3f}")
+    for what, found in (("env steps/s", ratios), ("processor time of a step", cpu_ratios)):
+        low, median, high = np.percentile(found, [25, 50, 75])
+        mean = mean_interval([np.array(found)])
+        print(f"{what}, watched over not: median {median:.3f}, quartiles {low:.3f} to {high:.3f}, "
+              f"mean {mean.mean:.3f} [{mean.low:.3f}, {mean.high:.3f}]")  # fmt: skip
 
 
 def main() -> int:

@@ -7,8 +7,8 @@ answers behind it is a policy server (`muxrl.servers.app`), or the gateway to se
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable
 
 from muxrl.protocol.codec import encode
@@ -29,6 +29,7 @@ from muxrl.servers.access import check_access
 from muxrl.servers.exposition import Family, counter, gauge, histogram
 from muxrl.servers.latency import Latencies
 from muxrl.servers.message_limits import MessageLimits
+from muxrl.servers.refusals import Refusals
 
 Answered = Callable[[list[AnyReply]], None]
 
@@ -55,8 +56,7 @@ class Front(ABC):
         self.address = address
         self.token = token
         self.on_shutdown = on_shutdown
-        self.refusals: Counter[int] = Counter()
-        """By code."""
+        self.refusals = Refusals()
         self.num_connections = 0
         """Number of open WebSockets."""
         self.num_restarts = 0
@@ -89,11 +89,11 @@ class Front(ABC):
     @property
     def num_refused(self) -> int:
         """How many items and requests were refused."""
-        return self.refusals.total()
+        return self.refusals.by_code.total()
 
     def measures(self) -> list[Family]:
         """Returns what is counted, for ``GET /metrics``. Called on the event loop."""
-        status = self.status()
+        status, refused = self.status(), self.refusals.by_code
         return [
             Family("gauge", "phase", "1 for the phase that the server is in.",
                    {(status.phase,): 1.0}, ("phase",)),
@@ -110,7 +110,7 @@ class Front(ABC):
             histogram("exchange_seconds", "From a message to its answer, held ones included.",
                       self.exchanges),
             Family("counter", "refusals_total", "Items and requests that were refused.",
-                   {(str(code),): n for code, n in sorted(self.refusals.items())}, ("code",)),
+                   {(str(code),): float(n) for code, n in sorted(refused.items())}, ("code",)),
         ]  # fmt: skip
 
     async def answered(self, items: list[AnyItem]) -> list[AnyReply]:
@@ -126,11 +126,11 @@ class Front(ABC):
 
     def refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
         """Returns the answer to an item that is refused, and counts it."""
-        self.refusals[error.code] += 1
         where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
         episode_id = item.episode_id[:MAX_ID_CHARS]
         name = episode_id if episode_id.isprintable() else repr(episode_id)
         story = f"{self._name} refused {where}episode {name}: {error.message}"
+        self.refusals.add(error.code, story, time.monotonic())
         return Refused(
             episode_id,
             code=error.code,

@@ -149,7 +149,7 @@ def make_asgi_app(app: Front) -> Starlette:
                 app.check_access(request.headers.get)
                 value = await endpoint(app, request)
             except ProtocolError as error:
-                app.refusals[error.code] += 1
+                app.refusals.add(error.code, error.message, time.monotonic())
                 value = Refused("", code=error.code, message=error.message)
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody is there to read it

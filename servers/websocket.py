@@ -34,6 +34,8 @@ from muxrl.protocol.websocket_frames import (
 from muxrl.servers.front import Front
 
 logger = logging.getLogger(__name__)
+_their_logger = logger.getChild("protocol")
+_their_logger.setLevel(logging.WARNING)  # not every connection that comes and goes
 
 WEBSOCKET_PATH = "/v1/ws"
 _PETTY_BYTES = 1024
@@ -56,7 +58,7 @@ class WebSocketConnection(asyncio.Protocol):
     def __init__(self, app: Front, *, server_state: ServerState, **_: Any) -> None:
         self._app = app
         self._connections = cast(set[Any], server_state.connections)
-        self._protocol = ServerProtocol(max_size=app.spec.max_message_bytes, logger=logger)
+        self._protocol = ServerProtocol(max_size=app.spec.max_message_bytes, logger=_their_logger)
         self._frames = FrameCutter(is_masked=True, max_bytes=app.spec.max_message_bytes)
         self.transport: asyncio.Transport
         self._partial = bytearray()
@@ -160,7 +162,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._app.num_connections += 1
 
     def _deny(self, code: int, story: str) -> None:
-        self._app.refusals[code] += 1
+        self._app.refusals.add(code, story, time.monotonic())
         body = encode_json(Refused("", code=code, message=story)).decode()
         response = self._protocol.reject(code, body)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body.encode()))}
@@ -215,7 +217,7 @@ class WebSocketConnection(asyncio.Protocol):
         try:
             items = self._app.messages.read(message)
         except ProtocolError as error:
-            self._app.refusals[error.code] += 1
+            self._app.refusals.add(error.code, error.message, time.monotonic())
             reply([Refused("", code=error.code, message=error.message)])
         else:
             self._app.answer(items, reply, is_alone=self._app.num_connections == 1)

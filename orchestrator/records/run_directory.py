@@ -21,6 +21,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, t
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.json_files import write_json, write_text
 from muxrl.orchestrator.records.versions import read_versions, software_versions
+from muxrl.protocol.suggestions import did_you_mean
 
 TRIALS_FILE = "trials.jsonl"
 """A folder with this file is a sweep's; its runs are in ``runs/``."""
@@ -91,7 +93,7 @@ class RunDirectory:
             NotARunDirectory: there is no such folder, or it has no ``metrics`` in it.
         """
         if not path.is_dir():
-            raise NotARunDirectory(path, "there is no such folder")
+            raise NotARunDirectory(path, no_such_folder(path))
         if not (path / "metrics").is_dir():
             raise NotARunDirectory(path, "it has no folder 'metrics'; is it the parent of runs?")
         return cls(path)
@@ -287,3 +289,11 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
         }
     )
     return folder
+
+
+def no_such_folder(path: Path) -> str:
+    """Says so, and what a folder beside it is called that may be meant."""
+    beside: list[str] = []
+    with contextlib.suppress(OSError):
+        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir())
+    return f"there is no such folder{did_you_mean(path.name, beside)}"

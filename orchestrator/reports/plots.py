@@ -6,6 +6,7 @@ Only matplotlib's object interface is used: no global state, no display, any thr
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from muxrl.orchestrator.reports.statistics import Estimate
 # too pale for a line. A seventh name begins again, dashed.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 RANDOM_COLOUR = "#6B6B6B"
+_METRICS_KEY = "Metrics: dots are evaluated, lines without are training."
 
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1)), (0, (6, 2, 1, 2)))
 _RANDOM_DASHES = (0, (3, 1.5))
@@ -58,7 +60,19 @@ def draw_learning(report: Report, path: Path) -> None:
     write_whole(path, lambda temporary: figure.savefig(temporary, dpi=_DPI))
 
 
-def _figure(report: Report) -> Any:
+def metrics_key(report: Report) -> str:
+    """Returns what the figure's metrics are drawn by; "" if it has none."""
+    return _METRICS_KEY if _drawn_metrics(report) else ""
+
+
+def learning_png(report: Report) -> bytes:
+    """Returns the same figure for a page that has the caption and notes itself."""
+    picture = io.BytesIO()
+    _figure(report, has_caption=False).savefig(picture, dpi=_DPI)
+    return picture.getvalue()
+
+
+def _figure(report: Report, *, has_caption: bool = True) -> Any:
     drawn = list(_panels(report))
     num_columns = {0: 1, 1: 2, 2: 2, 4: 2}.get(len(drawn), 3)
     num_rows = -(-len(drawn) // num_columns)
@@ -110,11 +124,12 @@ def _figure(report: Report) -> Any:
         )
     else:
         figure.suptitle(heading, fontsize=_TEXT + 1.5, fontweight="bold")
-    of_metrics = ["Metrics: dots are evaluated, lines without are training."] if metrics else []
-    caption = " ".join([report.caption, *of_metrics, *(f"Note: {note}." for note in report.notes)])
-    figure.supxlabel(
-        textwrap.fill(caption, 142), fontsize=_SMALL, x=0.01, ha="left", color=_TEXT_COLOUR
-    )
+    if has_caption:
+        notes = (f"Note: {note}." for note in report.notes)
+        caption = " ".join(filter(None, [report.caption, metrics_key(report), *notes]))
+        figure.supxlabel(
+            textwrap.fill(caption, 142), fontsize=_SMALL, x=0.01, ha="left", color=_TEXT_COLOUR
+        )
     return figure
 
 

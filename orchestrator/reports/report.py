@@ -20,11 +20,10 @@ from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.against_random import Verdict
 from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
-from muxrl.orchestrator.reports.metric_results import MetricResult
+from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, METRIC_HEADINGS, metric_rows
 from muxrl.orchestrator.reports.pages import REPORT_FILE
 from muxrl.orchestrator.reports.plain_table import (
     MISSING,
-    interval,
     number,
     plain_table,
     signed_interval,
@@ -47,11 +46,6 @@ HEADINGS = (
     "verdict",
 )
 
-METRIC_HEADINGS = ("metric", "of", "train", "evaluated [95 %]", "random in place")
-METRIC_CAPTION = (
-    "Of an episode, or the mean over the server's agents. Random in place: evaluated with that "
-    "server's agents random."
-)
 _MAX_LISTED = 5
 _VERDICT_STYLES = {
     Verdict.BETTER: "green",
@@ -84,9 +78,8 @@ def write_report(run_directory: RunDirectory) -> Report:
     write_text(run_directory.path / "summary.md", _markdown(report, "plots/learning.png"))
     # Last, since it is by far the largest: on a full disk the tables may still find room.
     run_directory.plots.mkdir(exist_ok=True)
-    picture = run_directory.plots / "learning.png"
-    draw_learning(report, picture)
-    write_run_page(report, run_directory.path / REPORT_FILE, picture, [run_directory.path])
+    draw_learning(report, run_directory.plots / "learning.png")
+    write_run_page(report, run_directory.path / REPORT_FILE, [run_directory.path])
     return report
 
 
@@ -109,7 +102,7 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) 
     write_json(out / "summary.json", report.to_dict())
     draw_learning(report, out / "learning.png")
     write_text(out / "summary.md", _markdown(report, "learning.png"))
-    write_run_page(report, out / REPORT_FILE, out / "learning.png", paths)
+    write_run_page(report, out / REPORT_FILE, paths)
     return report
 
 
@@ -138,26 +131,6 @@ def rows_of(report: Report) -> Iterator[list[str]]:
         ]
 
 
-def metric_rows_of(report: Report) -> Iterator[list[str]]:
-    """Yields a row of text for each metric and whose it is, under `METRIC_HEADINGS`."""
-    for metric in report.metrics:
-        yield [
-            metric.name,
-            metric.server_id or "episode",
-            number(metric.train),
-            interval(metric.evaluated) if metric.evaluated else MISSING,
-            _at_random(metric),
-        ]
-
-
-def _at_random(metric: MetricResult) -> str:
-    if not metric.random:
-        return MISSING
-    if metric.server_id is not None:
-        return number(metric.random[metric.server_id].mean)
-    return ", ".join(f"{number(value.mean)} ({s})" for s, value in metric.random.items())
-
-
 def _judgement(row: JudgedRow, num_seeds: int) -> str:
     if num_seeds == 1 or row.verdict is None or row.final is None:
         return row.judgement or MISSING
@@ -165,7 +138,7 @@ def _judgement(row: JudgedRow, num_seeds: int) -> str:
 
 
 def _markdown(report: Report, picture: str) -> str:
-    metrics = list(metric_rows_of(report))
+    metrics = list(metric_rows(report))
     parts = [
         f"# {title_of(report)}",
         _servers_table(report),
@@ -244,7 +217,7 @@ def _metric_table(report: Report) -> Table:
         table.add_column(heading, overflow="fold")
     for heading in ("train", "evaluated\n[95 %]", "random\nin place"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
-    for name, of, train, evaluated, random in metric_rows_of(report):
+    for name, of, train, evaluated, random in metric_rows(report):
         cells = (evaluated.replace(" [", "\n["), random.replace(", ", "\n"))
         table.add_row(Text(name), Text(of), *map(Text, (train, *cells)))
     return table

@@ -10,8 +10,11 @@ from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.versions import versions_used
 from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
+from muxrl.orchestrator.reports.metric_results import MetricResult
+from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, at_random, evaluated
 from muxrl.orchestrator.reports.pages import page_environment
 from muxrl.orchestrator.reports.plain_table import MISSING, interval, signed_interval
+from muxrl.orchestrator.reports.plots import learning_png, metrics_key
 from muxrl.orchestrator.reports.results import Report
 from muxrl.orchestrator.reports.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
@@ -28,13 +31,12 @@ _CLAIMS = {
 _VERSIONS = ("muxrl", "python", "ray", "torch", "git_commit")
 
 
-def write_run_page(report: Report, path: Path, picture: Path, run_dirs: Sequence[Path]) -> None:
+def write_run_page(report: Report, path: Path, run_dirs: Sequence[Path]) -> None:
     """Writes the page.
 
     Args:
         report: of one run, or of several seeds.
         path: the file.
-        picture: the PNG that goes into it.
         run_dirs: of the runs, from the first of which come settings and versions.
 
     Raises:
@@ -47,7 +49,10 @@ def write_run_page(report: Report, path: Path, picture: Path, run_dirs: Sequence
         sentences=list(sentences(report)),
         notes=report.notes,
         grid=servers_grid(report),
-        picture=base64.b64encode(picture.read_bytes()).decode(),
+        metrics=metrics_grid(report) if report.metrics else None,
+        metrics_caption=METRIC_CAPTION,
+        picture_key=metrics_key(report),
+        picture=base64.b64encode(learning_png(report)).decode(),
         config=_text_of(run_dirs[0] / "config.yaml"),
         versions=_versions(run_dirs[0]),
     )
@@ -113,6 +118,26 @@ def servers_grid(report: Report) -> Grid:
     return table.grid([column.name for column in table.columns])
 
 
+def metrics_grid(report: Report) -> Grid:
+    """Returns a row for each metric, and whose it is."""
+    table: Table[MetricResult] = Table(
+        (
+            Column("name", "metric", css="text"),
+            Column("of", value=lambda metric: metric.server_id or "episode", css="text"),
+            Column("train"),
+            Column("evaluated", text=lambda metric: _unbroken(evaluated(metric)), css="words"),
+            Column("random", "random in place", text=at_random, css="words"),
+        ),
+        report.metrics,
+    )
+    return table.grid([column.name for column in table.columns])
+
+
+def _unbroken(text: str) -> str:
+    """Returns a mean and its interval so that no line ends between the interval's ends."""
+    return text.replace(", ", ",\u00a0")
+
+
 def _estimate(
     name: str,
     heading: str,
@@ -126,7 +151,7 @@ def _estimate(
 
     def text(row: JudgedRow) -> str:
         found = value(row)
-        return shown(found) if found else MISSING
+        return _unbroken(shown(found)) if found else MISSING
 
     return Column(name, heading, value, text, css="words")
 

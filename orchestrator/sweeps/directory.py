@@ -33,6 +33,7 @@ from muxrl.orchestrator.records.run_directory import (
     RunDirectory,
     make_next_folder,
     next_path,
+    no_such_folder,
 )
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
@@ -142,7 +143,7 @@ class SweepDirectory:
             NotASweepDirectory: there is no such folder, or no trials in it.
         """
         if not path.is_dir():
-            raise NotASweepDirectory(path, "there is no such folder")
+            raise NotASweepDirectory(path, no_such_folder(path))
         for name in (_CONFIG_FILE, TRIALS_FILE):
             if not (path / name).is_file():
                 raise NotASweepDirectory(path, f"it has no {name}")

@@ -7,10 +7,10 @@ from typing import Any
 
 from muxrl.orchestrator.watch.thinned import Point, Thinned
 
-STATES = ("acting", "learning", "holding", "waiting", "lost")
+STATES = ("acting", "learning", "holding", "waiting", "silent", "lost")
 """acting: nothing keeps its agents from acting; learning: they act while it updates; holding:
-simulations wait for its update; waiting: they wait for another server, or for a checkpoint; lost:
-it is being started again."""
+simulations wait for its update; waiting: they wait for another server, or for a checkpoint; silent:
+it has not reported since the record before; lost: it is being started again."""
 
 
 _MOST_STRETCHES = 300
@@ -42,13 +42,14 @@ class Activities:
             )
             if (own := shares[server_id]) is None or end_s <= begin_s:
                 continue
-            learning, held, lost = own
+            learning, held, silent, lost = own
             others = [other[1] for s, other in shares.items() if s != server_id and other]
-            rest = 1.0 - learning - held - lost
+            rest = 1.0 - learning - held - silent - lost
             # When exactly others held is not recorded: as if it fell evenly on the rest.
             waiting = rest * (max(others, default=0.0) if has_stepped else 1.0)
-            parts = (rest - waiting, learning, held, waiting, lost)
-            strip.add((begin_s, end_s, *((end_s - begin_s) * part for part in parts)))
+            parts = (rest - waiting, learning, held, waiting, silent, lost)
+            seconds = (_short((end_s - begin_s) * part) for part in parts)
+            strip.add((_short(begin_s), _short(end_s), *seconds))
 
     def stretches(self, server_id: str) -> Sequence[Point]:
         """Returns ``(begin_s, end_s, seconds in each of STATES)``."""
@@ -63,24 +64,32 @@ def _of(record: Mapping[str, Any], server_id: str) -> Mapping[str, Any]:
     return (record.get("servers") or {}).get(server_id) or {}
 
 
-def _shares(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[float, float, float] | None:
-    """Of learning while agents act, of holding, of being lost; None: the server said nothing."""
+def _shares(
+    now: Mapping[str, Any], before: Mapping[str, Any]
+) -> tuple[float, float, float, float] | None:
+    """Of learning while agents act, of holding, of being silent, of being lost; None: the server
+    has never said anything."""
     if now.get("is_lost"):
-        return 0.0, 0.0, 1.0
+        return 0.0, 0.0, 0.0, 1.0
     if "time_s" not in now:
         return None
     if now["time_s"] < before.get("time_s", 0.0):  # another process
         before = {}
     passed_s = now["time_s"] - before.get("time_s", 0.0)
-    if passed_s <= 0:
-        return None
+    if passed_s <= 0:  # the run waits a second for a report, then records the one before
+        return 0.0, 0.0, 1.0, 0.0
     learning, held = (
         min(1.0, max(0.0, (now[key] - before.get(key, 0.0)) / passed_s))
         for key in ("learning_s", "held_s")
     )
-    return max(0.0, learning - held), held, 0.0
+    return max(0.0, learning - held), held, 0.0, 0.0
 
 
 def _joined(first: Point, second: Point) -> Point:
-    sums = (a + b for a, b in zip(first[2:], second[2:], strict=True))
+    sums = (_short(a + b) for a, b in zip(first[2:], second[2:], strict=True))
     return first[0], second[1], *sums
+
+
+def _short(seconds: float) -> float:
+    """Strips are most of what is sent each second: without digits that nobody sees, half of it."""
+    return round(seconds, 4)

@@ -115,7 +115,8 @@ class EvaluatedReturns:
                 curve.add((point.env_steps, _Measured(point.env_steps, learned, random, untrained)))
 
     def shown(self, role: Role, until_s: float) -> dict[str, Any]:
-        """Returns for the page: points ``(env_steps, mean, low, high)``, and the last advantage.
+        """Returns for the page: points ``(env_steps, mean, low, high)``, and of the last evaluation
+        the advantage, and untrained agents' ``(mean, low, high)``.
 
         Ends of intervals are None where there are too few episodes for one, or not yet computed.
 
@@ -139,6 +140,7 @@ class EvaluatedReturns:
                 for m in measured
                 if m.random is not None
             ],
+            "untrained": _ends(compared.untrained) if compared and compared.untrained else None,
             "advantage": _ends(compared.advantage) if compared and compared.advantage else None,
             "verdict": str(compared.verdict) if compared else "",
             "num_episodes": measured[-1].num_episodes if measured else 0,

@@ -91,11 +91,11 @@ class RunView:
         self._metrics.add_training(record)
         if "time_s" in record:
             self._activities.add(record)
-            self._speed.add((record["time_s"], record["env_steps_per_s"]))
+            self._speed.add((round(record["time_s"], 2), round(record["env_steps_per_s"], 2)))
             for server_id, now in (record.get("servers") or {}).items():
                 if server_id in self._latencies and now.get("exchange_p50_s") is not None:
                     quantiles = now["exchange_p50_s"], now["exchange_p99_s"]
-                    self._latencies[server_id].add((record["time_s"], *quantiles))
+                    self._latencies[server_id].add((round(record["time_s"], 2), *quantiles))
         what = [f"{name} started again" for name in record.get("restarted", ())]
         if "resumed_from" in record:
             what.append("resumed")

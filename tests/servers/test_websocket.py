@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,6 +31,7 @@ from muxrl.servers.app import PolicyServerApp
 from muxrl.servers.front import Answered
 from muxrl.servers.latency import Latencies
 from muxrl.servers.message_limits import MessageLimits
+from muxrl.servers.refusals import Refusals
 from muxrl.servers.websocket import WebSocketConnection
 
 MAX_BYTES = 1000
@@ -44,7 +44,7 @@ class HoldingApp:
         self.spec = ServerSpec(1, "held", "PPO", {}, max_episodes=8, max_message_bytes=MAX_BYTES)
         self.messages = MessageLimits(self.spec)
         self.num_connections = 0
-        self.refusals: Counter[int] = Counter()
+        self.refusals = Refusals()
         self.exchanges = Latencies()
         self.asked: list[str] = []
         self.held: list[tuple[list[AnyItem], Answered]] = []
@@ -247,7 +247,7 @@ def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
     (refusal,) = replies(refused)
     assert "not a batch" in cast(Any, refusal).message
     assert [reply.episode_id for reply in replies(answered)] == ["a"]
-    assert app.refusals.total() == 1
+    assert app.refusals.by_code.total() == 1
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_who_is_not_let_in_is_told_why(path: str, token: str, code: int) -> None
     assert response.status_code == code
     assert response.headers["Content-Type"] == "application/json"
     assert json.loads(bytes(response.body or b""))["code"] == code
-    assert (talk.wire.closed, app.refusals.total(), app.num_connections) == (True, 1, 0)
+    assert (talk.wire.closed, app.refusals.by_code.total(), app.num_connections) == (True, 1, 0)
 
 
 @pytest.mark.parametrize("says_goodbye", [True, False])

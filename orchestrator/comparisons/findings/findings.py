@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -139,12 +140,12 @@ def result_notes(
 
 def reached_notes(scores: Sequence[RunScore]) -> list[str]:
     """Says where untrained policies met a threshold already, which nothing was learned for."""
-    names = sorted({score.subject for score in scores if score.met_untrained})
+    met = Counter(score.subject for score in scores if score.met_untrained)
     return [
-        f"the threshold of {name} was met before training, in "
-        f"{sum(s.met_untrained for s in scores if s.subject == name)} runs: it tells nothing of "
-        "how fast they learned, and counts as not reached"
-        for name in names
+        f"the threshold of {subject.replace(':', ' ')} was met before training, in {num} "
+        f"run{'s'[: num != 1]}: it tells nothing of how fast they learned, and counts as not "
+        "reached"
+        for subject, num in sorted(met.items())
     ]
 
 
@@ -189,8 +190,8 @@ def _role_notes(
         ]
         if missing:
             notes.append(
-                f"in role {listed(missing)} no labels met the same others, so that they cannot be "
-                "told from those; run the missing assignments"
+                f"no two labels of {listed(missing)} met the same others, so that what they return "
+                "may be those others' doing; run the missing assignments"
             )
     for result in compared:
         unknown = [

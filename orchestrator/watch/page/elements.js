@@ -53,9 +53,11 @@ function moment(iso) {
 function interval(ends, digits) {
   if (!ends) return "–";
   const [mean, low, high] = ends;
-  const range = low === null ? "" : ` [${decimals(low, digits)}, ${decimals(high, digits)}]`;
+  // A line may break before the bracket, not inside.
+  const range = low === null ? "" : ` [${decimals(low, digits)},\u00a0${decimals(high, digits)}]`;
   return decimals(mean, digits) + range;
 }
+function signedInterval(ends, digits) { return (ends && ends[0] > 0 ? "+" : "") + interval(ends, digits); }
 function inMs(seconds) { return `${+(1e3 * seconds).toPrecision(3)} ms`; }
 function plural(number, word) { return `${count(number)} ${word}${number === 1 ? "" : "s"}`; }
 

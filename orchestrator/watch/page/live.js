@@ -45,7 +45,7 @@ function draw() {
     drawnFrom.set(key, facts);
     const node = make(room);
     node.id = `section ${key}`;
-    node.className = isCard ? `card of${columns}` : "wide";
+    node.className = isCard ? `card of${columns}` : from === null ? "wide head" : "wide";
     for (const old of before ? before.querySelectorAll("details") : []) {
       const same = [...node.querySelectorAll("details")].find((details) => details.id === old.id);
       if (same) same.open = old.open;

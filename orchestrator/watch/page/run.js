@@ -6,6 +6,7 @@ const STATE_MEANINGS = {
   learning: "it learns while they act",
   holding: "simulations wait for it",
   waiting: "they wait for another server or a checkpoint",
+  silent: "it gives no report",
   lost: "it is being started again",
 };
 
@@ -150,7 +151,7 @@ function returnsCard(server, role, index, steps, width) {
   const colour = colourOf(index);
   const verdict = server.learns ? role.verdict : "does not learn";
   const kind = verdict.includes("not than") ? "" : verdict.split(" ")[0];  // no green for half of it
-  const words = role.advantage ? `advantage ${decimals(role.advantage[0], 2).replace(/^(?!−)/, "+")}${interval(role.advantage, 2).replace(/^\S+/, "")}, ${verdict}` : verdict || "not yet measured with random in its place";
+  const words = role.advantage ? `advantage ${signedInterval(role.advantage, 2)}, ${verdict}` : verdict || "not yet measured with random in its place";
   return el("article", { "data-server": server.id, "data-role": role.name },
     title(server, index, role.name, `${server.algorithm}, ${role.agents.length > 1 ? plural(role.agents.length, "agent") : role.agents[0]}`),
     el("p", { class: `verdict ${kind}` }, words),
@@ -163,15 +164,19 @@ function returnsCard(server, role, index, steps, width) {
 
 function numbers(run) {
   const last = (points) => (points.length ? points[points.length - 1] : null);
+  const hasUntrained = run.servers.some((server) => server.roles.some((role) => role.untrained));
   const rows = run.servers.flatMap((server, index) => server.roles.map((role) => el("tr", {},
     el("th", { scope: "row", colour: colourOf(index) }, el("i", { class: "swatch" }), server.id, role.name ? ` · ${role.name}` : ""),
     textCell("algorithm", server.algorithm),
     cell("training", decimals(last(role.training)?.[1], 2)),
     cell("evaluated", interval(last(role.evaluated)?.slice(1), 2)),
     cell("random", interval(last(role.random)?.slice(1), 2)),
-    cell("advantage", interval(role.advantage, 2)),
+    hasUntrained ? cell("untrained", interval(role.untrained, 2)) : [],
+    cell("advantage", signedInterval(role.advantage, 2)),
     textCell("verdict", server.learns ? role.verdict || "–" : "does not learn"))));
-  return el("section", {}, table(["server", "algorithm", "training", "evaluated", "random in its place", "advantage [95 %]", "verdict"], rows));
+  return el("section", {}, table(
+    ["server", "algorithm", "training", "evaluated", "random in its place", ...(hasUntrained ? ["untrained in its place"] : []), "advantage", "verdict"], rows),
+    hasUntrained ? el("p", { class: "caption" }, "Untrained in its place: this server's agents act as it began. Advantage: evaluated over random, of the same episodes. In brackets: 95 % intervals.") : null);
 }
 
 function metricsHead() {
@@ -237,7 +242,7 @@ function sample(state) {
 function patterns() {
   const hatch = (id, lines) => svg("pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse" }, lines.map((d) => svg("path", { class: "hatch", d })));
   return svg("svg", { class: "patterns", "aria-hidden": "true" }, svg("defs", {},
-    hatch("waiting", ["M-1,1L1,-1M0,6L6,0M5,7L7,5"]), hatch("lost", ["M-1,1L1,-1M0,6L6,0M5,7L7,5M-1,5L1,7M0,0L6,6M5,-1L7,1"])));
+    hatch("waiting", ["M-1,1L1,-1M0,6L6,0M5,7L7,5"]), hatch("silent", ["M1,3L3,3"]), hatch("lost", ["M-1,1L1,-1M0,6L6,0M5,7L7,5M-1,5L1,7M0,0L6,6M5,-1L7,1"])));
 }
 
 function speed(run, end, marks, width) {

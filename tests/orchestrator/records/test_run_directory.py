@@ -40,6 +40,12 @@ def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> 
 def test_open_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(NotARunDirectory, match="no such folder"):
         RunDirectory.open(tmp_path / "absent")
+    (tmp_path / "chase-1").mkdir()
+    for missing in (tmp_path / "chase-2", Path(f"{tmp_path}/chse-1/")):
+        with pytest.raises(NotARunDirectory, match="folder; did you mean 'chase-1'"):
+            RunDirectory.open(missing)
+    with pytest.raises(NotARunDirectory, match=r"no such folder$"):
+        RunDirectory.open(tmp_path / "nowhere" / "chase-1")
     with pytest.raises(NotARunDirectory, match="the parent of runs"):
         RunDirectory.open(tmp_path)
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.orchestrator.comparisons.output.test_written import Page
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.reports.test_judged import add_untrained
+from tests.orchestrator.watch.browser import Browser
+from tests.orchestrator.watch.conftest import tab
 
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, metric_rows
 from muxrl.orchestrator.reports.report import combine_runs, write_report
-from muxrl.orchestrator.reports.run_page import sentences
+from muxrl.orchestrator.reports.run_page import metrics_grid, sentences, servers_grid
+
+__all__ = ["tab"]
 
 
 @pytest.fixture
@@ -39,6 +47,51 @@ def test_a_page_holds_the_report_and_needs_no_other_file(run: RunDirectory) -> N
         assert sentence in html.unescape(text)
     assert "name: &lt;chase&gt;" in text
     assert "ray 2." in text
+
+
+def test_metrics_have_a_table_and_intervals_are_not_broken(run: RunDirectory) -> None:
+    write_whole_run(run)
+    metrics = {
+        "caught": {COMMON: [2.0, 3.0]},
+        "<speed>": {"wolf_0": [1.0, 2.0], "wolf_1": [3.0, 4.0]},
+    }
+    with MetricsWriter(run) as writer:
+        for replaced in (None, "wolves", "sheep"):
+            flat = evaluation(2_000, replaced, [1.0, 2.0], [1.0, 2.0], [0.0, 0.0])
+            writer.evaluation({**flat, "metrics": metrics})
+    report = write_report(run)
+    text = html.unescape((run.path / "report.html").read_text())
+    grid = metrics_grid(report)
+    cells = [cell.text.replace("\u00a0", " ") for row in grid.rows for cell in row.cells]
+    assert cells == [text for row in metric_rows(report) for text in row]
+    assert {"<speed>", "wolves", "caught", "episode"} <= set(cells)
+    for row in (*servers_grid(report).rows, *metrics_grid(report).rows):
+        for cell in row.cells:
+            assert f">{cell.text}</td>" in text
+            assert not re.search(r"\[[^]]* ", cell.text), "a line would end inside the brackets"
+    assert METRIC_CAPTION in text
+
+
+@pytest.mark.parametrize(("width", "media"), [(390, ""), (1280, ""), (718, "print")])
+def test_its_tables_fit_a_phone_a_screen_and_paper(
+    run: RunDirectory, tab: Browser, width: int, media: str
+) -> None:
+    write_whole_run(run, shift=-300.0)
+    add_untrained(run, wolves=[-295.0, -294.0], sheep=[-300.0, -300.0])
+    assert write_report(run).has_untrained
+    tab.call("Page.navigate", url=(run.path / "report.html").as_uri())
+    tab.wait("document.readyState === 'complete' && document.querySelector('#servers')")
+    try:
+        tab.resize(width)
+        tab.call("Emulation.setEmulatedMedia", media=media)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        table, room = tab.evaluate(
+            "['#servers', '.scroll'].map((s) => document.querySelector(s).scrollWidth)"
+        )
+        assert table <= room, "a reader would have to scroll"
+    finally:
+        tab.call("Emulation.setEmulatedMedia", media="")
+        tab.resize(1280)
 
 
 def test_of_several_seeds_it_says_how_many_are_above(run: RunDirectory, tmp_path: Path) -> None:

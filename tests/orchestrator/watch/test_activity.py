@@ -33,10 +33,10 @@ def test_seconds_are_shared_out_among_the_states() -> None:
     ((begin, end, *seconds),) = activities.stretches("qmix")
     assert (begin, end) == (1.0, 3.0)
     # In 2 s it learned for 1 s, for 0.5 s of which the gate was closed.
-    assert seconds == pytest.approx([1.0, 0.5, 0.5, 0.0, 0.0])
-    ((*_, acting, learning, holding, waiting, lost),) = activities.stretches("ppo")
+    assert seconds == pytest.approx([1.0, 0.5, 0.5, 0.0, 0.0, 0.0])
+    ((*_, acting, learning, holding, waiting, silent, lost),) = activities.stretches("ppo")
     # QMIX held for a quarter of the time.
-    assert (learning, holding, lost) == (0, 0, 0)
+    assert (learning, holding, silent, lost) == (0, 0, 0, 0)
     assert (acting, waiting) == pytest.approx((1.5, 0.5))
 
 
@@ -45,8 +45,8 @@ def test_where_no_step_was_played_who_does_not_hold_waits() -> None:
         record(1.0, 70, qmix=own(1, 0, 0), ppo=own(1, 0, 0)),
         record(2.0, 70, qmix=own(2, 1, 1), ppo=own(2, 0, 0)),
     )
-    assert activities.stretches("qmix")[0][2:] == pytest.approx((0, 0, 1, 0, 0))
-    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0))
+    assert activities.stretches("qmix")[0][2:] == pytest.approx((0, 0, 1, 0, 0, 0))
+    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0, 0))
 
 
 def test_a_server_that_is_lost_and_its_next_process() -> None:
@@ -56,17 +56,28 @@ def test_a_server_that_is_lost_and_its_next_process() -> None:
         record(3.0, 20, qmix=own(4, 1, 0, num_refused=2), ppo=own(52, 0, 0)),
     )
     lost, again = activities.stretches("qmix")
-    assert lost[2:] == pytest.approx((0, 0, 0, 0, 1))
-    assert again[2:] == pytest.approx((0.75, 0.25, 0, 0, 0)), "since its process began"
-    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0))
+    assert lost[2:] == pytest.approx((0, 0, 0, 0, 0, 1))
+    assert again[2:] == pytest.approx((0.75, 0.25, 0, 0, 0, 0)), "since its process began"
+    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 1, 0, 0))
     assert activities.num_refused("qmix") == 5
 
 
-def test_a_server_that_says_nothing_has_no_state() -> None:
+def test_one_whose_report_is_not_new_is_silent_and_others_wait() -> None:
     activities = watched(
-        record(1.0, 10, qmix=own(5, 0, 0), ppo={}),
-        record(2.0, 20, qmix=own(5, 0, 0), ppo={}),
-        {"time_s": 3.0, "env_steps": 30},
+        record(1.0, 10, qmix=own(5, 2, 0), ppo=own(5, 0, 0)),
+        record(3.0, 10, qmix=own(5, 2, 0), ppo=own(7, 0, 0)),
+        record(4.0, 20, qmix=own(8, 2, 0), ppo=own(8, 0, 0)),
+    )
+    silent, again = activities.stretches("qmix")
+    assert silent == (1.0, 3.0, 0, 0, 0, 0, 2.0, 0)
+    assert again[2:] == pytest.approx((1, 0, 0, 0, 0, 0))
+    assert activities.stretches("ppo")[0][2:] == pytest.approx((0, 0, 0, 2, 0, 0))
+
+
+def test_a_server_that_has_never_said_anything_has_no_state() -> None:
+    """Runs of versions that did not record states."""
+    activities = watched(
+        record(1.0, 10, ppo={}), record(2.0, 20, ppo={}), {"time_s": 3.0, "env_steps": 30}
     )
     assert not activities.stretches("qmix")
     assert not activities.stretches("ppo")

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.reports.test_judged import add_untrained
 from tests.orchestrator.watch.browser import Browser
 from tests.orchestrator.watch.conftest import Site
 
@@ -153,7 +154,8 @@ def test_numbers_and_names_are_those_of_the_report(tab: Browser, site: Site) -> 
             cells[3:6], (final.learned, final.random, final.advantage), strict=True
         ):
             assert estimate is not None
-            shown = f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+            sign = "+" if estimate is final.advantage and estimate.mean > 0 else ""
+            shown = f"{sign}{estimate.mean:.2f} [{estimate.low:.2f},\u00a0{estimate.high:.2f}]"
             assert cell == shown
         assert cells[6] == final.verdict
     text = tab.evaluate("document.body.innerText")
@@ -166,12 +168,29 @@ def test_numbers_and_names_are_those_of_the_report(tab: Browser, site: Site) -> 
     assert tab.evaluate("document.querySelector('pre .bad').textContent").strip().endswith("</b>")
 
 
+def test_untrained_agents_stand_beside_random_ones(tab: Browser, site: Site) -> None:
+    run = long_run(site.root)
+    add_untrained(run, wolves=[5.0, 6.0], sheep=[0.0, 0.0])
+    show(tab, site, run)
+    tab.wait("document.querySelector('td[data-name=untrained]')")
+    heads = tab.evaluate("[...document.querySelectorAll('thead th')].map((th) => th.innerText)")
+    at = heads.index("untrained in its place")
+    rows = tab.evaluate("[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)")
+    finals = [server.final for server in results_of([RecordedRun.read(run.path)]).servers]
+    for row, final in zip(rows, finals, strict=True):
+        assert final is not None
+        assert final.untrained is not None
+        mean, low, high = final.untrained.mean, final.untrained.low, final.untrained.high
+        assert row.split("\t")[at] == f"{mean:.2f} [{low:.2f},\u00a0{high:.2f}]"
+    assert rows[0].endswith("better than random, not than untrained")
+
+
 def test_strips_show_for_how_long_a_server_learned_and_held(tab: Browser, site: Site) -> None:
     show(tab, site, long_run(site.root))
     drawn = tab.evaluate(READ_STRIPS)
     expected = {
-        "wolves": {"acting": 0.5, "learning": 0.25, "holding": 0.25, "waiting": 0, "lost": 0},
-        "sheep": {"acting": 0.675, "learning": 0.1, "holding": 0, "waiting": 0.225, "lost": 0},
+        "wolves": {"acting": 0.5, "learning": 0.25, "holding": 0.25, "waiting": 0},
+        "sheep": {"acting": 0.675, "learning": 0.1, "holding": 0, "waiting": 0.225},
     }
     assert [server for server, *_ in drawn] == list(expected)
     for server, words, paths in drawn:
@@ -182,7 +201,7 @@ def test_strips_show_for_how_long_a_server_learned_and_held(tab: Browser, site: 
             areas[state] = float(((sides[:, 2] - sides[:, 0]) * (sides[:, 1] - sides[:, 3])).sum())
         whole = sum(areas.values())
         shares = {state: area / whole for state, area in areas.items()}
-        assert shares == pytest.approx(expected[server], abs=0.01)
+        assert shares == pytest.approx(expected[server] | {"silent": 0, "lost": 0}, abs=0.01)
         for state, share in expected[server].items():
             assert (f"{state} " in words) == (share > 0)
 
@@ -286,8 +305,11 @@ def test_names_and_logs_are_text_and_never_markup(tab: Browser, site: Site) -> N
     assert tab.complaints == []
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_the_page_fits_its_window(tab: Browser, site: Site, width: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "media"),
+    [(390, ""), (768, ""), (1280, ""), (718, "print")],  # as wide as A4 within its margins
+)
+def test_the_page_fits_its_window(tab: Browser, site: Site, width: int, media: str) -> None:
     run = RunDirectory.create(
         site.root, "a_run_with_a_name_that_does_not_end_soon_" * 3, datetime(2026, 11, 21)
     )
@@ -308,11 +330,13 @@ def test_the_page_fits_its_window(tab: Browser, site: Site, width: int) -> None:
             )
     run.log("a_server_with_a_long_name_0").write_text("x" * 2_000 + "\n")
     tab.resize(width)
+    tab.call("Emulation.setEmulatedMedia", media=media)
     try:
         show(tab, site, run)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert tab.evaluate(READ_WHAT_STANDS_OUT) == []
     finally:
+        tab.call("Emulation.setEmulatedMedia", media="")
         tab.resize(1280)
 
 

@@ -121,6 +121,9 @@ def test_trials_are_rows_that_follow_the_sweep(tab: Browser, site: Site) -> None
     text = tab.evaluate("document.body.innerText")
     assert "4 trials: 1 done, 1 running, 1 waiting, 1 failed" in text
     assert "Best so far: 1-qmix-s1 with 15.50" in text
+    tab.resize(390)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.resize(1280)
 
     with MetricsWriter(RunDirectory(sweep.runs / TRIALS[1].id)) as metrics:
         metrics.evaluation(evaluation(2_000, None, [-3.0], [-4.0], [0.0]))
