@@ -187,8 +187,7 @@ class WebSocketConnection(asyncio.Protocol):
         try:
             items = self._app.messages.read(message)
         except ProtocolError as error:
-            self._app.refusals[error.code] += 1
-            reply([Refused("", code=error.code, message=error.message)])
+            reply([self._app.refuse_message("a frame", error)])
         else:
             self._app.answer(items, reply, is_alone=self._app.num_connections == 1)
 

@@ -17,6 +17,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
+from muxrl.protocol.suggestions import did_you_mean
 from muxrl.protocol.values import Mismatch, conform
 
 AgentIds = set[str] | frozenset[str]
@@ -27,6 +28,9 @@ MAX_RETURN = float(np.finfo(np.float32).max)
 """Of an agent in an episode, up or down, since learners compute in float32. Sums over agents and
 episodes stay finite, too: they are float64."""
 _MIN_RETURN = -MAX_RETURN
+
+_NAMED = 10
+"""Members of a group in a message, at most."""
 
 
 class CheckedStep(msgspec.Struct, frozen=True, gc=False):
@@ -259,8 +263,18 @@ class StepCheck:
             ) from None
 
     def _unknown_agent(self, agent_id: str, what: str) -> ValueMismatch:
+        # A gateway's groups have their server's name before their own.
+        members = [
+            name
+            for name, agent in self._agents.items()
+            if agent.group is not None and agent_id in (agent.group, agent.group.partition("/")[2])
+        ]
+        if members:
+            hint = f"; it is a group: name its members, {', '.join(members[:_NAMED])}"
+        else:
+            hint = did_you_mean(agent_id, self._agents)
         return ValueMismatch(
-            f"there is no agent {agent_id!r} here, but its {what} came",
+            f"there is no agent {agent_id!r} here, but its {what} came{hint}",
             agent_id=agent_id,
             expected=f"one of {list(self._agents)}",
             got=repr(agent_id),

@@ -25,7 +25,11 @@ from tests.client.standalone.rehearsal import act, rehearsal
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import TOKEN, make_plan
 
-from muxrl.client.standalone.muxrl_client import PolicyClient, ServerUnavailable
+from muxrl.client.standalone.muxrl_client import (
+    EpisodeMisuse,
+    PolicyClient,
+    ServerUnavailable,
+)
 from muxrl.orchestrator.compliance.client_trial import judge_client
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.server import PolicyServer
@@ -194,6 +198,17 @@ def test_arrays_of_numpy_are_sent_as_lists(seen_by_python: Seen) -> None:
         assert client.get_action(episode_id, seen) == {"b": [2.0, 3.0], "c": [1, 0]}
         client.log_returns(episode_id, {"b": np.float32(0.5)}, terminations={"__all__": True})
         assert client.end_episode(episode_id)["returns"] == {"b": 0.5}
+
+
+def test_what_is_no_dict_by_agent_is_refused_before_it_is_sent() -> None:
+    with rehearsal() as (server, _), PolicyClient(server.address, TOKEN) as client:
+        episode_id = client.start_episode()
+        with pytest.raises(EpisodeMisuse, match=r"rewards are a dict by agent, .*; got 1\.5"):
+            client.log_returns(episode_id, 1.5)  # type: ignore[arg-type]
+        with pytest.raises(EpisodeMisuse, match="observations are a dict by agent"):
+            client.get_action(episode_id, [1, 2])  # type: ignore[arg-type]
+        assert client.get_action(episode_id, {"c": 3}) == {"c": [1, 0]}, "the episode goes on"
+        assert server.status().num_refused == 0
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "ftp://localhost:1", "localhost:x"])
