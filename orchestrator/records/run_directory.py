@@ -161,7 +161,7 @@ class RunDirectory:
         """Saves which server has which agents as ``plan.json``.
 
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
-        "seed", "metrics"}``, where the metrics are those that the config asks for.
+        "seed", "metrics", "is_external"}``, where the metrics are those that the config asks for.
         """
         write_json(self.path / "plan.json", plan)
         return self.path / "plan.json"
@@ -275,6 +275,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
             "assignment": experiment.assignment,
             "seed": experiment.config.seed,
             "metrics": list(experiment.config.simulation.metrics),
+            "is_external": experiment.is_external,
         }
     )
     return folder
