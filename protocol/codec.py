@@ -219,9 +219,11 @@ def _cause(kind: Any, data: bytes | str, error: Exception) -> str:
 
 def _kind_of_item(data: bytes | str, index: int) -> Any:
     """Returns the class of an item of a batch; None if what comes behind it cannot be read."""
-    is_json = isinstance(data, str) or data.lstrip()[:1] == b"{"
-    decode = msgspec.json.decode if is_json else msgspec.msgpack.decode
     try:
-        return _ITEMS.get(decode(data, type=_Kinds).items[index].type)
+        if isinstance(data, str) or data.lstrip()[:1] == b"{":
+            batch = msgspec.json.decode(data, type=_Kinds)
+        else:
+            batch = msgspec.msgpack.decode(data, type=_Kinds)
+        return _ITEMS.get(batch.items[index].type)
     except _NOT_A_MESSAGE:
         return None

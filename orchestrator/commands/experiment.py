@@ -262,8 +262,6 @@ def _describe_gateway(experiment: Experiment) -> Iterator[str]:
     yield f"simulations connect to one gateway, {gateway.host}:{gateway.port or '(any free port)'}"
     evaluation = experiment.config.evaluation
     num_learning = len(experiment.servers) - len(experiment.fixed_servers)
-    if not num_learning:
-        return
     told = []
     if evaluation.interval_env_steps:
         num = evaluation.num_episodes * (1 + num_learning)

@@ -161,7 +161,7 @@ class Report:
             + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
             + (_UNTRAINED_RULE if self.has_untrained else "")
             + f"Intervals: 95 %, bootstrap {resampled}. "
-            + (_OWN_SEEDS_RULE if self.is_external else "")
+            + (_OWN_SEEDS_RULE if self.is_external and "pairs" in resampled else "")
             + "Train return: exploration included, recent episodes."
         )
 
