@@ -93,7 +93,14 @@ class RunDirectory:
         if not path.is_dir():
             raise NotARunDirectory(path, "there is no such folder")
         if not (path / "metrics").is_dir():
-            raise NotARunDirectory(path, "it has no folder 'metrics'; is it the parent of runs?")
+            is_served = (path / "checkpoints").is_dir()
+            hint = (
+                "'muxrl serve' keeps the checkpoints of one server there, and FROZEN plays them; "
+                "runs are made by 'muxrl launch'"
+                if is_served
+                else "is it the parent of runs?"
+            )
+            raise NotARunDirectory(path, f"it has no folder 'metrics'; {hint}")
         return cls(path)
 
     @property

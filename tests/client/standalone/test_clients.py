@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from muxrl.client.standalone.muxrl_client import (
     ServerUnavailable,
 )
 from muxrl.orchestrator.compliance.client_trial import judge_client
-from muxrl.protocol.spaces import Box, Space
+from muxrl.orchestrator.config import load_config, prepare
 from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[3]
@@ -263,8 +264,11 @@ def test_the_loops_of_the_page_run_as_they_stand_there_and_keep_all_rules(
     page = (ROOT / "docs" / "languages.md").read_text()
     (code,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
     assert code.count("127.0.0.1:9900") == 1
-    drivers: dict[str, Space] = {"driver_0": Box((2,)), "driver_1": Box((2,))}
-    server = PolicyServer(make_plan("RANDOM", drivers))
+    (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mornings.yaml").write_text(config)
+    agents = prepare(load_config(tmp_path / "mornings.yaml")).servers["a2c"].agents
+    assert agents.keys() == {"driver_0", "driver_1"}
+    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
     server.start()
     try:
         with gateway_to(server, num_episodes=10) as gateway:
