@@ -66,11 +66,11 @@ def _external_facts(simulation: SimulationConfig) -> SimulationFacts:
     agents: dict[str, tuple[Space, Space]] = {}
     declared: dict[str, str] = {}
     for pattern, config in simulation.agents.items():
-        if "*" in pattern:
+        if pattern.endswith("*"):
             problems.append(
                 f"simulation.agents: {pattern!r} names nobody: a server's agents may be a pattern, "
                 f"but here each agent is declared; count them, as "
-                f"{pattern.replace('*', '{0..3}', 1)!r}"
+                f"{pattern[:-1] + '{0..3}'!r}"
             )
             continue
         spaces = []
