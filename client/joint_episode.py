@@ -140,8 +140,9 @@ class JointEpisode:
 
         Raises:
             AssignmentError: an agent belongs to no server.
-            EpisodeMisuse: a server has not answered the last step.
+            EpisodeMisuse: a server has not answered the last step; or they are no dict.
         """
+        check_by_agent("observations", observations)
         split: dict[str, dict[str, Any]] = {}
         server_of = self._server_of
         for agent_id, observation in observations.items():
@@ -209,7 +210,9 @@ class JointEpisode:
 
         Raises:
             AssignmentError: an agent belongs to no server.
+            EpisodeMisuse: rewards are no dict.
         """
+        check_by_agent("rewards", rewards)
         for agent_id, reward in rewards.items():
             side = self._side(agent_id)
             value = float(reward)
@@ -330,6 +333,14 @@ class JointEpisode:
         known = ", ".join(f"{a} ({s})" for a, s in self._server_of.items())
         return AssignmentError(
             f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
+        )
+
+
+def check_by_agent(what: str, value: Any) -> None:
+    """Raises `EpisodeMisuse` unless a value is a mapping: RLlib's verbs took one of one agent."""
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise EpisodeMisuse(
+            f"{what} are a dict by agent, also if there is one agent; got {repr(value)[:100]}"
         )
 
 

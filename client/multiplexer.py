@@ -17,7 +17,7 @@ from muxrl.client.errors import (
     failure_of,
 )
 from muxrl.client.http import HttpTransport
-from muxrl.client.joint_episode import Items, JointEpisode, server_of_agents
+from muxrl.client.joint_episode import Items, JointEpisode, check_by_agent, server_of_agents
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
 from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
 from muxrl.client.transport import Transport
@@ -235,6 +235,8 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
+        check_by_agent("observations", observations)
+        check_by_agent("actions", actions)
         if actions.keys() != observations.keys():  # the policy would act, and nobody hear of it
             raise EpisodeMisuse(
                 f"log_action takes an action of each agent that observes, {list(observations)}, "

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import struct
 import sys
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from muxrl.protocol.errors import MalformedMessage
-from muxrl.protocol.messages import Batch, BatchReply, PolicyWeights
+from muxrl.protocol.messages import (
+    AbortEpisode,
+    AnyItem,
+    Batch,
+    BatchReply,
+    EndEpisode,
+    PolicyWeights,
+    StartEpisode,
+    Step,
+)
+from muxrl.protocol.suggestions import did_you_mean
 
 ARRAY_EXTENSION = 1
 _DTYPES = frozenset(
@@ -118,7 +129,7 @@ def decode_batch(frame: bytes | str) -> Batch:
     try:
         return _json_batch.decode(frame) if isinstance(frame, str) else _msgpack_batch.decode(frame)
     except _NOT_A_MESSAGE as error:
-        raise MalformedMessage(f"the frame is not a batch of items: {error}") from None
+        raise _malformed(Batch, frame, error) from None
 
 
 def decode_batch_reply(frame: bytes | str) -> BatchReply:
@@ -154,4 +165,65 @@ def decode_json(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except _NOT_A_MESSAGE as error:
-        raise MalformedMessage(f"not a {kind.__name__}: {error}") from None
+        raise _malformed(kind, data, error) from None
+
+
+_NAMES: dict[Any, str] = {
+    Batch: "a batch of items",
+    StartEpisode: "a start",
+    EndEpisode: "an end",
+    AbortEpisode: "an abort",
+}
+_UNKNOWN_FIELD = re.compile(
+    r"unknown field `(?P<field>[^`]*)`"
+    r"(?: - at `\$\.items\[(?P<index>\d+)\](?P<of_played>\.steps)?)?"
+)
+_NO_NUMBER = re.compile(rb"[\[:,\s]-?(NaN|Infinity)\b", re.IGNORECASE)
+_ITEMS = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyItem)}
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+
+
+class _Kinds(msgspec.Struct):
+    items: list[_Kind] = []
+
+
+def _malformed(kind: Any, data: bytes | str, error: Exception) -> MalformedMessage:
+    """Returns the refusal of bytes that are no such message, and the likely cause."""
+    what = _NAMES.get(kind)
+    if what is None:
+        what = f"a {kind.__name__}" if isinstance(kind, type) else "a JSON object"
+    return MalformedMessage(f"not {what}: {error}{_cause(kind, data, error)}")
+
+
+def _cause(kind: Any, data: bytes | str, error: Exception) -> str:
+    if not data:
+        return "; it is empty"
+    text = data.encode(errors="replace") if isinstance(data, str) else data
+    if "JSON is malformed" in str(error) and (found := _NO_NUMBER.search(text)):
+        return f"; JSON has no {found[1].decode()}"
+    unknown = _UNKNOWN_FIELD.search(str(error))
+    of_batch = unknown is not None and kind is Batch and unknown["index"] is None
+    if of_batch or str(error).endswith("required field `items`"):
+        return '; a step is sent as {"items": [{"type": "step", ...}]}'
+    if unknown is not None:
+        if unknown["index"]:
+            kind = Step if unknown["of_played"] else _kind_of_item(data, int(unknown["index"]))
+        fields = getattr(kind, "__struct_fields__", ())
+        similar = did_you_mean(unknown["field"], fields)
+        return similar or (f"; known are {', '.join(fields)}" if fields else "")
+    return ""
+
+
+def _kind_of_item(data: bytes | str, index: int) -> Any:
+    """Returns the class of an item of a batch; None if what comes behind it cannot be read."""
+    try:
+        if isinstance(data, str) or data.lstrip()[:1] == b"{":
+            batch = msgspec.json.decode(data, type=_Kinds)
+        else:
+            batch = msgspec.msgpack.decode(data, type=_Kinds)
+        return _ITEMS.get(batch.items[index].type)
+    except _NOT_A_MESSAGE:
+        return None

@@ -46,6 +46,9 @@ class AgentSpaces(Protocol):
     @property
     def action_space(self) -> Space: ...
 
+    @property
+    def group(self) -> str | None: ...
+
 
 def needed_bytes(
     agents: Mapping[str, AgentSpaces], state_size: int | None, max_episodes: int

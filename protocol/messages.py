@@ -20,8 +20,11 @@ Mode = Literal["train", "eval"]
 Phase = Literal["starting", "ready", "training_failed", "stopping"]
 
 
-class Item(msgspec.Struct, tag_field="type", omit_defaults=True):
-    """Base of what a client sends about one episode."""
+class Item(msgspec.Struct, tag_field="type", omit_defaults=True, forbid_unknown_fields=True):
+    """Base of what a client sends about one episode.
+
+    A field that is not known is refused: `reward` for `rewards` would teach nothing, in silence.
+    """
 
     episode_id: str
 
@@ -95,7 +98,7 @@ class PlayedSteps(Item, tag="played"):
 AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps
 
 
-class Batch(msgspec.Struct):
+class Batch(msgspec.Struct, forbid_unknown_fields=True):
     """One frame of a client."""
 
     items: list[AnyItem]

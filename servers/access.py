@@ -39,7 +39,7 @@ def check_access(
         if host is not None and not is_loopback(host):
             raise Forbidden(
                 f"{server} has no token, so it answers loopback names only, and the request calls "
-                f"it {host[:100]!r}; use 127.0.0.1, or set servers.NAME.token",
+                f"it {host[:100]!r}; use 127.0.0.1, or give it a token",
                 expected="127.0.0.1, [::1] or localhost",
                 got=host[:100],
             )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.episode import MAX_ID_CHARS
-from muxrl.protocol.errors import ProtocolError
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge, ProtocolError
 from muxrl.protocol.messages import (
     ERROR_STORY_CHARS,
     AnyItem,
@@ -136,6 +136,25 @@ class Front(ABC):
             code=error.code,
             message=story[:ERROR_STORY_CHARS],
             agent_id=_cut(error.agent_id),
+            expected=_cut(error.expected),
+            got=_cut(error.got),
+        )
+
+    def refuse_message(self, what: str, error: ProtocolError) -> Refused:
+        """Returns the answer to what is refused as a whole, and counts it.
+
+        Args:
+            what: for people, as "POST /v1/step".
+            error: why.
+        """
+        story = error.message
+        if isinstance(error, MalformedMessage | MessageTooLarge):  # others name the server already
+            story = f"{self._name} refused {what}: {story}"
+        self.refusals.add(error.code, story, time.monotonic())
+        return Refused(
+            "",
+            code=error.code,
+            message=story[:ERROR_STORY_CHARS],
             expected=_cut(error.expected),
             got=_cut(error.got),
         )

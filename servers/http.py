@@ -49,7 +49,8 @@ async def _body(app: Front, request: Request) -> bytes:
         size += len(part)
         if size > limit:
             raise MessageTooLarge(
-                f"the body is over the server's limit of {limit} bytes (limits.max_message_bytes)"
+                f"the body is over the server's limit of {limit} bytes (limits.max_message_bytes)",
+                expected=f"at most {limit} bytes",
             )
         parts.append(part)
     request.state.here_at = time.perf_counter()
@@ -102,7 +103,7 @@ async def _post_shutdown(app: Front, request: Request) -> object:
     if not app.token:
         raise Unauthorized(
             f"server {app.spec.server_id!r} has no token, so nobody may stop it from outside; "
-            "set servers.NAME.token"
+            "give it one"
         )
     if app.on_shutdown is None:
         raise Forbidden(
@@ -149,8 +150,8 @@ def make_asgi_app(app: Front) -> Starlette:
                 app.check_access(request.headers.get)
                 value = await endpoint(app, request)
             except ProtocolError as error:
-                app.refusals.add(error.code, error.message, time.monotonic())
-                value = Refused("", code=error.code, message=error.message)
+                what = f"{request.method} {request.url.path[:100]}"
+                value = app.refuse_message(what, error)
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody is there to read it
             if isinstance(value, Response):

@@ -47,7 +47,6 @@ class MessageLimits:
     """
 
     def __init__(self, spec: ServerSpec) -> None:
-        self._server_id = spec.server_id
         self._max_items = needed_items(spec.max_episodes)
         self._spaces = {a: agent.observation_space for a, agent in spec.agents.items()}
         self._action_spaces = {a: agent.action_space for a, agent in spec.agents.items()}
@@ -101,7 +100,7 @@ class MessageLimits:
         try:
             body.decode()  # what is in the fields is not looked at here
         except UnicodeDecodeError as error:
-            raise MalformedMessage(f"not a dict: {error}") from None
+            raise MalformedMessage(f"not a JSON object: {error}") from None
         return decode_json(body, dict[str, Raw])
 
     def read_item(self, fields: Mapping[str, Raw | str], kind: type[T]) -> T:
@@ -166,8 +165,8 @@ class MessageLimits:
 
     def _too_large(self, story: str, *, expected: str, got: str) -> MessageTooLarge:
         return MessageTooLarge(
-            f"server {self._server_id!r} refused a message: it {story}; send observations as "
-            "arrays of msgpack, over the WebSocket, and fewer episodes in one message",
+            f"it {story}; send observations as arrays of msgpack, over the WebSocket, and fewer "
+            "episodes in one message",
             expected=expected,
             got=got,
         )

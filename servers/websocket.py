@@ -217,8 +217,7 @@ class WebSocketConnection(asyncio.Protocol):
         try:
             items = self._app.messages.read(message)
         except ProtocolError as error:
-            self._app.refusals.add(error.code, error.message, time.monotonic())
-            reply([Refused("", code=error.code, message=error.message)])
+            reply([self._app.refuse_message("a frame", error)])
         else:
             self._app.answer(items, reply, is_alone=self._app.num_connections == 1)
 

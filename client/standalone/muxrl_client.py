@@ -139,6 +139,7 @@ class PolicyClient:
             observations: by agent id.
             state: the global state, a list of numbers, if ``spec["state_size"]`` asks for it.
         """
+        _check_by_agent("observations", observations)
         return self._step(episode_id, {"observations": observations, "state": state})
 
     def log_action(
@@ -153,6 +154,8 @@ class PolicyClient:
 
         `log_probs`: logarithms of the probabilities (Box: densities) with which they were chosen.
         """
+        _check_by_agent("observations", observations)
+        _check_by_agent("actions", actions)
         if actions.keys() != observations.keys():
             raise EpisodeMisuse(
                 f"log_action takes an action of each agent that observes, {list(observations)}, "
@@ -175,6 +178,7 @@ class PolicyClient:
         Rewards add up until then. A truncated agent needs a final observation. `infos` is ignored.
         """
         episode = self._find(episode_id)
+        _check_by_agent("rewards", rewards)
         for agent_id, reward in rewards.items():
             episode.rewards[agent_id] = episode.rewards.get(agent_id, 0.0) + float(reward)
         for kept, ends in (
@@ -402,6 +406,13 @@ class _Episode:
             "truncations": self.truncations,
             "final_observations": self.final_observations,
         }
+
+
+def _check_by_agent(what: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise EpisodeMisuse(
+            f"{what} are a dict by agent, also if there is one agent; got {repr(value)[:100]}"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -60,9 +60,11 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "serve",
         parents=[experiment],
         help="run one server of an experiment in the foreground",
-        description="Runs one server of an experiment in the foreground, until Ctrl-C.",
+        description="Runs one server of an experiment in the foreground, until Ctrl-C. All of "
+        "them, with one address for simulations and a run directory, are 'muxrl launch' of a "
+        "config with 'env: external'.",
     )
-    serve.add_argument("--server", required=True, metavar="NAME", help="id of the server")
+    serve.add_argument("--server", metavar="NAME", help="id of the server")
     serve.add_argument(
         "--run-dir",
         type=Path,
@@ -102,6 +104,15 @@ def _serve(args: argparse.Namespace) -> int:
     os.environ.update(ONE_THREAD)  # before numpy is imported
 
     config = _load(args)
+    if args.server is None:
+        raise ConfigError(
+            [
+                "serve runs one server, so name it: --server "
+                f"{' or '.join(config.servers)}. All servers of a config are started by 'muxrl "
+                "launch', with 'env: external' for a simulation that somebody else starts; without "
+                "'stop' until Ctrl-C"
+            ]
+        )
     if args.server not in config.servers:
         hint = similar_or_known(args.server, config.servers, "the servers are")
         raise ConfigError([f"there is no server {args.server!r}{hint}"])
@@ -230,10 +241,33 @@ def _print_seats(experiment: Experiment) -> None:
     for shown in (table, servers):
         console.print()
         console.print(shown, markup=False)
+    if experiment.is_external:
+        for sentence in _describe_gateway(experiment):
+            console.print(sentence, markup=False, highlight=False)
     for plan in experiment.servers.values():
         for sentence in _describe_reading(plan):
             console.print(f"server {plan.server_id!r} {sentence}", markup=False, highlight=False)
     console.print(f"assignment: {experiment.assignment}", markup=False, highlight=False)
+
+
+def _describe_gateway(experiment: Experiment) -> Iterator[str]:
+    """Yields what a simulation that somebody else starts has to know."""
+    from muxrl.orchestrator.config.resolve import compares_untrained
+
+    gateway = experiment.config.simulation.gateway
+    yield f"simulations connect to one gateway, {gateway.host}:{gateway.port or '(any free port)'}"
+    evaluation = experiment.config.evaluation
+    num_learning = len(experiment.servers) - len(experiment.fixed_servers)
+    told = []
+    if evaluation.interval_env_steps:
+        num = evaluation.num_episodes * (1 + num_learning)
+        told.append(f"{num:,} every {evaluation.interval_env_steps:,} env steps")
+    if evaluation.final_num_episodes:
+        others = 2 if compares_untrained(experiment.config) else 1
+        num = evaluation.final_num_episodes * (1 + others * num_learning)
+        told.append(f"{num:,} at the end")
+    if told:
+        yield f"evaluations take episodes of theirs: {', '.join(told)}"
 
 
 def _describe_reading(plan: ServerPlan) -> Iterator[str]:

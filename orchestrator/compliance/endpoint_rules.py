@@ -160,12 +160,12 @@ def malformed_bodies(server: Subject) -> None:
         expect(refused.message, "a message", refused)
 
 
-@RULES.of("transports", "unknown fields are ignored", has_items=False)
+@RULES.of("transports", "a field that is not known is a 400 that names it", has_items=False)
 def unknown_fields(server: Subject) -> None:
-    item = {"type": "abort", "episode_id": server.new_id(), "colour": "green"}
-    answer = server.request("POST", "/v1/step", {"items": [item], "hello": [1]})
-    (reply,) = server.read(answer, BatchReply).replies
-    expect(isinstance(reply, Aborted), "aborted", reply)
+    item = {"type": "abort", "episode_id": server.new_id()}
+    for body in ({"items": [item | {"colour": "green"}]}, {"items": [item], "colour": "green"}):
+        refused = server.refusal(server.request("POST", "/v1/step", body), 400)
+        expect("colour" in refused.message, "the field's name", refused)
 
 
 @RULES.of("transports", "a text frame is JSON and is answered as JSON", has_items=False)

@@ -65,6 +65,13 @@ def _external_facts(simulation: SimulationConfig) -> SimulationFacts:
     agents: dict[str, tuple[Space, Space]] = {}
     declared: dict[str, str] = {}
     for pattern, config in simulation.agents.items():
+        if pattern.endswith("*"):
+            problems.append(
+                f"simulation.agents: {pattern!r} names nobody: a server's agents may be a pattern, "
+                f"but here each agent is declared; count them, as "
+                f"{pattern[:-1] + '{0..3}'!r}"
+            )
+            continue
         spaces = []
         for kind in ("observation_space", "action_space"):
             try:

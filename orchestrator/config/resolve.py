@@ -152,14 +152,14 @@ def local_inference_problems(experiment: Experiment) -> Iterator[str]:
 def compares_untrained(config: ExperimentConfig) -> bool:
     """Whether the final evaluation plays each server's untrained policies in its place, too.
 
-    Not where somebody else plays the episodes: theirs cost what nobody here knows.
+    Not where somebody else plays the episodes, unless it is asked for: they cost what nobody here
+    knows.
     """
     evaluation = config.evaluation
-    return (
-        evaluation.should_compare_untrained
-        and evaluation.final_num_episodes > 0
-        and config.simulation.env != EXTERNAL
-    )
+    should_compare = evaluation.should_compare_untrained
+    if should_compare is None:
+        should_compare = config.simulation.env != EXTERNAL
+    return should_compare and evaluation.final_num_episodes > 0
 
 
 def reseeded(experiment: Experiment, seed: int) -> Experiment:

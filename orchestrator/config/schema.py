@@ -103,9 +103,9 @@ class EvaluationConfig:
     """Episodes of an evaluation during the run, with and without each server."""
     final_num_episodes: int = 100
     """Episodes of the evaluation at the end; 0: there is none."""
-    should_compare_untrained: bool = True
+    should_compare_untrained: bool | None = None
     """Whether the evaluation at the end plays each server's untrained policies in its place, too:
-    as many more episodes as with random agents. Not in a run whose simulation is external."""
+    as many more episodes as with random agents. null: unless the simulation is external."""
     should_explore: bool = False
     """Whether stochastic policies (PPO, A2C) are sampled as in training; false: their likeliest
     action. Value-based ones (QMIX) are greedy in any case, deterministic ones

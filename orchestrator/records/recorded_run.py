@@ -135,6 +135,8 @@ class RecordedRun:
     """By metric, and server or None: of the whole episode. None of those is empty."""
     declared_metrics: tuple[str, ...] = ()
     """Those that the config asks for."""
+    is_external: bool = False
+    """Whether somebody else's simulation played, on seeds that it chose."""
 
     @property
     def metric_names(self) -> set[str]:
@@ -198,6 +200,7 @@ class RecordedRun:
             },
             metric_training={key: curve.finished() for key, curve in joint.metrics.items()},
             declared_metrics=tuple(plan.get("metrics", ())),
+            is_external=bool(plan.get("is_external", False)),
         )
 
 

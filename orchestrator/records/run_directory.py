@@ -95,7 +95,14 @@ class RunDirectory:
         if not path.is_dir():
             raise NotARunDirectory(path, no_such_folder(path))
         if not (path / "metrics").is_dir():
-            raise NotARunDirectory(path, "it has no folder 'metrics'; is it the parent of runs?")
+            is_served = (path / "checkpoints").is_dir()
+            hint = (
+                "'muxrl serve' keeps the checkpoints of one server there, and FROZEN plays them; "
+                "runs are made by 'muxrl launch'"
+                if is_served
+                else "is it the parent of runs?"
+            )
+            raise NotARunDirectory(path, f"it has no folder 'metrics'; {hint}")
         return cls(path)
 
     @property
@@ -172,7 +179,7 @@ class RunDirectory:
         """Saves which server has which agents as ``plan.json``.
 
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
-        "seed", "metrics"}``, where the metrics are those that the config asks for.
+        "seed", "metrics", "is_external"}``, where the metrics are those that the config asks for.
         """
         write_json(self.path / "plan.json", plan)
         return self.path / "plan.json"
@@ -286,6 +293,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
             "assignment": experiment.assignment,
             "seed": experiment.config.seed,
             "metrics": list(experiment.config.simulation.metrics),
+            "is_external": experiment.is_external,
         }
     )
     return folder

@@ -24,6 +24,7 @@ _RANDOM_RULE = (
     "Random in its place: this server's agents act uniformly at random, the others as learned. "
 )
 _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
+_OWN_SEEDS_RULE = "Pairs are by order: the simulation chose each episode's seed. "
 _SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
 
 
@@ -110,6 +111,8 @@ class Report:
     """Training episodes of all runs that were closed early since a process was lost."""
     metrics: tuple[MetricResult, ...] = ()
     """What the simulation says of its episodes."""
+    is_external: bool = False
+    """Whether somebody else's simulation played, so that conditions share no seeds."""
 
     @property
     def has_untrained(self) -> bool:
@@ -158,7 +161,8 @@ class Report:
             + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
             + (_UNTRAINED_RULE if self.has_untrained else "")
             + f"Intervals: 95 %, bootstrap {resampled}. "
-            "Train return: exploration included, recent episodes."
+            + (_OWN_SEEDS_RULE if self.is_external and "pairs" in resampled else "")
+            + "Train return: exploration included, recent episodes."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -231,6 +235,7 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
         },
         num_lost_episodes=sum(run.num_lost_episodes for run in runs),
         metrics=metric_results(runs, over_seeds=over_seeds),
+        is_external=any(run.is_external for run in runs),
     )
 
 

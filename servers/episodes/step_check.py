@@ -17,6 +17,7 @@ from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
+from muxrl.protocol.suggestions import did_you_mean
 from muxrl.protocol.values import Mismatch, conform
 
 AgentIds = set[str] | frozenset[str]
@@ -30,6 +31,9 @@ _MIN_RETURN = -MAX_RETURN
 MIN_LOG_PROB = -80.0
 """Of one of a few actions that somebody has drawn. At -88 its probability ends in float32, and with
 it a learner's ratios of probabilities, losses and weights."""
+
+_NAMED = 10
+"""Members of a group in a message, at most."""
 
 
 class CheckedStep(msgspec.Struct, frozen=True, gc=False):
@@ -265,8 +269,18 @@ class StepCheck:
             ) from None
 
     def _unknown_agent(self, agent_id: str, what: str) -> ValueMismatch:
+        # A gateway's groups have their server's name before their own.
+        members = [
+            name
+            for name, agent in self._agents.items()
+            if agent.group is not None and agent_id in (agent.group, agent.group.partition("/")[2])
+        ]
+        if members:
+            hint = f"; it is a group: name its members, {', '.join(members[:_NAMED])}"
+        else:
+            hint = did_you_mean(agent_id, self._agents)
         return ValueMismatch(
-            f"there is no agent {agent_id!r} here, but its {what} came",
+            f"there is no agent {agent_id!r} here, but its {what} came{hint}",
             agent_id=agent_id,
             expected=f"one of {list(self._agents)}",
             got=repr(agent_id),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from tests.client.scripted_servers import Server
 
-from muxrl.client import PolicyClient
+from muxrl.client import EpisodeMisuse, PolicyClient
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 
 
@@ -53,6 +53,22 @@ def test_rewards_accumulate_until_the_next_action(client: PolicyClient, server: 
     client.get_action("e", {"a": [0.1], "b": [0.1]})
     client.get_action("e", {"a": [0.2], "b": [0.2]})  # no reward since: none is sent
     assert [step.rewards for step in server.of(Step)] == [{}, {"a": 3.0, "b": 10.0}, {}]
+
+
+def test_one_reward_and_one_observation_are_refused_at_once(
+    client: PolicyClient, server: Server
+) -> None:
+    client.start_episode("e")
+    client.get_action("e", {"a": [0.0]})
+    told = len(server.items)
+    with pytest.raises(EpisodeMisuse, match=r"rewards are a dict by agent, .*; got 1\.5"):
+        client.log_returns("e", 1.5)  # type: ignore[arg-type]
+    with pytest.raises(EpisodeMisuse, match=r"observations are a dict by agent, .*; got \[0.1\]"):
+        client.get_action("e", [0.1])  # type: ignore[arg-type]
+    with pytest.raises(EpisodeMisuse, match=r"actions are a dict by agent, .*; got 3"):
+        client.log_action("e", {"a": [0.1]}, 3)  # type: ignore[arg-type]
+    assert len(server.items) == told
+    assert client.get_action("e", {"a": [0.1]}), "the episode goes on"
 
 
 def test_infos_go_nowhere(client: PolicyClient, server: Server) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+import requests
 from mpe2 import simple_speaker_listener_v4
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import MakeServer, make_plan
@@ -36,11 +37,7 @@ ADDRESS = "127.0.0.1:9900"
 def test_an_episode_with_curl_alone(make_server: MakeServer, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no curl here")
-    config = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert config is not None
-    (tmp_path / "routes.yaml").write_text(config[1])
-    experiment = prepare(load_config(tmp_path / "routes.yaml"))
-    servers = [make_server(plan) for plan in experiment.servers.values()]
+    servers = servers_of(page_config(), make_server, tmp_path)
     shown = re.findall(rf"```\n(curl {ADDRESS}.*?')\n(\{{.*?)```", PAGE, re.DOTALL)
     assert len(shown) == 4
     with gateway_to(*servers) as gateway:
@@ -56,6 +53,64 @@ def test_an_episode_with_curl_alone(make_server: MakeServer, tmp_path: Path) -> 
                     reply["actions"] = sorted(reply["actions"])
             assert said == expected
     assert servers[0].policies.store.counts.num_agent_steps == 8
+
+
+SEED = {
+    "group_1": [[0.0, 0.0, 10.0, 10.0, 0.1], [-10.0, -10.0, 0.0, 0.0, 0.7]],
+    "group_2": [[10.0, 10.0, 0.0, 0.0, 0.02], [0.0, 0.0, -10.0, -10.0, 0.99]],
+}
+"""Of a user of RLlib 1.7, who grouped drivers in his client; the page names each driver."""
+
+
+def test_drivers_who_are_sent_by_group_are_asked_for_by_name(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    reply = said_by_group(page_config(), {}, make_server, tmp_path)
+    assert reply["code"] == 422
+    assert "there is no agent 'group_1' here" in reply["message"]
+    assert reply["message"].endswith("it is a group: name its members, driver_1, driver_2")
+
+
+def test_drivers_who_are_sent_by_group_are_taken_where_a_group_is_an_agent(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    (declared,) = re.findall(r"```yaml\n(    group_\{1\.\.2\}:.*?)```", PAGE, re.DOTALL)
+    config = re.sub(r"    driver_\{1..4\}:.*?\n\n", f"{declared}\n", page_config(), flags=re.DOTALL)
+    config = re.sub(
+        r"  qmix:.*?\n\n", "  a2c: {algorithm: A2C, agents: ['*']}\n", config, flags=re.DOTALL
+    )
+    reply = said_by_group(config, {}, make_server, tmp_path)
+    assert [len(reply["actions"][group]) for group in SEED] == [2, 2]
+    chosen = {"group_1": [0, 7], "group_2": [8, 4]}
+    reply = said_by_group(config, {"logged_actions": chosen}, make_server, tmp_path)
+    assert reply["actions"] == chosen
+
+
+def page_config() -> str:
+    """The config that the page begins with."""
+    found = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def servers_of(config: str, make_server: MakeServer, folder: Path) -> list[PolicyServer]:
+    (folder / "routes.yaml").write_text(config)
+    experiment = prepare(load_config(folder / "routes.yaml"))
+    return [make_server(plan) for plan in experiment.servers.values()]
+
+
+def said_by_group(
+    config: str, more: dict[str, Any], make_server: MakeServer, folder: Path
+) -> dict[str, Any]:
+    """Returns what a gateway answers to the seed's observations, sent as they are."""
+    with gateway_to(*servers_of(config, make_server, folder)) as gateway:
+        url = f"http://{gateway.address}/v1"
+        requests.post(f"{url}/episodes", json={"episode_id": "floof"}, timeout=10)
+        step = {"type": "step", "episode_id": "floof", "t": 0, "observations": SEED, **more}
+        answer = requests.post(f"{url}/step", json={"items": [step]}, timeout=10)
+        (reply,) = answer.json()["replies"]
+        assert isinstance(reply, dict)
+        return reply
 
 
 @pytest.mark.parametrize("example", ["twenty_lines.py", "twenty_lines_http.py", "on the page"])

@@ -184,6 +184,20 @@ def test_logged_actions_go_to_the_server(ppo: PolicyServer) -> None:
         assert client.num_mismatches == 0
 
 
+def test_weights_are_pulled_on_an_interval(ppo: PolicyServer) -> None:
+    with local(ppo, update_interval_s=60.0) as client:
+        (transport,) = client._transports.values()
+        assert isinstance(transport, LocalTransport)
+        version = transport._policies.version
+        play(client, 100)
+        assert ppo.status().weights_seq_no >= version + 2
+        assert transport._policies.version == version, "no minute has passed"
+        transport._pulled_at -= 60.0
+        play(client, 1)
+        assert transport._policies.version >= version + 2
+        assert client.num_mismatches == 0
+
+
 def test_weights_are_pulled_on_demand(ppo: PolicyServer) -> None:
     with local(ppo, update_interval_s=None) as client:
         (transport,) = client._transports.values()

@@ -103,7 +103,9 @@ def test_bad_json(url: str, body: bytes) -> None:
     answer = requests.post(f"{url}/v1/step", body, headers=BEARER)
     assert answer.status_code == 400
     assert answer.json()["type"] == "refused"
-    assert "not a Batch" in answer.json()["message"]
+    story = answer.json()["message"]
+    assert story.startswith(f"server 'ppo' ({url.removeprefix('http://')}) refused POST /v1/step: ")
+    assert "not a batch of items: " in story
 
 
 @pytest.mark.parametrize("path", ["/v1/episodes", "/v1/episodes/e/end", "/v1/episodes/e/abort"])

@@ -53,7 +53,8 @@ def external(**changes: Any) -> dict[str, Any]:
 def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_over(
     launch: Callable[..., Run],
 ) -> None:
-    evaluation = {"interval_env_steps": 1_000, "num_episodes": 3, "final_num_episodes": 5}
+    evaluation = {"interval_env_steps": 1_000, "num_episodes": 3, "final_num_episodes": 5,
+                  "should_compare_untrained": True}  # fmt: skip
     run = launch(external(stop={"env_steps": 5_000}, evaluation=evaluation))
     run.wait_for("the gateway", (run.folder / "gateway.json").exists)
     address = json.loads((run.folder / "gateway.json").read_text())["address"]
@@ -90,7 +91,9 @@ def test_an_external_run_is_evaluated_survives_its_gateway_and_says_when_it_is_o
     assert joint["episode_return_mean"] == {"a": 5.0, "b": 15.0}
 
     final = [row for row in rows(run, "evaluation") if row["is_final"]]
-    assert [row["replaced"] for row in final] == [None, "a2c", "ppo"]
+    assert [row["replaced"] for row in final] == [
+        None, "a2c", "ppo", "a2c:untrained", "ppo:untrained"
+    ]  # fmt: skip
     assert all(row["returns"] == {"a": [5.0] * 5, "b": [15.0] * 5} for row in final)
     earlier = [row for row in rows(run, "evaluation") if not row["is_final"]]
     assert earlier

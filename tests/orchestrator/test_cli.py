@@ -87,6 +87,22 @@ def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ([], "90 every 20,000 env steps, 300 at the end"),
+        (["evaluation.should_compare_untrained=true"], "90 every 20,000 env steps, 500 at the end"),
+        (["evaluation.interval_env_steps=null"], "300 at the end"),
+    ],
+)
+def test_check_says_where_a_simulation_connects_and_what_evaluations_take(overrides, told, capsys):
+    """Each evaluation has all as learned, and each of the two servers at random or untrained."""
+    assert cli.main(["check", "twenty_lines", *overrides]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "simulations connect to one gateway, 127.0.0.1:9900" in lines
+    assert f"evaluations take episodes of theirs: {told}" in lines
+
+
 def test_check_says_what_is_scaled_and_normalised(capsys):
     switches = {"normalize_observations": "true", "normalize_rewards": "true"}
     assert cli.main(["check", "cartpole_ppo"]) == 0
@@ -162,6 +178,16 @@ def test_a_config_that_cannot_run_is_not_launched(launched, capsys):
     assert cli.main(["launch", "nowhere"]) == 2
     assert launched == []
     assert "muxrl: nowhere: no such file" in capsys.readouterr().err
+
+
+def test_serve_without_a_server_names_them_and_what_starts_all(served, capsys):
+    assert cli.main(["serve", "twenty_lines"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "muxrl: twenty_lines: serve runs one server, so name it: --server ppo or a2c."
+    )
+    assert "All servers of a config are started by 'muxrl launch', with 'env: external'" in told
+    assert not served
 
 
 def test_serve_hands_on_one_plan_and_needs_no_stop(served, tmp_path):

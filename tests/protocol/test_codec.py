@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any
 
@@ -217,6 +218,53 @@ def test_json_has_no_nan(literal: str) -> None:
 def test_the_refusal_names_the_path(text: str, path: str) -> None:
     with pytest.raises(MalformedMessage, match=path):
         decode_batch(text)
+
+
+STEP = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
+
+
+@pytest.mark.parametrize(
+    ("message", "story"),
+    [
+        ({"items": [STEP, STEP | {"reward": {"a": 1.0}}]},
+         "unknown field `reward` - at `$.items[1]`; did you mean 'rewards'?"),
+        ({"items": [{"type": "end", "episode_id": "e", "t": 0, "truncated": True}]},
+         "unknown field `truncated` - at `$.items[0]`; did you mean 'is_truncated'?"),
+        ({"items": [{"type": "abort", "episode_id": "e", "colour": "green"}]},
+         "unknown field `colour` - at `$.items[0]`; known are episode_id, reason"),
+        ({"items": [], "token": ""}, """; a step is sent as {"items": [{"type": "step", ...}]}"""),
+        ({}, """required field `items`; a step is sent as {"items": [{"type": "step", ...}]}"""),
+        ({"items": [{"type": "played", "episode_id": "e", "weights_seq_no": 0,
+                     "steps": [STEP | {"logged_action": {}}]}]},
+         "- at `$.items[0].steps[0]`; did you mean 'logged_actions'?"),
+        (STEP, """unknown field `type`; a step is sent as {"items": [{"type": "step", ...}]}"""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["JSON", "msgpack"])
+def test_a_misspelt_field_is_refused_with_the_likely_one(
+    message: dict[str, Any], story: str, form: str
+) -> None:
+    """`reward` for `rewards` would otherwise teach nothing, in silence."""
+    frame = msgspec.json.encode(message).decode()
+    with pytest.raises(MalformedMessage, match=f"not a batch of items: .*{re.escape(story)}$"):
+        decode_batch(frame if form == "JSON" else msgspec.msgpack.encode(message))
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+def test_what_json_has_no_number_for_is_named(number: str) -> None:
+    body = f'{{"t": 1, "rewards": {{"NaN": {number}}}}}'.encode()
+    with pytest.raises(MalformedMessage, match=f"not an end: .*; JSON has no {number.strip('-')}$"):
+        decode_json(body, EndEpisode)
+
+
+def test_a_misspelt_field_before_what_is_no_json() -> None:
+    with pytest.raises(MalformedMessage, match="unknown field `reward`"):
+        decode_batch('{"items":[{"type":"abort","episode_id":"e","reward":1},}')
+
+
+def test_an_empty_message_is_said_to_be_empty() -> None:
+    with pytest.raises(MalformedMessage, match="it is empty"):
+        decode_batch(b"")
 
 
 def test_other_messages_are_refused_by_their_own_name() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from muxrl.protocol.codec import decode_batch_reply, encode, encode_json
-from muxrl.protocol.errors import Unauthorized
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
@@ -26,26 +24,20 @@ from muxrl.protocol.messages import (
     AnyReply,
     Batch,
     ServerSpec,
+    Status,
 )
-from muxrl.servers.app import PolicyServerApp
-from muxrl.servers.front import Answered
-from muxrl.servers.latency import Latencies
-from muxrl.servers.message_limits import MessageLimits
-from muxrl.servers.refusals import Refusals
+from muxrl.servers.front import Answered, Front
 from muxrl.servers.websocket import WebSocketConnection
 
 MAX_BYTES = 1000
 
 
-class HoldingApp:
+class HoldingApp(Front):
     """Answers when told to, or at once."""
 
     def __init__(self, *, holds: bool) -> None:
-        self.spec = ServerSpec(1, "held", "PPO", {}, max_episodes=8, max_message_bytes=MAX_BYTES)
-        self.messages = MessageLimits(self.spec)
-        self.num_connections = 0
-        self.refusals = Refusals()
-        self.exchanges = Latencies()
+        spec = ServerSpec(1, "held", "PPO", {}, max_episodes=8, max_message_bytes=MAX_BYTES)
+        super().__init__(spec, "127.0.0.1:9900", token="key")
         self.asked: list[str] = []
         self.held: list[tuple[list[AnyItem], Answered]] = []
         self.were_alone: list[bool] = []
@@ -53,9 +45,8 @@ class HoldingApp:
         self.is_broken = False
         self._holds = holds
 
-    def check_access(self, header: Callable[[str], str | None]) -> None:
-        if header("authorization") != "Bearer key":
-            raise Unauthorized("no token")
+    def status(self) -> Status:
+        raise NotImplementedError  # nobody asks
 
     def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
         if self.is_broken:
@@ -111,7 +102,7 @@ class Talk:
         self.wire = Wire()
         self.connections: set[Any] = set()
         self.server = WebSocketConnection(
-            cast(PolicyServerApp, app),
+            app,
             server_state=cast(Any, SimpleNamespace(connections=self.connections)),
         )
         self.client = ClientProtocol(parse_uri(f"ws://nowhere{path}"))

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,13 @@ from tests.client.standalone.rehearsal import act, rehearsal
 from tests.compliance.gateways import gateway_to
 from tests.compliance.real_servers import TOKEN, make_plan
 
-from muxrl.client.standalone.muxrl_client import PolicyClient, ServerUnavailable
+from muxrl.client.standalone.muxrl_client import (
+    EpisodeMisuse,
+    PolicyClient,
+    ServerUnavailable,
+)
 from muxrl.orchestrator.compliance.client_trial import judge_client
-from muxrl.protocol.spaces import Box, Space
+from muxrl.orchestrator.config import load_config, prepare
 from muxrl.servers.server import PolicyServer
 
 ROOT = Path(__file__).parents[3]
@@ -196,6 +201,17 @@ def test_arrays_of_numpy_are_sent_as_lists(seen_by_python: Seen) -> None:
         assert client.end_episode(episode_id)["returns"] == {"b": 0.5}
 
 
+def test_what_is_no_dict_by_agent_is_refused_before_it_is_sent() -> None:
+    with rehearsal() as (server, _), PolicyClient(server.address, TOKEN) as client:
+        episode_id = client.start_episode()
+        with pytest.raises(EpisodeMisuse, match=r"rewards are a dict by agent, .*; got 1\.5"):
+            client.log_returns(episode_id, 1.5)  # type: ignore[arg-type]
+        with pytest.raises(EpisodeMisuse, match="observations are a dict by agent"):
+            client.get_action(episode_id, [1, 2])  # type: ignore[arg-type]
+        assert client.get_action(episode_id, {"c": 3}) == {"c": [1, 0]}, "the episode goes on"
+        assert server.status().num_refused == 0
+
+
 @pytest.mark.parametrize("address", ["", "localhost", "ftp://localhost:1", "localhost:x"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|[Pp]ort"):
@@ -248,8 +264,11 @@ def test_the_loops_of_the_page_run_as_they_stand_there_and_keep_all_rules(
     page = (ROOT / "docs" / "languages.md").read_text()
     (code,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
     assert code.count("127.0.0.1:9900") == 1
-    drivers: dict[str, Space] = {"driver_0": Box((2,)), "driver_1": Box((2,))}
-    server = PolicyServer(make_plan("RANDOM", drivers))
+    (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mornings.yaml").write_text(config)
+    agents = prepare(load_config(tmp_path / "mornings.yaml")).servers["a2c"].agents
+    assert agents.keys() == {"driver_0", "driver_1"}
+    server = PolicyServer(replace(make_plan("RANDOM", {}), agents=agents))
     server.start()
     try:
         with gateway_to(server, num_episodes=10) as gateway:

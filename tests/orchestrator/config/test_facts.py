@@ -59,6 +59,11 @@ def test_alike_agents_of_an_external_simulation_are_declared_at_once():
         (["a_{0..4}", "a_3"], "'a_3' is declared twice, by 'a_{0..4}' and 'a_3'"),
         (["a_3", "a_{0..4}"], "'a_3' is declared twice, by 'a_3' and 'a_{0..4}'"),
         (["a_{4..0}"], "'a_{4..0}' counts downwards; write {0..4}"),
+        (
+            ["a_*"],
+            "'a_*' names nobody: a server's agents may be a pattern, but here each agent is "
+            "declared; count them, as 'a_{0..3}'",
+        ),
     ],
 )
 def test_agents_that_are_declared_twice_or_wrongly(agents, problem):

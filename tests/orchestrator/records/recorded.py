@@ -15,9 +15,9 @@ SERVERS = {
 }
 
 
-def new_run(root: Path, seed: int = 1, assignment: str = ASSIGNMENT) -> RunDirectory:
+def new_run(root: Path, seed: int = 1, assignment: str = ASSIGNMENT, **plan: Any) -> RunDirectory:
     run = RunDirectory.create(root, "tag", datetime(2026, 11, 21))
-    run.write_plan({"servers": SERVERS, "assignment": assignment, "seed": seed})
+    run.write_plan({"servers": SERVERS, "assignment": assignment, "seed": seed, **plan})
     return run
 
 

@@ -48,6 +48,9 @@ def test_open_says_what_is_wrong(tmp_path: Path) -> None:
         RunDirectory.open(tmp_path / "nowhere" / "chase-1")
     with pytest.raises(NotARunDirectory, match="the parent of runs"):
         RunDirectory.open(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(NotARunDirectory, match="'muxrl serve' keeps the checkpoints of one server"):
+        RunDirectory.open(tmp_path)
 
 
 def test_files_are_written_by_their_names(tmp_path: Path) -> None:

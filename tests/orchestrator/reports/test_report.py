@@ -73,6 +73,13 @@ def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> N
     assert ("sheep (PPO) made no update" in shown[-1]) == (not num_updates)
 
 
+def test_episodes_of_a_simulation_of_somebody_elses_share_no_seeds(tmp_path: Path) -> None:
+    run = new_run(tmp_path, is_external=True)
+    write_whole_run(run)
+    own = "bootstrap over pairs of episodes. Pairs are by order: the simulation chose each"
+    assert own in write_report(run).caption
+
+
 def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     write_whole_run(run)
@@ -102,6 +109,7 @@ def test_a_whole_run_end_to_end(tmp_path: Path) -> None:
     assert "plots/learning.png" in markdown
     assert size[0] == 1_600
     assert "2 episodes, greedy actions, seed 1" in report.caption
+    assert "bootstrap over pairs of episodes. Train return" in report.caption
     text = printed(report)
     for expected in ("wolves", "QMIX", "wolf_1", "+5.00", "5.50", "worse", "greedy actions"):
         assert expected in text
