@@ -106,8 +106,11 @@ class Feed:
 
     def when_open(self, go: Callable[[], None]) -> None:
         """Calls `go` as soon as the gate is open, perhaps at once; first come, first served."""
-        self._waiting.append(go)
-        self._let_through()
+        if not self._waiting and self.is_open:
+            go()
+        else:
+            self._waiting.append(go)
+            self._let_through()
 
     def _let_through(self) -> None:
         while self._waiting and self.is_open:
