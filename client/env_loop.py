@@ -58,7 +58,6 @@ class _Slot:
     is_due: bool = False
     """Whether its next episode begins once the loop is not held any more."""
     observations: dict[str, Any] = field(default_factory=dict)
-    returns: dict[str, float] = field(default_factory=dict)
     num_steps: int = 0
     seed: int | None = None
 
@@ -245,7 +244,7 @@ class EnvLoop:
         slot.episode = None
         observations, _ = self._guarded("reset", slot.simulation.reset, slot.seed)
         slot.episode = self._client.new_episode(self._mode, should_explore=self._should_explore)
-        slot.observations, slot.returns, slot.num_steps = observations, {}, 0
+        slot.observations, slot.num_steps = observations, 0
         slot.metrics = MetricCollector(self._metrics)
         outbox.add(slot.episode, slot.episode.start())
         outbox.add(slot.episode, slot.episode.step(observations, self._state(slot)))
@@ -276,7 +275,7 @@ class EnvLoop:
         outbox.add(episode, end)
         self.num_episodes += 1
         on_episode(
-            EpisodeResult(slot.returns, slot.num_steps, slot.seed, episode.episode_id, metrics)
+            EpisodeResult(episode.returns, slot.num_steps, slot.seed, episode.episode_id, metrics)
         )
         if self._is_holding:
             slot.episode, slot.is_due = None, True
@@ -286,8 +285,6 @@ class EnvLoop:
     def _note(self, slot: _Slot, episode: JointEpisode, result: StepResult) -> None:
         slot.num_steps += 1
         self.num_env_steps += 1
-        for agent_id, reward in result.rewards.items():
-            slot.returns[agent_id] = slot.returns.get(agent_id, 0.0) + reward
         if self._metrics:
             self._note_infos(slot, result)
         episode.log(
@@ -326,7 +323,7 @@ class EnvLoop:
         for server_id, items in outbox.items.items():
             for episode, item in zip(outbox.owners[server_id], items, strict=True):
                 if isinstance(item, EndEpisode):
-                    ends.add(episode, {server_id: [item]})
+                    ends.add(episode, {server_id: item})
         with contextlib.suppress(ClientError):
             self._client.exchange(ends)
 

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from muxrl.client.errors import AssignmentError, EpisodeMisuse
-from muxrl.protocol.episode import EpisodeEvent, EpisodeState, EpisodeStateMachine
+from muxrl.protocol.episode import (
+    ACT,
+    OBSERVE,
+    EpisodeEvent,
+    EpisodeState,
+    EpisodeStateMachine,
+)
 from muxrl.protocol.errors import OutOfOrder
 from muxrl.protocol.messages import (
     Aborted,
@@ -31,8 +37,10 @@ from muxrl.protocol.messages import (
 _TOLD_PER_TIMEOUT = 3
 """How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
 
-Items = dict[str, list[AnyItem]]
-"""Items for each server, by server id."""
+_ABORTED, _AWAITING_OBSERVATION = EpisodeState.ABORTED, EpisodeState.AWAITING_OBSERVATION
+
+Items = dict[str, AnyItem]
+"""An item for each server that is told something, by server id."""
 
 
 class ServerSide:
@@ -91,6 +99,7 @@ class JointEpisode:
             server_id: spec.episode_timeout_s / _TOLD_PER_TIMEOUT or math.inf
             for server_id, spec in specs.items()
         }
+        self._side_of = {a: self._sides[server_id] for a, server_id in server_of.items()}
         self._actions: dict[str, Any] = {}
 
     @property
@@ -116,7 +125,7 @@ class JointEpisode:
         for side in self._sides.values():
             side.machine.handle(EpisodeEvent.START)
             side.told_at = now
-        return {server_id: [self._start_of(server_id)] for server_id in self._sides}
+        return {server_id: self._start_of(server_id) for server_id in self._sides}
 
     def _start_of(self, server_id: str) -> StartEpisode:
         explore = self._should_explore
@@ -172,11 +181,11 @@ class JointEpisode:
                     a: float(logged_log_probs[a]) for a in mine if a in logged_log_probs
                 }
             try:
-                side.machine.handle(EpisodeEvent.OBSERVE)
+                side.machine.handle(OBSERVE)
             except OutOfOrder as error:
                 raise _misuse(error) from None
             side.clear()
-            items[server_id] = [item]
+            items[server_id] = item
         if len(split) < len(self._sides):
             self._keep_alive(now, items)
         self._actions = {}
@@ -195,9 +204,9 @@ class JointEpisode:
             if now - side.told_at > self._longest_silence_s[server_id]:
                 side.told_at = now
                 t = side.machine.t
-                items[server_id] = [
+                items[server_id] = (
                     Step(self.episode_id, t - 1, {}) if t else self._start_of(server_id)
-                ]
+                )
 
     def log(
         self,
@@ -244,19 +253,17 @@ class JointEpisode:
         told = {m: dict(v) if isinstance(v, Mapping) else v for m, v in (metrics or {}).items()}
         items: Items = {}
         for server_id, side in self._sides.items():
-            items[server_id] = [
-                EndEpisode(
-                    self.episode_id,
-                    side.machine.t,
-                    is_truncated,
-                    side.rewards,
-                    side.terminations,
-                    side.truncations,
-                    side.final_observations,
-                    state if server_id in self._wanting_state else None,
-                    told,
-                )
-            ]
+            items[server_id] = EndEpisode(
+                self.episode_id,
+                side.machine.t,
+                is_truncated,
+                side.rewards,
+                side.terminations,
+                side.truncations,
+                side.final_observations,
+                state if server_id in self._wanting_state else None,
+                told,
+            )
             try:
                 side.machine.check(EpisodeEvent.END)  # it is ended when the server has answered
             except OutOfOrder as error:
@@ -272,7 +279,7 @@ class JointEpisode:
         for server_id, side in self._sides.items():
             if side.machine.state not in (EpisodeState.ENDED, EpisodeState.ABORTED):
                 side.machine.handle(EpisodeEvent.ABORT)
-                items[server_id] = [AbortEpisode(self.episode_id, reason)]
+                items[server_id] = AbortEpisode(self.episode_id, reason)
         return items
 
     # --- what the servers answer --------------------------------------------------------
@@ -284,12 +291,13 @@ class JointEpisode:
     def hear(self, server_id: str, reply: AnyReply) -> None:
         """Takes in a reply that is not a refusal."""
         side = self._sides[server_id]
-        if side.machine.state is EpisodeState.ABORTED:
+        state = side.machine.state
+        if state is _ABORTED:
             return  # its start was refused
         if isinstance(reply, Actions):
-            if side.machine.state is EpisodeState.AWAITING_OBSERVATION:
+            if state is _AWAITING_OBSERVATION:
                 return  # the answer to a repeat
-            side.machine.handle(EpisodeEvent.ACT)
+            side.machine.handle(ACT)
             self._actions |= reply.actions
         elif isinstance(reply, Ended):
             side.machine.handle(EpisodeEvent.END)
@@ -324,10 +332,10 @@ class JointEpisode:
     # --- looking up ---------------------------------------------------------------------
 
     def _side(self, agent_id: str) -> ServerSide:
-        server_id = self._server_of.get(agent_id)
-        if server_id is None:
+        side = self._side_of.get(agent_id)
+        if side is None:
             raise self._unassigned(agent_id)
-        return self._sides[server_id]
+        return side
 
     def _unassigned(self, agent_id: str) -> AssignmentError:
         known = ", ".join(f"{a} ({s})" for a, s in self._server_of.items())

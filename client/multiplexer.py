@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,14 +44,14 @@ class Outbox:
     """What is sent in one exchange: a frame for each server, with the items of many episodes."""
 
     def __init__(self) -> None:
-        self.items: dict[str, list[AnyItem]] = {}
-        self.owners: dict[str, list[JointEpisode]] = {}
+        self.items: defaultdict[str, list[AnyItem]] = defaultdict(list)
+        self.owners: defaultdict[str, list[JointEpisode]] = defaultdict(list)
 
     def add(self, episode: JointEpisode, items: Items) -> None:
         """Adds the items of one episode."""
-        for server_id, mine in items.items():
-            self.items.setdefault(server_id, []).extend(mine)
-            self.owners.setdefault(server_id, []).extend([episode] * len(mine))
+        for server_id, item in items.items():
+            self.items[server_id].append(item)
+            self.owners[server_id].append(episode)
 
 
 class MultiplexingClient:
@@ -471,9 +472,9 @@ class MultiplexingClient:
         aborts: dict[str, list[AnyItem]] = {}
         for episode in episodes:
             self._episodes.pop(episode.episode_id, None)
-            for server_id, items in episode.abort(reason[:500]).items():
+            for server_id, item in episode.abort(reason[:500]).items():
                 whose = self._owed if server_id in without else aborts
-                whose.setdefault(server_id, []).extend(items)
+                whose.setdefault(server_id, []).append(item)
         self._send_aborts(aborts)
 
     def _send_aborts(self, aborts: Mapping[str, list[AnyItem]]) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus, PayloadTooBig
 from websockets.frames import Frame, Opcode
-from websockets.protocol import State
+from websockets.protocol import OPEN, State
 from websockets.uri import parse_uri
 
 from muxrl.client.network_transport import Broken, NetworkTransport, reason
@@ -75,7 +75,7 @@ class _Connection:
             raise
 
     def send(self, data: bytes, timeout_s: float) -> None:
-        if self._protocol.state is not State.OPEN:
+        if self._protocol.state is not OPEN:
             raise Broken("it is closing")
         if len(data) > _SLOWEST_BYTES_PER_S:
             self._set_timeout(timeout_s + len(data) // _SLOWEST_BYTES_PER_S)
@@ -98,7 +98,7 @@ class _Connection:
     def close(self) -> None:
         """Sends a close frame, without waiting for its answer."""
         try:
-            if self._protocol.state is State.OPEN:
+            if self._protocol.state is OPEN:
                 self._protocol.send_close()
                 self._flush()
         except Broken:
@@ -119,7 +119,7 @@ class _Connection:
             head += more
         head, end, rest = head.partition(_END_OF_HEAD)
         self._feed(head + end)
-        if self._protocol.state is State.OPEN:
+        if self._protocol.state is OPEN:
             self._take(rest)
             return
         if rest:

@@ -37,6 +37,7 @@ _DTYPES = frozenset(
     + ["bool"]
 )
 _MAX_NDIM = 32
+_IS_BIG_ENDIAN = sys.byteorder == "big"
 # msgspec raises a RecursionError for a value that is nested a thousand deep.
 _NOT_A_MESSAGE = (msgspec.DecodeError, ValueError, RecursionError)
 T = TypeVar("T")
@@ -55,9 +56,10 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def _encode_hook(value: Any) -> Any:
     """Packs an array as an extension value, a numpy scalar as a number."""
     if isinstance(value, np.ndarray):
-        header = _header(value.dtype, value.shape)
-        if not value.dtype.isnative or sys.byteorder == "big":
-            value = value.astype(value.dtype.newbyteorder("<"))
+        dtype = value.dtype
+        header = _header(dtype, value.shape)
+        if _IS_BIG_ENDIAN or not dtype.isnative:
+            value = value.astype(dtype.newbyteorder("<"))
         return msgspec.msgpack.Ext(ARRAY_EXTENSION, header + value.tobytes())
     if isinstance(value, np.generic):
         return value.item()

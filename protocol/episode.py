@@ -69,6 +69,9 @@ class EpisodeEvent(_Word):
 
 _S = EpisodeState
 _E = EpisodeEvent
+OBSERVE, ACT = _E.OBSERVE, _E.ACT
+"""What happens in each step: names of a module are found ten times as fast as an Enum's members."""
+_ENDED, _ABORTED = _S.ENDED, _S.ABORTED
 
 TRANSITIONS: dict[tuple[EpisodeState, EpisodeEvent], EpisodeState] = {
     (_S.IDLE, _E.START): _S.AWAITING_OBSERVATION,
@@ -113,7 +116,7 @@ class EpisodeStateMachine:
                 f"episode {self.episode_id} is {self.state} at t={self.t} and cannot {event} now"
             )
         self.state = target
-        if event is EpisodeEvent.OBSERVE:
+        if event is OBSERVE:
             self.t += 1
 
     def check(self, event: EpisodeEvent) -> None:
@@ -143,4 +146,4 @@ class EpisodeStateMachine:
     @property
     def is_over(self) -> bool:
         """Whether the episode has ended or was aborted."""
-        return self.state in (EpisodeState.ENDED, EpisodeState.ABORTED)
+        return self.state is _ENDED or self.state is _ABORTED

@@ -10,6 +10,7 @@ Source: RFC 6455, section 5.2.
 
 from __future__ import annotations
 
+import os
 import secrets
 import struct
 from typing import NamedTuple
@@ -56,8 +57,24 @@ def binary_frame(message: bytes, *, is_masked: bool) -> bytes:
         header = _LONG_HEADER.pack(_WHOLE_BINARY, mask_bit | 127, length)
     if not is_masked:
         return header + message
-    mask = secrets.token_bytes(_MASK_BYTES)
+    mask = _new_mask()
     return header + mask + apply_mask(message, mask)
+
+
+_masks: list[bytes] = []
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks either
+    os.register_at_fork(after_in_child=_masks.clear)
+
+
+def _new_mask() -> bytes:
+    """Returns random bytes that nobody can foresee; the system is asked for many at once."""
+    try:
+        return _masks.pop()
+    except IndexError:
+        drawn = secrets.token_bytes(1024 * _MASK_BYTES)
+        masks = [drawn[at : at + _MASK_BYTES] for at in range(0, len(drawn), _MASK_BYTES)]
+        _masks.extend(masks[1:])
+        return masks[0]
 
 
 class FrameCutter:

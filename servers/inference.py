@@ -61,7 +61,7 @@ class Inference:
         self._swap = threading.Lock()
         self._rng = np.random.default_rng((seed, 0))
         self._evaluation_rng = np.random.default_rng((seed, 1))
-        self._evaluation_torch_state = torch.Generator().manual_seed(seed).get_state()
+        self._evaluation_torch = torch.Generator().manual_seed(seed)
         self.needs_log_probabilities = True
         """Whether the learner wants log-probabilities and distribution inputs recorded."""
         self.corrects_off_policy = False
@@ -108,14 +108,14 @@ class Inference:
         return {
             "training": self._rng.bit_generator.state,
             "evaluation": self._evaluation_rng.bit_generator.state,
-            "evaluation_torch": self._evaluation_torch_state.numpy(),
+            "evaluation_torch": self._evaluation_torch.get_state().numpy(),
         }
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Puts its random generators where those of `get_random_state` were."""
         self._rng.bit_generator.state = state["training"]
         self._evaluation_rng.bit_generator.state = state["evaluation"]
-        self._evaluation_torch_state = torch.from_numpy(state["evaluation_torch"])
+        self._evaluation_torch.set_state(torch.from_numpy(state["evaluation_torch"]))
 
     def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
         """Computes the actions of many steps.
@@ -168,13 +168,13 @@ class Inference:
     def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self._swap:
-            return self._act(policy_id, requests, should_explore=False)
+            return self._act(policy_id, requests, should_explore=False, is_training=False)
 
     def _act_as_asked(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
         policy_id, should_explore, is_training, _ = key
         if should_explore and not is_training:
             return self._act_in_evaluation(policy_id, requests)
-        return self._act(policy_id, requests, should_explore)
+        return self._act(policy_id, requests, should_explore, is_training)
 
     def _act_untrained(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
         """Acts with the kept weights, in the place of the live copy; called under the lock."""
@@ -195,24 +195,30 @@ class Inference:
         Torch modules and distributions draw from the global generator, as the learning thread does.
         An update that runs at the same time may get some of evaluation's numbers.
         """
+        if self._live.acts_in_numpy[policy_id]:
+            return self._act_in_numpy(policy_id, requests, True, self._evaluation_torch)
         is_numpy = self._live.numpy[policy_id] is not None and isinstance(
             requests[0].seat.action_space, gymnasium.spaces.Discrete
         )
         training_rng, self._rng = self._rng, self._evaluation_rng
         try:
             if is_numpy:
-                return self._act(policy_id, requests, should_explore=True)
+                return self._act(policy_id, requests, True, is_training=False)
             with torch.random.fork_rng(devices=[]):
-                torch.set_rng_state(self._evaluation_torch_state)
+                torch.set_rng_state(self._evaluation_torch.get_state())
                 try:
-                    return self._act(policy_id, requests, should_explore=True)
+                    return self._act(policy_id, requests, True, is_training=False)
                 finally:
-                    self._evaluation_torch_state = torch.get_rng_state()
+                    self._evaluation_torch.set_state(torch.get_rng_state())
         finally:
             self._rng = training_rng
 
     def _act(
-        self, policy_id: str, requests: list[SeatRequest], should_explore: bool
+        self,
+        policy_id: str,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
     ) -> list[SeatAction]:
         if self._live.acts_in_numpy[policy_id]:
             return self._act_in_numpy(policy_id, requests, should_explore)
@@ -220,7 +226,7 @@ class Inference:
         is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
         if forward is None or not is_discrete or len(requests) > MAX_BATCH:
             with torch.inference_mode():
-                return self._forward(policy_id, requests, should_explore, is_discrete)
+                return self._forward(policy_id, requests, should_explore, is_training, is_discrete)
         observations = [request.observation for request in requests]
         keys = self._live.acting_keys[policy_id]
         logits = forward(
@@ -228,11 +234,14 @@ class Inference:
             if keys is None
             else {key: _rows([o[key] for o in observations]) for key in keys}
         )
-        actions, extras = self._categorical(logits, requests, should_explore)
-        return _by_row(actions, extras)
+        return _by_row(*self._categorical(logits, requests, should_explore, is_training))
 
     def _act_in_numpy(
-        self, policy_id: str, requests: list[SeatRequest], should_explore: bool
+        self,
+        policy_id: str,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        generator: torch.Generator | None = None,
     ) -> list[SeatAction]:
         """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
         module: Any = self._live.modules[policy_id]
@@ -244,7 +253,7 @@ class Inference:
             states = [_state_of(request, module) for request in requests]
             state = {key: _rows([s[key] for s in states]) for key in states[0]}
         t = self.num_env_steps_sampled if should_explore else None
-        actions, state = module.act_in_numpy(obs, state, t)
+        actions, state = module.act_in_numpy(obs, state, t, generator)
         _put_logged(actions, requests)
         if state is None:
             return [SeatAction(action) for action in actions]
@@ -254,7 +263,12 @@ class Inference:
         ]
 
     def _forward(
-        self, policy_id: str, requests: list[SeatRequest], should_explore: bool, is_discrete: bool
+        self,
+        policy_id: str,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
+        is_discrete: bool,
     ) -> list[SeatAction]:
         """Any other module, in torch: `forward_exploration` or `forward_inference`."""
         module = self._live.modules[policy_id]
@@ -280,14 +294,21 @@ class Inference:
             _put_logged(actions, requests)
         elif is_discrete:
             logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
-            actions, extras = self._categorical(logits, requests, should_explore)
+            actions, extras = self._categorical(logits, requests, should_explore, is_training)
         else:
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
-            actions, extras = self._from_distribution(module, inputs, requests, should_explore)
+            actions, extras = self._from_distribution(
+                module, inputs, requests, should_explore, is_training
+            )
         return _by_row(actions, extras, state)
 
     def _from_distribution(
-        self, module: Any, inputs: torch.Tensor, requests: list[SeatRequest], should_explore: bool
+        self,
+        module: Any,
+        inputs: torch.Tensor,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
     ) -> tuple[Any, Extras]:
         distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
         chosen = (distribution if should_explore else distribution.to_deterministic()).sample()
@@ -295,12 +316,18 @@ class Inference:
         _put_logged(actions, requests)
         if not self.needs_log_probabilities:
             return actions, {}
-        logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
-        self._put_logged_log_probs(logp, requests)
-        return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
+        extras: Extras = {Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
+        if is_training:  # nobody reads them of an evaluation
+            logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
+            extras[Columns.ACTION_LOGP] = self._with_logged(logp, requests)
+        return actions, extras
 
     def _categorical(
-        self, logits: np.ndarray, requests: list[SeatRequest], should_explore: bool
+        self,
+        logits: np.ndarray,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
     ) -> tuple[np.ndarray, Extras]:
         # Gumbel-max in numpy: the same draw as torch's Categorical at a sixth of its cost.
         if should_explore:
@@ -311,12 +338,14 @@ class Inference:
         _put_logged(actions, requests)
         if not self.needs_log_probabilities:
             return actions, {}
-        logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
-        self._put_logged_log_probs(logp, requests)
-        return actions, {Columns.ACTION_LOGP: logp, Columns.ACTION_DIST_INPUTS: logits}
+        extras: Extras = {Columns.ACTION_DIST_INPUTS: logits}
+        if is_training:  # nobody reads them of an evaluation
+            logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
+            extras[Columns.ACTION_LOGP] = self._with_logged(logp, requests)
+        return actions, extras
 
-    def _put_logged_log_probs(self, logp: np.ndarray, requests: list[SeatRequest]) -> None:
-        """Replaces the policy's log-probabilities of actions that were chosen elsewhere.
+    def _with_logged(self, logp: np.ndarray, requests: list[SeatRequest]) -> np.ndarray:
+        """Replaces the policy's log-probabilities of actions that were chosen elsewhere, in place.
 
         Where the probability is unknown, infinity stands for it: any ratio of the policy's
         probability to it is 0, so that learners give the action no weight.
@@ -325,6 +354,7 @@ class Inference:
             if request.logged_action is not None:
                 known = request.logged_log_prob if self.corrects_off_policy else None
                 logp[i] = np.inf if known is None else known
+        return logp
 
 
 def log_probs_of(logits: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
-from websockets.protocol import State
+from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from muxrl.protocol.codec import encode, encode_json
@@ -101,7 +101,7 @@ class WebSocketConnection(asyncio.Protocol):
                     self._flush()
                     break
                 self._feed(frame.data)
-            elif self._protocol.state is State.OPEN:
+            elif self._protocol.state is OPEN:
                 self._messages.append(frame)
         self._work()
 
@@ -138,7 +138,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Sends a close frame; called by uvicorn when the server stops."""
-        if self._protocol.state is State.OPEN:
+        if self._protocol.state is OPEN:
             self._protocol.send_close(CloseCode.SERVICE_RESTART)
         self._flush()
         self.transport.close()
@@ -157,7 +157,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._deny(error.code, error.message)
             return
         self._protocol.send_response(self._protocol.accept(request))
-        if self._protocol.state is State.OPEN:
+        if self._protocol.state is OPEN:
             self._is_open = True
             self._app.num_connections += 1
 
@@ -223,7 +223,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _reply(self, is_text: bool, replies: list[AnyReply]) -> None:
         self._is_answering = False
-        if self._protocol.state is State.OPEN:  # else the client asks again when it has reconnected
+        if self._protocol.state is OPEN:  # else the client asks again when it has reconnected
             try:
                 if is_text:
                     self._protocol.send_text(encode_json(BatchReply(replies)))

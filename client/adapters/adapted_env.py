@@ -303,9 +303,11 @@ def reader(space: Any) -> Reader:
         dtype = np.dtype(space.dtype)
 
         def read_floats(value: Any) -> Any:
-            if isinstance(value, np.ndarray):
-                return value.astype(dtype if value.dtype.kind == "f" else value.dtype)
-            return value
+            if not isinstance(value, np.ndarray):
+                return value
+            if value.dtype != dtype and value.dtype.kind == "f":
+                return value.astype(dtype)
+            return value.copy()
 
         return read_floats
     if kind == "Discrete":

@@ -10,7 +10,13 @@ from typing import Any
 
 import msgspec
 
-from muxrl.protocol.episode import EpisodeEvent, EpisodeState, EpisodeStateMachine
+from muxrl.protocol.episode import (
+    ACT,
+    OBSERVE,
+    EpisodeEvent,
+    EpisodeState,
+    EpisodeStateMachine,
+)
 from muxrl.protocol.errors import OutOfOrder
 from muxrl.protocol.messages import Actions, Ended, EndEpisode, StartEpisode, Step
 from muxrl.servers.config import ServerPlan
@@ -118,10 +124,10 @@ class ServedEpisode:
                 return self.pending
             assert self._last_reply is not None
             return self._last_reply
-        self._machine.check(EpisodeEvent.OBSERVE)
+        self._machine.check(OBSERVE)
         step = self._check.step(message, self._transitions.agents_done, self.returns)
         requests = self._transitions.add_step(step, is_first=message.t == 0)
-        self._machine.handle(EpisodeEvent.OBSERVE)
+        self._machine.handle(OBSERVE)
         self.pending = PendingStep(
             self,
             message.t,
@@ -147,7 +153,7 @@ class ServedEpisode:
         reply = Actions(self.episode_id, pending.t, actions, weights_seq_no)
         if self._machine.is_over:  # aborted while it waited: nothing follows from these actions
             return reply
-        self._machine.handle(EpisodeEvent.ACT)
+        self._machine.handle(ACT)
         self._transitions.act(acted, actions, weights_seq_no)
         self._last_reply = reply
         self.pending = None

@@ -37,7 +37,7 @@ class _Track:
         self.observations = [observation]
         self.actions: list[Any] = []
         self.rewards: list[float] = []
-        self.extra_outputs: dict[str, list[Any]] = {}
+        self.extra_outputs: list[Mapping[str, Any]] = []
         self.is_terminated = False
         self.is_truncated = False
         self.num_before = 0
@@ -58,20 +58,14 @@ class _Track:
         """Transitions since the last cut."""
         return len(self.actions) - self.num_lookback
 
-    def act(self, action: SeatAction) -> None:
-        self.open_action, self.reward = action, 0.0
-
     def observe(self, observation: Any) -> None:
         """Completes the transition of the open action."""
-        assert self.open_action is not None
+        action = self.open_action
+        assert action is not None
         self.observations.append(observation)
-        self.actions.append(self.open_action.action)
+        self.actions.append(action.action)
         self.rewards.append(self.reward)
-        for name, value in self.open_action.extra_outputs.items():
-            column = self.extra_outputs.get(name)
-            if column is None:
-                column = self.extra_outputs[name] = []
-            column.append(value)
+        self.extra_outputs.append(action.extra_outputs)
         self.open_action = None
 
     def after_cut(self, lookback: int) -> None:
@@ -81,7 +75,7 @@ class _Track:
         first = len(self.actions) - kept
         self.observations = self.observations[first:]
         self.actions, self.rewards = self.actions[first:], self.rewards[first:]
-        self.extra_outputs = {name: column[first:] for name, column in self.extra_outputs.items()}
+        self.extra_outputs = self.extra_outputs[first:]
         self.num_lookback = kept
 
 
@@ -164,21 +158,22 @@ class Recorder:
         """
         tracks = self._tracks
         for seat_id, action in acted.items():
-            tracks[seat_id].act(action)
+            track = tracks[seat_id]
+            track.open_action, track.reward = action, 0.0
         for seat_id, reward in rewards.items():
             track = tracks.get(seat_id)
             if track is not None and track.open_action is not None:
                 track.reward += reward
         for seat_id, observation in observations.items():
             self._observe(seat_id, observation)
-        ended = terminated | truncated
-        for seat_id in sorted(ended) if ended else ():  # in one order: they may share a scale
-            track = tracks.get(seat_id)
-            if track is not None:
-                if track.open_action is not None:  # terminated, so this is not bootstrapped from
-                    track.observe(track.observations[-1])
-                track.is_terminated = seat_id in terminated
-                track.is_truncated = seat_id in truncated
+        if terminated or truncated:
+            for seat_id in sorted(terminated | truncated):  # in one order: they may share a scale
+                track = tracks.get(seat_id)
+                if track is not None:
+                    if track.open_action is not None:  # terminated: not bootstrapped from
+                        track.observe(track.observations[-1])
+                    track.is_terminated = seat_id in terminated
+                    track.is_truncated = seat_id in truncated
         if is_last:
             self._is_terminated, self._is_truncated = not truncated, bool(truncated)
         self._weights_seq_nos.append(weights_seq_no)
@@ -245,6 +240,7 @@ class Recorder:
     def _single(self, seat_id: str, track: _Track) -> SingleAgentEpisode:
         """Returns a track in RLlib's form; the lists are handed over, not copied."""
         seat = self._seats[seat_id]
+        extras = track.extra_outputs
         return SingleAgentEpisode(
             id_=f"{self._episode_id}_{seat_id}",
             observations=track.observations,
@@ -252,7 +248,7 @@ class Recorder:
             actions=track.actions,
             action_space=seat.action_space,
             rewards=track.rewards,
-            extra_model_outputs=track.extra_outputs,
+            extra_model_outputs={name: [step[name] for step in extras] for name in extras[0]},
             terminated=track.is_terminated,
             truncated=track.is_truncated,
             t_started=track.num_before,

@@ -56,7 +56,6 @@ class Transitions:
     ) -> None:
         self.agents_done: set[str] = set()
         self.returns: dict[str, float] = {}
-        self._seats = seats
         self._recorder = recorder
         self._is_training = is_training
         self._observing = observing
@@ -65,6 +64,8 @@ class Transitions:
         self._last_actions: dict[str, Any] = {}
         """By agent; an agent that is not asked in a step keeps its own."""
         self._records = {seat_id: SeatRecord(last_actions=self._last_actions) for seat_id in seats}
+        self._seated = [(s, seat, self._records[s]) for s, seat in seats.items()]
+        """Id, seat and record of each."""
         self._acted: dict[str, SeatAction] = {}
         """Actions of the last step, by seat id, until what followed from them is recorded."""
         self._acting: Collection[str] = ()
@@ -82,18 +83,19 @@ class Transitions:
         departed = self.agents_done | done if done else self.agents_done
         view = StepView(step.observations, step.state, departed, frames=self._frames)
         seen: dict[str, Any] = {}
-        for seat_id, seat in self._seats.items():
-            record = self._records[seat_id]
+        acting: list[tuple[Seat, SeatRecord, Any]] = []
+        for seat_id, seat, record in self._seated:
             if not record.is_done:
                 observation = seat.observe(view, record)
                 if observation is not None:
                     seen[seat_id] = observation
+                    acting.append((seat, record, observation))
         if is_first:
             if self._is_training:
                 self._recorder.begin(seen)
             self._add_before_first_action(step.rewards, done)
         else:
-            self._add_transition(step, seen)
+            self._add_transition(step, seen, done)
         if done:
             self.agents_done |= done
         if self._frames is not None:
@@ -102,8 +104,7 @@ class Transitions:
             self._observing.add(step.observations, step.state)
         logged = step.logged_actions
         requests = []
-        for seat_id, observation in seen.items():
-            record, seat = self._records[seat_id], self._seats[seat_id]
+        for seat, record, observation in acting:
             record.has_begun = True
             action = log_prob = None
             if logged:
@@ -118,10 +119,11 @@ class Transitions:
         Raises:
             ValueMismatch: as for `add_step`.
         """
+        done = step.terminated | step.truncated
         if has_acted:
-            self._add_transition(step, {})
+            self._add_transition(step, {}, done)
         else:
-            self._add_before_first_action(step.rewards, step.terminated | step.truncated)
+            self._add_before_first_action(step.rewards, done)
 
     def act(
         self, acted: dict[str, SeatAction], actions: Mapping[str, Any], weights_seq_no: int
@@ -149,8 +151,7 @@ class Transitions:
         self._sum(rewards)
         self._mark_done(done)
 
-    def _add_transition(self, step: CheckedStep, seen: dict[str, Any]) -> None:
-        done = step.terminated | step.truncated
+    def _add_transition(self, step: CheckedStep, seen: dict[str, Any], done: AgentIds) -> None:
         if self._is_training and step.truncated:
             missing = step.truncated.intersection(self._acting) - step.final_observations.keys()
             if missing:
@@ -159,23 +160,25 @@ class Transitions:
         # Nothing has changed yet: a refusal above leaves the episode as it was.
         rewards = step.rewards
         self._sum(rewards)
-        still_here = [s for seat_id, s in self._seats.items() if not self._records[seat_id].is_done]
-        if self._is_training and still_here:
-            self._recorder.add(
-                acted=self._acted,
-                observations=seen | ends.final_observations if done else seen,
-                rewards={
-                    seat.seat_id: seat.reward(rewards)
-                    for seat in still_here
-                    if self._records[seat.seat_id].has_begun
-                    and not rewards.keys().isdisjoint(seat.members)
-                },
-                terminated=ends.terminated,
-                truncated=ends.truncated,
-                is_last=ends.num_seats == len(still_here),
-                weights_seq_no=self._weights_seq_no,
-            )
-            self._acted = {}
+        if self._is_training:
+            num_here = 0
+            of_seats: dict[str, float] = {}
+            for seat_id, seat, record in self._seated:
+                if not record.is_done:
+                    num_here += 1
+                    if record.has_begun and not rewards.keys().isdisjoint(seat.members):
+                        of_seats[seat_id] = seat.reward(rewards)
+            if num_here:
+                self._recorder.add(
+                    acted=self._acted,
+                    observations=seen | ends.final_observations if done else seen,
+                    rewards=of_seats,
+                    terminated=ends.terminated,
+                    truncated=ends.truncated,
+                    is_last=ends.num_seats == num_here,
+                    weights_seq_no=self._weights_seq_no,
+                )
+                self._acted = {}
         if done:
             self._mark_done(done)
 
@@ -194,8 +197,7 @@ class Transitions:
         terminated: set[str] = set()
         truncated: set[str] = set()
         observations: dict[str, Any] = {}
-        for seat_id, seat in self._seats.items():
-            record = self._records[seat_id]
+        for seat_id, seat, record in self._seated:
             done_now = done.intersection(seat.members) - record.members_done
             if record.is_done or not done_now:
                 continue
@@ -227,8 +229,7 @@ class Transitions:
             returns[agent_id] = returns.get(agent_id, 0.0) + reward
 
     def _mark_done(self, done: AgentIds) -> None:
-        for seat_id, seat in self._seats.items():
-            record = self._records[seat_id]
+        for _, seat, record in self._seated:
             record.members_done |= done.intersection(seat.members)
             record.is_done = len(record.members_done) == len(seat.members)
 

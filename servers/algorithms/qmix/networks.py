@@ -110,7 +110,8 @@ class NumpyAgent:
         x = obs.reshape(rows, -1) @ self._from_obs
         x += self._bias
         if self._from_id is not None:
-            x.reshape(-1, n, x.shape[-1])[:] += self._from_id
+            by_team = x.reshape(-1, n, x.shape[-1])
+            by_team += self._from_id
         if self._from_action is not None:
             action = last_action.reshape(rows).astype(np.intp)
             known = action >= 0

@@ -150,7 +150,11 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         return self._act(batch, t)
 
     def act_in_numpy(
-        self, obs: dict[str, np.ndarray], state: dict[str, np.ndarray] | None, t: int | None
+        self,
+        obs: dict[str, np.ndarray],
+        state: dict[str, np.ndarray] | None,
+        t: int | None,
+        generator: torch.Generator | None = None,
     ) -> tuple[np.ndarray, dict[str, np.ndarray] | None]:
         """Acts for B teams at one step, without a tensor; the module must be on the CPU.
 
@@ -159,12 +163,14 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
                 [B, n, n_actions]``; the other keys are not needed to act.
             state: ``{"h": [B, n, hidden_dim]}`` for a GRU.
             t: env steps so far, for epsilon; None acts greedily.
+            generator: of random numbers; None: torch's own.
 
         Returns:
             Actions ``[B, n]`` int64, and the next state.
         """
         values, after = self.step_in_numpy(obs, None if state is None else state[HIDDEN])
-        actions = self._choose(values, obs[ACTION_MASK], 0.0 if t is None else self._epsilon_at(t))
+        epsilon = 0.0 if t is None else self._epsilon_at(t)
+        actions = self._choose(values, obs[ACTION_MASK], epsilon, generator)
         return actions, None if after is None else {HIDDEN: after}
 
     def step_in_numpy(
@@ -186,13 +192,19 @@ class QMIXTorchRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         return self._epsilon
 
     @staticmethod
-    def _choose(values: np.ndarray, mask: np.ndarray, epsilon: float) -> np.ndarray:
+    def _choose(
+        values: np.ndarray,
+        mask: np.ndarray,
+        epsilon: float,
+        generator: torch.Generator | None = None,
+    ) -> np.ndarray:
         """Chooses epsilon-greedily among available actions, for each member independently."""
         actions = np.where(mask > 0, values, -np.inf).argmax(-1)
         if epsilon > 0.0:
             # torch's generator, so that RLlib's seed holds. The largest of independent uniforms is
             # a uniform draw; + 1 keeps available actions above the unavailable ones, which are 0.
-            draws = torch.rand(*mask.shape[:-1], mask.shape[-1] + 1).numpy()
+            draws = np.empty((*mask.shape[:-1], mask.shape[-1] + 1), np.float32)
+            torch.from_numpy(draws).uniform_(generator=generator)  # `torch.rand` takes far longer
             any_action = ((draws[..., :-1] + 1.0) * mask).argmax(-1)
             actions = np.where(draws[..., -1] < epsilon, any_action, actions)
         return actions
