@@ -158,8 +158,8 @@ class Recorder:
         """
         tracks = self._tracks
         for seat_id, action in acted.items():
-            track = tracks[seat_id]
-            track.open_action, track.reward = action, 0.0
+            acting = tracks[seat_id]
+            acting.open_action, acting.reward = action, 0.0
         for seat_id, reward in rewards.items():
             track = tracks.get(seat_id)
             if track is not None and track.open_action is not None:
