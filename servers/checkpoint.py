@@ -74,6 +74,7 @@ def save_checkpoint(
     *,
     algo: Algorithm | None = None,
     replay: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a checkpoint: the whole of it, or nothing. No training may go on meanwhile.
 
@@ -84,6 +85,8 @@ def save_checkpoint(
         state: what RLlib leaves out, as plain values and arrays; see `resume`.
         algo: of the server, None if it does not learn.
         replay: like `state`; None if there is none, or it is not to be saved.
+        defaults: every setting of its algorithm at its default, with which `plan.settings` are
+            whole; None if it does not learn.
 
     Raises:
         OSError: it cannot be written; what was there is still there.
@@ -99,6 +102,8 @@ def save_checkpoint(
         if replay is not None:
             write_state(half / REPLAY_FILE, replay)
         note = {"format": _FORMAT, **_about(plan), **counts, "written_at": time.time()}
+        if defaults is not None:
+            note["defaults"] = defaults
         (half / ABOUT_FILE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         _sync(half)
         put_in_place(half, path)
@@ -320,15 +325,39 @@ class Checkpoint:
                     f"there, {_shown(unknown[0])} here"
                 )
 
-    def find_changed_settings(self, plan: ServerPlan) -> dict[str, str]:
-        """Returns how a server's training settings differ, by name, as "lr: 0.1, was 0.2"."""
+    def settings_as_begun(
+        self, plan: ServerPlan, defaults: Mapping[str, Any], former: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the plan's settings, and those whose default was another at that time.
+
+        Args:
+            plan: of the server that goes on.
+            defaults: every setting of its algorithm, with today's default.
+            former: defaults of the time in which checkpoints did not note them, where they differ.
+        """
+        now = json.loads(json.dumps(defaults))
+        then = self.about.get("defaults", {**now, **former})
+        kept = {name: then[name] for name in now if name in then and then[name] != now[name]}
+        return {**kept, **plan.settings}
+
+    def find_changed_settings(
+        self, plan: ServerPlan, defaults: Mapping[str, Any], former: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Returns how a server's training settings differ, by name, as "lr: 0.1, was 0.2".
+
+        Args:
+            plan: its `settings` are whole with those of `settings_as_begun`.
+            defaults: see there.
+            former: likewise.
+        """
+        at_first = self.about.get("defaults", {**defaults, **former})
         then = self.about.get("settings", {})
         now = json.loads(json.dumps(plan.settings))
         return {
             name: f"{name}: {_shown(now.get(name, 'the default'))}, "
             f"was {_shown(then.get(name, 'the default'))}"
             for name in sorted(then.keys() | now.keys())
-            if then.get(name) != now.get(name)
+            if {**at_first, **then}.get(name) != {**at_first, **now}.get(name)
         }
 
     def read_state(self) -> dict[str, Any]:

@@ -53,7 +53,9 @@ class LearnedPolicies:
         max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
-        self._plan = plan
+        if plan.resume_from:
+            plan = resume.as_begun(plan, entry)
+        self._plan, self._entry = plan, entry
         observing = Observing.of(plan)
         seats = entry.seating.make_seats(plan, observing)
         self.algo = build_algorithm(plan, entry, seats)
@@ -113,7 +115,7 @@ class LearnedPolicies:
         if plan.resume_from:
             self.trainer.set_state(
                 resume.restore(
-                    self.algo, plan, self.store, self.feed, self.acting, self._normalization
+                    self.algo, plan, entry, self.store, self.feed, self.acting, self._normalization
                 )
             )
 
@@ -160,6 +162,7 @@ class LearnedPolicies:
             {**state, "trainer": trainer},
             algo=self.algo,
             replay=replay,
+            defaults=self._entry.settings(),
         )
         logger.info("checkpoint in %s", path)
 

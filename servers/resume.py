@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 
+from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.columns import pack_chunks
@@ -139,9 +140,33 @@ def _get_random_state() -> State:
 # --- going on -------------------------------------------------------------------------------
 
 
+def as_begun(plan: ServerPlan, entry: AlgorithmEntry) -> ServerPlan:
+    """Returns the plan with the settings that `plan.resume_from` was begun with.
+
+    A default that has changed since stays what it was; what the user gives goes before it.
+
+    Raises:
+        ServerProblem: there is no such checkpoint, or it is of another server.
+    """
+    with told_of(plan, "go on from", plan.resume_from):
+        checkpoint = Checkpoint.open(Path(plan.resume_from))
+        checkpoint.check_resumable(plan)
+        defaults, former = entry.settings(), entry.training.former_defaults
+        settings = checkpoint.settings_as_begun(plan, defaults, former)
+    kept = [f"{name}: {settings[name]}" for name in settings if name not in plan.settings]
+    if kept:
+        logger.info(
+            "server %r goes on with defaults that have changed since it began: %s",
+            plan.server_id,
+            ", ".join(kept),
+        )
+    return dataclasses.replace(plan, settings=settings)
+
+
 def restore(
     algo: Algorithm,
     plan: ServerPlan,
+    entry: AlgorithmEntry,
     store: EpisodeStore,
     feed: Feed,
     acting: Inference,
@@ -149,7 +174,7 @@ def restore(
 ) -> State:
     """Puts an algorithm, and what feeds it, where `plan.resume_from` was written.
 
-    Settings that have changed take effect.
+    Settings that have changed take effect. The plan is one of `as_begun`.
 
     Returns:
         What the trainer had saved.
@@ -159,8 +184,9 @@ def restore(
     """
     with told_of(plan, "go on from", plan.resume_from):
         checkpoint = Checkpoint.open(Path(plan.resume_from))
-        checkpoint.check_resumable(plan)
-        changes = checkpoint.find_changed_settings(plan)
+        changes = checkpoint.find_changed_settings(
+            plan, entry.settings(), entry.training.former_defaults
+        )
         for change in changes.values():
             logger.info("server %r goes on with another setting: %s", plan.server_id, change)
         learner: Any = algo.learner_group._learner

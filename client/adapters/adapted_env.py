@@ -32,6 +32,30 @@ Writer = Callable[[Any], Any]
 """Makes a plain action one that the environment accepts."""
 
 
+def plain_reward(agent: Hashable, reward: Any) -> float:
+    """Returns the reward of an agent; an array has to be of one element.
+
+    Raises:
+        SimulationError: it is of several.
+    """
+    if not isinstance(reward, np.ndarray):
+        return float(reward)
+    if reward.size != 1:
+        raise SimulationError(
+            f"the reward of agent {agent!r} is an array of the shape {reward.shape}; it must be "
+            "one number"
+        )
+    return float(reward.item())
+
+
+def came_back(agent: Hashable) -> SimulationError:
+    """Returns the refusal of an agent that acts again in an episode in which it is done."""
+    return SimulationError(
+        f"the environment observes agent {agent!r} again, which is done in this episode; one that "
+        "comes back needs a new agent id or a new episode"
+    )
+
+
 class Names(dict[Hashable, str]):
     """The name of each of the environment's agent ids; refuses an unknown one."""
 

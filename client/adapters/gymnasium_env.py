@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muxrl.client.adapters.adapted_env import AdaptedEnv
+from muxrl.client.adapters.adapted_env import AdaptedEnv, plain_reward
 from muxrl.client.adapters.simulation import StepResult
 
 AGENT = "agent"
@@ -50,7 +50,7 @@ class GymnasiumEnv(AdaptedEnv):
             self._acting = {}
         return StepResult(
             {} if is_over else observation,
-            {AGENT: float(reward)},
+            {AGENT: plain_reward(AGENT, reward)},
             {AGENT: True} if is_terminated else {},
             {AGENT: True} if is_truncated and not is_terminated else {},
             observation if is_over else {},

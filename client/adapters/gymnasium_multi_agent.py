@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.client.adapters.adapted_env import AdaptedEnv
+from muxrl.client.adapters.adapted_env import AdaptedEnv, plain_reward
 from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
 from muxrl.protocol.spaces import ACTION_MASK_KEY
 
@@ -86,7 +86,7 @@ class GymnasiumMultiAgent(AdaptedEnv):
         rewards = self._by_agent_or_one("rewards", given_rewards)
         return StepResult(
             observations,
-            {agent: float(reward) for agent, reward in rewards.items()},
+            {agent: plain_reward(agent, reward) for agent, reward in rewards.items()},
             terminations,
             dict.fromkeys(sorted(truncations, key=self._agents.index), True),
             final_observations,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from muxrl.client.adapters.adapted_env import AdaptedEnv, space_lookup
+from muxrl.client.adapters.adapted_env import AdaptedEnv, plain_reward, space_lookup
 from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 
@@ -65,7 +65,7 @@ class PettingZooAEC(AdaptedEnv):
             observation, reward, is_terminated, is_truncated, info = env.last()
             # Before its first action an agent has a reward only if another's move gave it one.
             if reward or agent in self._have_acted:
-                result.rewards[name] = float(reward)
+                result.rewards[name] = plain_reward(agent, reward)
             result.infos[name] = info
             if not (is_terminated or is_truncated):
                 self._acting = {name: agent}
@@ -85,7 +85,7 @@ class PettingZooAEC(AdaptedEnv):
         for agent in list(live):
             result.infos.setdefault(names[agent], getattr(env, "infos", {}).get(agent, {}))
             if agent in unpaid and (unpaid[agent] or agent in self._have_acted):
-                result.rewards[names[agent]] = float(unpaid[agent])
+                result.rewards[names[agent]] = plain_reward(agent, unpaid[agent])
             is_truncated = env.truncations.get(agent, False)
             is_terminated = env.terminations.get(agent, False) or not is_truncated
             self._finish(agent, result, is_terminated)

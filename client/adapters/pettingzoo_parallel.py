@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from muxrl.client.adapters.adapted_env import AdaptedEnv, space_lookup
+from muxrl.client.adapters.adapted_env import AdaptedEnv, came_back, plain_reward, space_lookup
 from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 
@@ -68,6 +68,10 @@ class PettingZooParallel(AdaptedEnv):
                 final_observations[name] = readers[agent](value)
             elif agent not in finished:
                 observations[name] = readers[agent](value)
+            elif agent in self._env.agents and not (
+                terminateds.get(agent, True) or truncateds.get(agent, True)
+            ):  # those that are only said to be done once more are not asked again
+                raise came_back(agent)
 
         if terminations or truncations:
             for agent in [
@@ -89,7 +93,7 @@ class PettingZooParallel(AdaptedEnv):
             self._add_masks(plain_infos, observations, final_observations)
         return StepResult(
             observations,
-            {names[agent]: float(reward) for agent, reward in given_rewards.items()},
+            {names[agent]: plain_reward(agent, reward) for agent, reward in given_rewards.items()},
             terminations,
             truncations,
             final_observations,

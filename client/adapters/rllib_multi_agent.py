@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from muxrl.client.adapters.adapted_env import AdaptedEnv, space_lookup
+from muxrl.client.adapters.adapted_env import AdaptedEnv, came_back, plain_reward, space_lookup
 from muxrl.client.adapters.simulation import SimulationError, StepResult
 
 ALL = "__all__"
@@ -93,13 +93,15 @@ class RLlibMultiAgent(AdaptedEnv):
                 final_observations[names[agent]] = readers[agent](value)
             elif agent not in finished:
                 observations[names[agent]] = readers[agent](value)
+            elif not (is_over or terminateds.get(agent) or truncateds.get(agent)):
+                raise came_back(agent)  # as RLlib's own episodes do
         finished.update(done)
         plain_infos = self._plain_infos(infos)
         if self._masked:
             self._add_masks(plain_infos, observations, final_observations)
         return StepResult(
             observations,
-            {names[agent]: float(reward) for agent, reward in rewards.items()},
+            {names[agent]: plain_reward(agent, reward) for agent, reward in rewards.items()},
             {names[agent]: True for agent, is_terminated in done.items() if is_terminated},
             {names[agent]: True for agent, is_terminated in done.items() if not is_terminated},
             final_observations,

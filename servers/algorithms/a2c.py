@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
-from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.ppo import PPO
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
@@ -19,6 +19,7 @@ from torch import Tensor
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.on_policy.config import OnPolicyConfig
 from muxrl.servers.algorithms.on_policy.learner import (
     LeanUpdate,
     actor_critic_loss,
@@ -28,7 +29,7 @@ from muxrl.servers.algorithms.settings import TrainingSettings, set_given
 from muxrl.servers.seating import Seating
 
 
-class A2CConfig(PPOConfig):
+class A2CConfig(OnPolicyConfig):
     """One update per batch, on the whole of it: no epochs, no minibatches, no ratio, no KL.
 
     ``train_batch_size_per_learner`` is the number of env steps between two updates. With
@@ -43,6 +44,7 @@ class A2CConfig(PPOConfig):
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or A2C)
         self.standardize_advantages = False
+        self.optimizer_epsilon = 1e-8  # torch's
 
         self.lr = 1e-3
         self.train_batch_size = 200

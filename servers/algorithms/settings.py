@@ -59,6 +59,8 @@ class TrainingSettings:
         defaults: settings whose default here is not RLlib's.
         preset: settings that make a variant out of the config class; a user cannot change them.
         unused: settings of the config class that have no meaning here.
+        former_defaults: settings whose default was another before checkpoints noted all defaults;
+            what was begun with them goes on with them.
         readers: for settings whose values the type of the default does not check well enough.
     """
 
@@ -66,6 +68,7 @@ class TrainingSettings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     preset: Mapping[str, Any] = field(default_factory=dict)
     unused: frozenset[str] = frozenset()
+    former_defaults: Mapping[str, Any] = field(default_factory=dict)
     readers: Mapping[str, ReadValue] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:

@@ -90,16 +90,35 @@ class BrightCorner(gymnasium.Env[Any, Any]):
         return image
 
 
+ON_IMAGES: dict[str, tuple[dict[str, Any], int]] = {
+    "PPO": (SETTINGS, 16_000),
+    "A2C": (
+        {"train_batch_size_per_learner": 400, "lr": 0.002, "standardize_advantages": True,
+         "gamma": 0.0},
+        12_000,
+    ),
+    "SAC": (
+        {"actor_lr": 0.001, "critic_lr": 0.001, "alpha_lr": 0.003, "initial_alpha": 0.1,
+         "gamma": 0.0, "train_batch_size_per_learner": 64, "rollout_fragment_length": 8,
+         "num_steps_sampled_before_learning_starts": 400},
+        2_000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ON_IMAGES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_an_image_is_learned_from_by_default(seed: int) -> None:
+def test_an_image_is_learned_from_by_default(seed: int, algorithm: str) -> None:
+    settings, env_steps = ON_IMAGES[algorithm]
+
     def solved(**switches: Any) -> float:
         config = ExperimentConfig(
             name="corner",
             seed=seed,
             simulation=SimulationConfig(f"{__name__}:BrightCorner", num_envs_per_process=8),
-            servers={"it": ServerConfig("PPO", ["*"], settings=SETTINGS, **switches)},
+            servers={"it": ServerConfig(algorithm, ["*"], settings=settings, **switches)},
         )
-        (last,) = train(config, 16_000, None, evaluated(50)).values()
+        (last,) = train(config, env_steps, None, evaluated(50)).values()
         return last["return"]
 
     assert solved() > 6

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
-from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.ppo import PPO
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
@@ -26,6 +26,11 @@ from muxrl.servers.algorithms.mappo.export import ActorGraph
 from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.networks import Networks
+from muxrl.servers.algorithms.on_policy.config import (
+    FORMER_DEFAULTS,
+    OnPolicyConfig,
+    read_limit,
+)
 from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, actor_critic_loss
 from muxrl.servers.algorithms.settings import TrainingSettings, set_given
 
@@ -33,7 +38,7 @@ _SMALLEST_STD = 1e-5
 """Of advantages; the paper's code adds as much."""
 
 
-class MAPPOConfig(PPOConfig):
+class MAPPOConfig(OnPolicyConfig):
     """Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL.
 
     Every agent is an RLlib agent of its own, with the Dict observation that `rl_module`
@@ -56,6 +61,7 @@ class MAPPOConfig(PPOConfig):
         self.obs_agent_id = False
         self.normalize_values = True
         self.huber_delta: float | None = 10.0
+        self.clip_jointly = False
 
         self.lr = 7e-4
         # The paper collects 3,200 (128 environments, 25 steps) for its small tasks.
@@ -80,6 +86,7 @@ class MAPPOConfig(PPOConfig):
         obs_agent_id: bool = NotProvided,
         normalize_values: bool = NotProvided,
         huber_delta: float | None = NotProvided,
+        clip_jointly: bool = NotProvided,
         **kwargs: Any,
     ) -> Self:
         """Sets the training related settings.
@@ -94,6 +101,9 @@ class MAPPOConfig(PPOConfig):
                 running mean and deviation, with PopArt.
             huber_delta: Error, in the critic's units, from which the value loss is linear; None
                 is the squared error throughout.
+            clip_jointly: Whether ``grad_clip`` bounds the gradients of actor and critic as one, so
+                that a large error of the critic makes the actor's steps smaller. Else each is
+                bounded by itself, as in the paper's code.
             **kwargs: PPO's. ``vf_clip_param`` has the paper's meaning, not RLlib's: how far a
                 value may move from its old one in one update, in the critic's units, before the
                 loss stops rewarding it; None does not clip.
@@ -194,6 +204,32 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         if pipeline is not None and self.config.add_default_connectors_to_learner_pipeline:
             pipeline.append(CriticTargets())
 
+    def postprocess_gradients_for_module(
+        self, *, module_id: str, config: Any, module_gradients_dict: dict[Any, Tensor]
+    ) -> dict[Any, Tensor]:
+        """Clips the actor's gradients and the critic's, each by their own norm; see the config."""
+        if config.grad_clip is None or config.clip_jointly:
+            return super().postprocess_gradients_for_module(
+                module_id=module_id, config=config, module_gradients_dict=module_gradients_dict
+            )
+        critic = self.module[module_id].unwrapped().critic
+        of_critic = {self.get_param_ref(parameter) for parameter in critic.parameters()}
+        clipped = {}
+        for name, is_critic in (("actor", False), ("critic", True)):
+            gradients = {
+                ref: gradient
+                for ref, gradient in module_gradients_dict.items()
+                if (ref in of_critic) == is_critic
+            }
+            norm = self._get_clip_function()(
+                gradients, grad_clip=config.grad_clip, grad_clip_by=config.grad_clip_by
+            )
+            if norm is not None:
+                key = (module_id, f"gradients_{name}_global_norm")
+                self.metrics.log_value(key=key, value=norm, window=1)
+            clipped.update(gradients)
+        return clipped
+
     def compute_loss_for_module(
         self,
         *,
@@ -266,7 +302,10 @@ MAPPO_ENTRY = AlgorithmEntry(
     summary="PPO whose critic sees the global state (Yu et al. 2022)",
     learns_from="newest",
     training=TrainingSettings(
-        MAPPOConfig, unused=frozenset({"kl_coeff", "kl_target", "use_critic", "use_kl_loss"})
+        MAPPOConfig,
+        unused=frozenset({"kl_coeff", "kl_target", "use_critic", "use_kl_loss"}),
+        former_defaults={**FORMER_DEFAULTS, "clip_jointly": True},
+        readers={"huber_delta": read_limit, "vf_clip_param": read_limit},
     ),
     networks=Networks(
         refused={

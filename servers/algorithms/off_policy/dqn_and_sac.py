@@ -30,6 +30,10 @@ from muxrl.servers.algorithms.off_policy.step_replay import (
     EveryStepEpisodeReplayBuffer,
     EveryStepPrioritizedEpisodeReplayBuffer,
 )
+from muxrl.servers.algorithms.off_policy.target_entropy import (
+    ReachableTargetEntropy,
+    read_target_entropy,
+)
 from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
 from muxrl.servers.algorithms.settings import (
     AlgorithmProblem,
@@ -138,6 +142,9 @@ class SACConfig(rllib_sac.SACConfig):
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or SAC)
 
+    def get_default_learner_class(self) -> type:
+        return ReachableTargetEntropy
+
 
 class DQN(_DrawsEveryStep, rllib_dqn.DQN):
     """See `DQNConfig`."""
@@ -237,12 +244,14 @@ SAC_ENTRY = AlgorithmEntry(
     training=TrainingSettings(
         SACConfig,
         defaults={
+            "actor_lr": 3e-4,  # the paper's for all networks; RLlib's is a tenth of it
             "replay_buffer_config": replay_buffer(100_000),
             "min_time_s_per_iteration": None,
             "min_sample_timesteps_per_iteration": 1_000,
         },
         unused=_UNUSED | {"lr"},
-        readers=_READERS,
+        former_defaults={"actor_lr": 3e-5, "target_entropy": None},
+        readers={**_READERS, "target_entropy": read_target_entropy},
     ),
     networks=Networks(
         # With RLlib's tanh the critic hardly learns how the worth of an action depends on the

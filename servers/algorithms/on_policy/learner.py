@@ -121,12 +121,12 @@ class LeanUpdate(TorchLearner):
     def configure_optimizers_for_module(
         self, module_id: str, config: AlgorithmConfig | None = None
     ) -> None:
-        """RLlib's Adam, but in one kernel for all parameters."""
+        """RLlib's Adam, but in one kernel for all parameters, and with the config's epsilon."""
         assert config is not None
         params = self.get_parameters(self.module[module_id])
         self.register_optimizer(
             module_id=module_id,
-            optimizer=torch.optim.Adam(params, fused=True),
+            optimizer=torch.optim.Adam(params, eps=config.optimizer_epsilon, fused=True),
             params=params,
             lr_or_lr_schedule=config.lr,
         )

@@ -183,6 +183,38 @@ def test_live_agents_whom_nobody_observes_are_an_error() -> None:
         simulation.step({"a0": 0})
 
 
+@pytest.mark.parametrize("flag", [{"a0": False}, {"a0": True}, {}])
+def test_who_comes_back_is_refused_by_name_and_who_is_done_once_more_is_not(
+    flag: dict[str, bool],
+) -> None:
+    env = Scripted([Life([1.0], "terminated"), Life([1.0] * 3, "terminated")])
+    simulation = PettingZooParallel(env)
+    simulation.reset()
+    simulation.step({"a0": 0, "a1": 0})
+    observations, rewards, terminations, truncations, infos = env.step({"a1": 0})
+    observations["a0"], truncations["a0"] = np.zeros(2), False
+    after = (observations, rewards, terminations | flag, truncations, infos)
+    env.agents.append("a0")
+    env.step = lambda actions: after  # type: ignore[method-assign]
+    if flag.get("a0") is False:
+        with pytest.raises(SimulationError, match=r"'a0' again.*done in this episode.*new agent"):
+            simulation.step({"a1": 0})
+    else:
+        assert simulation.step({"a1": 0}).observations.keys() == {"a1"}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2,)])
+def test_a_reward_may_be_an_array_of_one_element(shape: tuple[int, ...]) -> None:
+    env = Scripted([Life([np.full(shape, 2.5)] * 2, "terminated")])  # type: ignore[list-item]
+    simulation = PettingZooParallel(env)
+    simulation.reset()
+    if shape == (2,):
+        with pytest.raises(SimulationError, match=r"reward of agent 'a0'.*\(2,\).*one number"):
+            simulation.step({"a0": 0})
+    else:
+        assert simulation.step({"a0": 0}).rewards == {"a0": 2.5}
+
+
 class MovableFeast(ParallelEnv):
     """b comes in at the second step, and a leaves; Dict observations with a mask."""
 

@@ -134,6 +134,31 @@ def _huber(error: float, delta: float) -> float:
     return 0.5 * size**2 if size <= delta else delta * (size - 0.5 * delta)
 
 
+@pytest.mark.parametrize("clip_jointly", [False, True])
+def test_a_large_error_of_the_critic_shortens_the_actors_step_if_both_are_clipped_as_one(
+    clip_jointly: bool,
+) -> None:
+    learner = make_learner(grad_clip=10.0, clip_jointly=clip_jointly)
+    module = learner.module["p"]
+    of_critic = {learner.get_param_ref(p) for p in module.critic.parameters()}
+    gradients = {
+        ref: torch.full_like(p, 1e3 if ref in of_critic else 1e-2)
+        for ref, p in learner._params.items()
+    }
+
+    def norm(of: dict[Any, torch.Tensor], is_critic: bool) -> float:
+        mine = [g for ref, g in of.items() if (ref in of_critic) == is_critic]
+        return float(torch.cat([g.flatten() for g in mine]).norm())
+
+    before = norm(gradients, False)
+    assert before < 10.0
+    assert 0 < len(of_critic) < len(gradients)
+    clipped = learner.postprocess_gradients(gradients)
+    assert clipped.keys() == gradients.keys()
+    assert norm(clipped, True) == pytest.approx(10.0, rel=1e-3)
+    assert norm(clipped, False) == pytest.approx(0.0 if clip_jointly else before, abs=1e-3)
+
+
 def test_without_clip_and_huber_the_value_loss_is_half_the_squared_error() -> None:
     learner = make_learner(vf_clip_param=None, huber_delta=None, entropy_coeff=0.0)
     batch = some_batch([1.0] * 4)

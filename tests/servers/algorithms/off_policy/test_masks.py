@@ -220,6 +220,31 @@ def test_sacs_losses_are_sums_over_allowed_actions(is_far: bool) -> None:
     assert float(grad[0]) != 0.0
 
 
+@pytest.mark.parametrize("has_masks", [True, False])
+def test_sacs_auto_entropy_is_a_share_of_what_the_available_actions_allow(has_masks: bool) -> None:
+    """Closed form: 0.3 log n, in the mean over the batch of n available ones; alpha follows it."""
+    learner = make_learner("SAC", MASKED if has_masks else SEES, initial_alpha=ALPHA)
+    masks = some_masks()
+    batch = make_batch(masks, some_masks())
+    batch = batch if has_masks else without_masks(batch)
+    loss_of(learner, batch)
+    expected = 0.3 * np.log(4) if not has_masks else 0.3 * np.log(masks.sum(-1).numpy()).mean()
+    assert float(learner.target_entropy["p"]) == pytest.approx(expected, rel=1e-5)
+    outputs = learner.module["p"].forward_train(batch)
+    entropy = -(outputs[sac.ACTION_PROBS] * outputs[sac.ACTION_LOG_PROBS]).sum(-1).mean()
+    alpha_loss = learner._temp_losses[("p", "alpha_loss")].item()
+    assert alpha_loss == pytest.approx(
+        np.log(ALPHA) * (entropy.item() - expected), rel=1e-4, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(("setting", "target"), [(0.7, 0.7), (None, -1.0)])
+def test_sacs_target_entropy_may_be_a_number_or_rllibs_rule(setting: Any, target: float) -> None:
+    learner = make_learner("SAC", target_entropy=setting)
+    loss_of(learner, make_batch(some_masks(), some_masks()))
+    assert float(learner.target_entropy["p"]) == pytest.approx(target)
+
+
 @pytest.mark.parametrize(
     ("name", "rllibs"), [("DQN", DefaultDQNTorchRLModule), ("SAC", DefaultSACTorchRLModule)]
 )

@@ -184,7 +184,7 @@ def test_an_update_counts_its_steps_once_and_moves_every_module() -> None:
 
 
 def test_an_update_moves_the_weights_as_rllibs_does_on_the_same_columns() -> None:
-    lean, plain = make_learner(), make_learner(PPOTorchLearner)
+    lean, plain = make_learner(optimizer_epsilon=1e-8), make_learner(PPOTorchLearner)
     plain.module.set_state(lean.module.get_state())
     plain._learner_connector.connectors[:] = lean._learner_connector.connectors
     before = copy.deepcopy(lean.module.get_state())
@@ -198,6 +198,36 @@ def test_an_update_moves_the_weights_as_rllibs_does_on_the_same_columns() -> Non
             if name.endswith(("weight", "bias")):
                 assert (value != before[module_id][name]).any(), name
             np.testing.assert_allclose(value, theirs[module_id][name], atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-2])
+def test_a_first_step_is_as_long_as_adams_epsilon_lets_it(size: float) -> None:
+    """Of Adam's first step the length is ``lr g / (|g| + epsilon)``."""
+    learner = make_learner(optimizer_epsilon=1e-5, lr=0.1)
+    before = copy.deepcopy(learner.module.get_state())
+    learner.apply_gradients({r: torch.full_like(p, size) for r, p in learner._params.items()})
+    for module_id, weights in learner.module.get_state().items():
+        for name in (n for n in weights if n.endswith(("weight", "bias"))):
+            moved = before[module_id][name] - weights[name]
+            np.testing.assert_allclose(moved, 0.1 * size / (size + 1e-5), rtol=1e-3, err_msg=name)
+
+
+@pytest.mark.parametrize(("limit", "moves"), [(None, True), (1e6, True), (10.0, False)])
+def test_a_value_far_from_its_target_is_learned_unless_a_clip_is_set(
+    limit: float | None, moves: bool
+) -> None:
+    settings = {} if limit is None else {"vf_clip_param": limit}
+    learner = make_learner(PPOTorchLearner if limit == 1e6 else None, **settings)
+    assert learner.config.vf_clip_param == limit
+    batch = columns(learner, episodes(2))["p"]
+    batch[Postprocessing.VALUE_TARGETS] = batch[Postprocessing.VALUE_TARGETS] + 100.0
+    module = learner.module["p"]
+    loss = learner.compute_loss_for_module(
+        module_id="p", config=learner.config, batch=batch, fwd_out=module.forward_train(batch)
+    )
+    loss.backward()
+    (bias,) = [p for name, p in module.named_parameters() if name == "vf.net.mlp.0.bias"]
+    assert (float(bias.grad.abs()) > 100.0) is moves
 
 
 def test_a_nan_gradient_changes_no_weight() -> None:

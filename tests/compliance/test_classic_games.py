@@ -1,0 +1,89 @@
+"""PettingZoo's board and card games, played to their ends by whoever follows their masks."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from pettingzoo import AECEnv
+from pettingzoo.utils import BaseWrapper
+from tests.servers.resumable import CASES
+
+from muxrl.client.env_loop import EnvLoop, EpisodeResult
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.runs.in_process import serve
+from muxrl.servers.algorithms.registry import ALGORITHMS
+from muxrl.servers.config import ServerConfig
+
+GAMES: dict[str, tuple[dict[str, Any], str]] = {
+    "tictactoe_v3": ({}, ""),
+    "connect_four_v3": ({}, ""),
+    "go_v5": ({"board_size": 5}, ""),
+    "leduc_holdem_v4": ({}, "rlcard"),
+    "texas_holdem_v4": ({}, "rlcard"),
+    "texas_holdem_no_limit_v6": ({}, "rlcard"),
+    "chess_v6": ({}, "chess"),
+}
+"""With masks: arguments, and the package that a game needs beside PettingZoo; played if it is
+there."""
+NUM_STEPS = 220
+"""In whole games: a batch of QMIX's has 200."""
+READS_FLAT = ("MAPPO",)
+"""Those that refuse boards."""
+
+
+class Flat(BaseWrapper):
+    """The game with its boards as one row of numbers."""
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        parts = self.env.observation_space(agent)
+        board = spaces.Box(0.0, 1.0, (int(np.prod(parts["observation"].shape)),), np.float32)
+        return spaces.Dict({"observation": board, "action_mask": parts["action_mask"]})
+
+    def observe(self, agent: str) -> Any:
+        seen = self.env.observe(agent)
+        return {**seen, "observation": seen["observation"].astype(np.float32).reshape(-1)}
+
+
+def make_game(game: str, is_flat: bool, **kwargs: Any) -> AECEnv:
+    env = importlib.import_module(f"pettingzoo.classic.{game}").env(**kwargs)
+    return Flat(env) if is_flat else env
+
+
+FOLLOWS_MASKS = [e.name for e in ALGORITHMS if e.name not in ("MASAC", "MADDPG")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("algorithm", FOLLOWS_MASKS)
+def test_a_game_with_masks_is_played_to_its_end(rllib: None, algorithm: str, game: str) -> None:
+    kwargs, needs = GAMES[game]
+    if needs:
+        pytest.importorskip(needs)
+    _, settings, model = CASES[algorithm]
+    config = ExperimentConfig(
+        "classic",
+        simulation=SimulationConfig(
+            f"{__name__}:make_game",
+            {"game": game, "is_flat": algorithm in READS_FLAT, **kwargs},
+        ),
+        servers={"both": ServerConfig(algorithm, ["*"], settings=settings, model=model)},
+    )
+    played: list[EpisodeResult] = []
+    with serve(config) as served:
+        with served.client() as client:
+            EnvLoop([served.simulation()], client, seeds=itertools.count()).run(
+                played.append, lambda: sum(game.num_steps for game in played) >= NUM_STEPS
+            )
+        greedy = served.evaluate(2)
+        served.check()
+        server = served.servers["both"]
+        server.finish_training()
+        assert server.status().weights_seq_no > 0
+    for episode in [*played, *greedy]:
+        # A forbidden move would end the game at once: -1 for who made it, 0 for the other.
+        assert sum(episode.returns.values()) == pytest.approx(0.0)
