@@ -397,7 +397,8 @@ class Run:
                 ],
             )
             self._evaluations.wait(self._look)
-        if self.tally.has_restarted:
+        if self.tally.has_restarted:  # in the evaluation: the row says when
+            self.tally.tick()
             self._record()
         self._is_complete = True
 
