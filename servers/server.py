@@ -22,8 +22,7 @@ from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
-from muxrl.servers.app import PolicyServerApp, expire_episodes
-from muxrl.servers.batcher import Batcher
+from muxrl.servers.app import Batcher, PolicyServerApp, expire_episodes
 from muxrl.servers.checkpoint import find_newest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main

@@ -27,8 +27,7 @@ from muxrl.orchestrator.gateway.front import Gateway, _Waiting
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.codec import decode_batch, encode, encode_json
 from muxrl.protocol.messages import AgentInfo, AnyReply, BatchReply, ServerSpec, Status
-from muxrl.servers.app import PolicyServerApp
-from muxrl.servers.batcher import Batcher
+from muxrl.servers.app import Batcher, PolicyServerApp
 from muxrl.servers.episodes.episode import PendingStep
 
 SERVERS = {"left": "ab", "right": "c"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from muxrl.protocol.errors import NotServing
-from muxrl.servers.batcher import Batcher, Frame
+from muxrl.servers.app import Batcher, Frame
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.seats import SeatAction
 
