@@ -1,0 +1,162 @@
+"""A second device for torch that needs no hardware, and every algorithm's learner on it.
+
+    python -m tests.learning.another_device [CASE...]
+
+It stands in for a GPU where there is none. Its tensors are computed on the CPU, but it is as strict
+as a GPU: arithmetic with tensors of both devices raises, and so does `Tensor.numpy`. So a learner
+that leaves a tensor behind on the CPU, or reads one that is not there, fails as it would on a GPU.
+What it cannot show: kernels of CUDA, streams, memory, and how fast it is.
+
+Prints one JSON object: for each case of `tests.servers.resumable` whether weights changed, where
+the learner's and the acting modules' parameters are, and problems.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import tree
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "another"
+_setup_privateuseone_for_python_backend(NAME)
+DEVICE = torch.device(NAME, 0)
+TAKES_INDICES_OF_THE_CPU = {"copy_", "index", "index_put", "index_put_", "_index_put_impl_"}
+"""Operations that CUDA, too, does with a tensor of the CPU beside its own."""
+LEFT_OUT = {
+    "PPO with schedules": "RLlib puts a tensor of the CPU in place of its own, which CUDA allows",
+    "PPO with an LSTM": "RLlib makes a tensor of a list of tensors, which CUDA allows",
+    "MAPPO with an LSTM": "likewise",
+}
+
+
+class There(torch.Tensor):
+    """A tensor on the device; `held` is what it holds."""
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> There:
+        tensor = torch.Tensor._make_wrapper_subclass(
+            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(),
+            dtype=held.dtype, device=DEVICE,
+        )  # fmt: skip
+        tensor.held = held
+        return tensor  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"There({self.held})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _compute(op, *args, **(kwargs or {}))
+
+
+def _compute(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Computes on the CPU what an operation of torch would on the device."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    there = [x for x in tensors if isinstance(x, There)]
+    left_behind = [x for x in tensors if not isinstance(x, There) and x.dim() > 0]
+    name = op.overloadpacket.__name__
+    if there and left_behind and name not in TAKES_INDICES_OF_THE_CPU:
+        raise RuntimeError(f"{name}: tensors of two devices")
+    device = kwargs.get("device")
+    goes_there = bool(there) if device is None else torch.device(device).type == NAME
+    if device is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    held = tree_map(lambda x: x.held if isinstance(x, There) else x, (args, kwargs))
+    result = op(*held[0], **held[1])
+    known = {id(x.held): x for x in there}  # results in place are their arguments
+
+    def told(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if id(x) in known:
+            return known[id(x)]
+        return There(x) if goes_there else x
+
+    return tree_map(told, result)
+
+
+_LIBRARY = torch.library.Library("_", "IMPL")
+_LIBRARY.fallback(_compute, "PrivateUse1")
+
+
+def _made_here_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Wraps `torch.tensor`, which a device made in Python cannot be given."""
+
+    def made(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        if device is None or torch.device(device).type != NAME:
+            return make(*args, device=device, **kwargs)
+        return make(*args, **kwargs).to(DEVICE)
+
+    return made
+
+
+def _computed_here(cell: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `torch.gru`, whose parts for a GPU the CPU has not."""
+
+    def moved(x: Any) -> Any:
+        assert not isinstance(x, torch.Tensor) or x.device == DEVICE, "tensors of two devices"
+        return x.cpu() if isinstance(x, torch.Tensor) else x
+
+    def computed(x: torch.Tensor, *others: Any) -> Any:
+        if x.device != DEVICE:
+            return cell(x, *others)
+        return tree_map(lambda y: y.to(DEVICE), cell(*tree_map(moved, (x, *others))))
+
+    return computed
+
+
+def _learn(case: str) -> dict[str, Any]:
+    from tests.servers.resumable import Served, plan_of
+
+    from muxrl.servers.config import ResourcesConfig
+
+    served = Served(plan_of(case, resources=ResourcesConfig(num_cpus=1, num_gpus=1)))
+    before = tree.flatten(served.state()["modules"])
+    served.play(0, 8)
+    served.end()
+    after = tree.flatten(served.state()["modules"])
+    learner: Any = served.policies.algo.learner_group._learner
+    acting: Any = served.policies.acting
+    return {
+        "learned": any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)),
+        "learner": _devices(learner.module),
+        "acting": _devices(acting.modules),
+        "problems": served.problems,
+    }
+
+
+def _devices(modules: Any) -> list[str]:
+    return sorted({p.device.type for _, module in modules.items() for p in module.parameters()})
+
+
+def main(cases: list[str]) -> None:
+    from ray.rllib.core.learner.torch import torch_learner
+    from ray.tune.trainable import trainable
+    from tests.servers.resumable import CASES
+
+    from muxrl.servers.object_store import keep_objects_here
+
+    torch.set_num_threads(1)
+    torch.tensor, torch.as_tensor = map(_made_here_first, (torch.tensor, torch.as_tensor))
+    torch.gru = _computed_here(torch.gru)
+    torch_learner.get_device = lambda config, num_gpus=1: DEVICE if num_gpus else "cpu"
+    keep_objects_here()
+    with tempfile.TemporaryDirectory() as trainable.DEFAULT_STORAGE_PATH:
+        cases = cases or [case for case in CASES if case not in LEFT_OUT]
+        sys.stdout.write(json.dumps({case: _learn(case) for case in cases}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
