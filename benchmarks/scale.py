@@ -1,7 +1,8 @@
 """Many and large: agents, simulations, images, and processes that play.
 
 One server at a time, in a process of its own as `muxrl launch` starts it, and simulations that cost
-nothing. Each case plays first without learning, then with it.
+nothing, but for the *costly* ones. Each case plays first without learning, then with it. Two
+processes are double buffering: the simulations of one step while those of the other wait.
 
     python -m benchmarks.scale --seconds 5
 
@@ -29,11 +30,13 @@ from gymnasium import spaces
 from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.parallel_game import ParallelGame
+from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.servers.config import ServerConfig
 
 _VECTORS = "muxrl.experiments.simulations.zero_cost:ZeroCost"
 _IMAGES = "benchmarks.scale:Images"
+_COSTLY = "benchmarks.scale:Costly"
 
 
 class Images(ParallelGame):
@@ -66,6 +69,16 @@ class Images(ParallelGame):
         return np.zeros(1, np.float32)
 
 
+class Costly(ZeroCost):
+    """A simulation whose step takes a quarter of a millisecond of processor time."""
+
+    def _play(self, actions: dict[str, Any]) -> dict[str, float]:
+        until = time.thread_time() + 0.25e-3
+        while time.thread_time() < until:
+            pass
+        return super()._play(actions)
+
+
 @dataclass(frozen=True)
 class Case:
     """What is played: simulations in each of some processes, agents, who serves them."""
@@ -77,7 +90,7 @@ class Case:
     processes: int = 1
 
     def __str__(self) -> str:
-        what = "images" if self.env == _IMAGES else "vectors"
+        what = {_IMAGES: "images", _COSTLY: "costly"}.get(self.env, "vectors")
         played = f"{self.processes} x {self.simulations}"
         return f"{self.algorithm:7}{what:9}{self.agents:5} agents{played:>8}"
 
@@ -86,6 +99,7 @@ CASES = {
     "agents": [Case(agents=n) for n in (6, 60, 600)],
     "simulations": [Case(n) for n in (1, 4, 16, 64)],
     "processes": [Case(n, processes=p) for n, p in ((1, 2), (2, 1), (8, 2), (16, 1))],
+    "costly": [Case(n, env=_COSTLY, processes=p) for n, p in ((16, 1), (8, 2), (16, 2), (32, 1))],
     "images": [
         Case(agents=n, env=env, algorithm=algorithm)
         for n in (2, 20)
