@@ -89,7 +89,7 @@ class Subject:
                 method, self.url + path, data=data, headers=all_headers, timeout=ANSWER_S
             )
         except requests.RequestException as error:
-            raise Broken(f"an answer to {method} {path}", error) from None
+            raise Broken(f"an answer to {method} {self.url}{path}", _cause(error)) from None
 
     def read(self, answer: requests.Response, kind: type[T], code: int = 200) -> T:
         """Returns an answer's body.
@@ -270,6 +270,13 @@ class Episode:
         actions = acted(self._subject.ask(step))
         self.t = step.t + 1
         return actions
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error that began it: of a refused connection the system's, not those of HTTP."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 def acted(reply: AnyReply) -> Actions:

@@ -125,7 +125,7 @@ def _run(
                 finally:
                     ignore_signals()
             except KeyboardInterrupt:
-                outcome, problem = "interrupted", "interrupted; what was measured is kept"
+                outcome, problem = "interrupted", "what was measured is kept"
                 say(f"interrupted: {_ending(run)}")
             except (RunFailed, OSError) as error:  # OSError: of the run directory's files
                 outcome, problem = "failed", str(error)
