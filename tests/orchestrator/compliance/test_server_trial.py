@@ -99,7 +99,7 @@ def test_what_is_broken_is_found(
 def test_a_server_that_is_not_there_is_told_and_nothing_else_is_tried() -> None:
     (verdict,) = judge_server("127.0.0.1:9")
     assert (verdict.outcome, verdict.where) == ("broken", "endpoints")
-    assert "an answer to GET http://127.0.0.1:9/v1/spec; came ConnectionRefusedError" in verdict.story
+    assert "GET http://127.0.0.1:9/v1/spec; came ConnectionRefusedError" in verdict.story
 
 
 def test_nothing_is_left_open(server: PolicyServer) -> None:
