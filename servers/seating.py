@@ -56,6 +56,8 @@ class Seating:
     """Whether groups of agents, and the global state, mean something to it."""
     forms_teams: ClassVar[bool] = False
     """Whether a group is one RLlib agent with one policy."""
+    shares_policies: ClassVar[bool] = True
+    """Whether agents that look alike to a network may share it."""
 
     def has_made(self, observation_space: gymnasium.Space | None) -> bool:
         """Whether a module's observation space is of this seating."""

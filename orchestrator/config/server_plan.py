@@ -2,8 +2,8 @@
 
 - The order of a group's members is the order of their rows in the team's arrays.
 - Without `policies`, a server has one policy "default" if all of its agents (teams) look alike to
-  a network, else one for each, named after it. How agents form teams, and who looks alike, is for
-  the algorithm's `Seating` to say.
+  a network, else one for each, named after it. How agents form teams, who looks alike, and whether
+  these may share a policy at all, is for the algorithm's `Seating` to say.
 
 Importing this module imports RLlib.
 """
@@ -253,12 +253,14 @@ class ServerResolver:
         units = list(teams) or self._agents
         signatures = {unit: seating.signature(unit, draft) for unit in units}
         if not self._config.policies:
-            if len({signature.key for signature in signatures.values()}) == 1:
+            are_alike = len({signature.key for signature in signatures.values()}) == 1
+            if are_alike and (seating.shares_policies or len(units) == 1):
                 return dict.fromkeys(units, DEFAULT_POLICY)
+            why = "have different spaces" if seating.shares_policies else "share no policy"
             for unit in units:
                 if not is_file_name(unit):
                     self._refuse(
-                        f"its agents have different spaces, so each has a policy of its own name, "
+                        f"its agents {why}, so each has a policy of its own name, "
                         f"but {unit!r} cannot name a file; name the policies under "
                         f"servers.{self._server_id}.policies"
                     )
@@ -279,6 +281,13 @@ class ServerResolver:
                         f"{policy_of[unit]!r} and {policy!r}; it can have one only"
                     )
                 policy_of[unit] = policy
+            if len(members) > 1 and not seating.shares_policies:
+                self._refuse(
+                    f"policy {policy!r} is shared by {listed(members)}, but "
+                    f"{self._config.algorithm.upper()} updates agents one after another, each with "
+                    "networks of its own; give each a policy, or leave out 'policies', which does"
+                )
+                continue
             different = [u for u in members if signatures[u].key != signatures[members[0]].key]
             if different:
                 one, other = members[0], different[0]
