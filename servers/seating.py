@@ -48,16 +48,16 @@ class Seating:
     Attributes:
         follows_masks: whether the networks get an action mask apart from the rest of the
             observation; else the mask is flattened with it.
+        shares_policies: whether agents that look alike to a network may share it.
     """
 
     follows_masks: bool = False
+    shares_policies: bool = True
 
     is_joint: ClassVar[bool] = False
     """Whether groups of agents, and the global state, mean something to it."""
     forms_teams: ClassVar[bool] = False
     """Whether a group is one RLlib agent with one policy."""
-    shares_policies: ClassVar[bool] = True
-    """Whether agents that look alike to a network may share it."""
 
     def has_made(self, observation_space: gymnasium.Space | None) -> bool:
         """Whether a module's observation space is of this seating."""

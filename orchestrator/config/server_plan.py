@@ -145,7 +145,7 @@ class ServerResolver:
             self._refuse(
                 f"has normalize_rewards: true, but {algorithm.name} learns from rewards of earlier "
                 "policies, too, which would have been scaled otherwise; leave it out, or use PPO, "
-                "A2C or MAPPO"
+                "A2C, MAPPO or HAPPO"
             )
         if plan.normalize_observations and plan.agents:
             seen = {str(a.observation_space): a.observation_space for a in plan.agents.values()}

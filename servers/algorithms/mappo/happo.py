@@ -9,8 +9,7 @@ changed before it in the same update.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -151,7 +150,7 @@ class HAPPOTorchLearner(MAPPOTorchLearner):
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
         fwd_out, losses, metrics = super()._update(batch, **kwargs)
         # RLlib logs the losses that the last minibatch returns: those of all modules.
-        self._losses.update(losses)
+        self._losses.update({module_id: loss.detach() for module_id, loss in losses.items()})
         return fwd_out, dict(self._losses), metrics
 
     def postprocess_gradients_for_module(
@@ -169,13 +168,6 @@ def factors_of_nobody(batches: Mapping[str, Mapping[str, Any]]) -> Tensor:
     """Returns ``M`` of all joint steps before any module was updated: ones."""
     steps = [columns[JOINT_STEP] for columns in batches.values()]
     return torch.ones(1 + max(int(of.max()) for of in steps), device=steps[0].device)
-
-
-@dataclass(frozen=True)
-class SequentialSeating(CentralSeating):
-    """MAPPO's seats, each with a policy of its own."""
-
-    shares_policies: ClassVar[bool] = False
 
 
 def tell_teams(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> None:
@@ -201,7 +193,7 @@ HAPPO_ENTRY = AlgorithmEntry(
         },
         own_module_refused="its critics see the state, apart from what its actors see",
     ),
-    seating=SequentialSeating(),
+    seating=CentralSeating(shares_policies=False),
     space_check=AgentSpaces(reads_images=False),
     graph=ActorGraph,
     tell_seats=tell_teams,
