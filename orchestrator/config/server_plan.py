@@ -23,7 +23,6 @@ from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
 from muxrl.servers.scaling import Scaling, scales_any
-from muxrl.servers.seating import Seating
 from muxrl.servers.spaces import has_numbers
 
 DEFAULT_POLICY = "default"
@@ -72,7 +71,7 @@ class ServerResolver:
         groups = self._groups(algorithm)
         # Without policies, and with the state whether it is needed or not.
         draft = self._draft(algorithm, groups, seed)
-        policies = self._policies(algorithm.seating, draft)
+        policies = self._policies(algorithm, draft)
         agents: dict[str, AgentPlan] = {}
         for agent_id, agent in draft.agents.items():
             team = agent.group if algorithm.seating.forms_teams else None
@@ -247,8 +246,11 @@ class ServerResolver:
             f"{similar_pattern(pattern, self._agents)} ({listed(self._agents)})"
         )
 
-    def _policies(self, seating: Seating, draft: ServerPlan) -> dict[str, str]:
+    def _policies(
+        self, algorithm: AlgorithmEntry | FixedAlgorithm, draft: ServerPlan
+    ) -> dict[str, str]:
         """Returns the policy of every unit, a unit being a team or an agent in none."""
+        seating = algorithm.seating
         teams = draft.groups if seating.forms_teams else {}
         units = list(teams) or self._agents
         signatures = {unit: seating.signature(unit, draft) for unit in units}
@@ -281,11 +283,11 @@ class ServerResolver:
                         f"{policy_of[unit]!r} and {policy!r}; it can have one only"
                     )
                 policy_of[unit] = policy
-            if len(members) > 1 and not seating.shares_policies:
+            if len(members) > 1 and algorithm.learns and not seating.shares_policies:
                 self._refuse(
-                    f"policy {policy!r} is shared by {listed(members)}, but "
-                    f"{self._config.algorithm.upper()} updates agents one after another, each with "
-                    "networks of its own; give each a policy, or leave out 'policies', which does"
+                    f"policy {policy!r} is shared by {listed(members)}, but {algorithm.name} "
+                    "updates agents one after another, each with networks of its own; give each a "
+                    "policy, or leave out 'policies', which does"
                 )
                 continue
             different = [u for u in members if signatures[u].key != signatures[members[0]].key]

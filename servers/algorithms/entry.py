@@ -109,8 +109,8 @@ class AlgorithmEntry:
         name: as users write it.
         summary: one line for lists.
         learns_from: ``newest``: whole batches, sampled with the very weights that are updated
-            (PPO, A2C, MAPPO, HAPPO); ``recent``: whole batches too, corrected for weights that are some
-            versions old (IMPALA, APPO); ``replay``: a replay buffer (DQN, SAC, QMIX).
+            (PPO, A2C, MAPPO, HAPPO); ``recent``: whole batches too, corrected for weights that are
+            some versions old (IMPALA, APPO); ``replay``: a replay buffer (DQN, SAC, QMIX).
         training: what a user may set of its RLlib config.
         networks: what a user may set of its networks.
         seating: how a server's agents become RLlib's.

@@ -1,7 +1,7 @@
 """HAPPO: MAPPO whose agents have networks of their own and are updated one after another.
 
 Kuba et al. 2022, "Trust Region Policy Optimisation in Multi-Agent Reinforcement Learning" (arXiv
-2109.11251), algorithm 4. If all agents of a team change at once, each for the better while the
+2109.11251). If all agents of a team change at once, each for the better while the
 others stay, the team may become worse. Here each one's advantages account for those that have
 changed before it in the same update.
 """
@@ -96,7 +96,7 @@ class HAPPOTorchLearner(MAPPOTorchLearner):
     All epochs of a module come before the next one's. Its advantages are multiplied by ``M``, the
     product over the modules before it::
 
-        M = prod_j  pi_j_new(a_j | o_j) / pi_j_old(a_j | o_j)        equation 11
+        M = prod_j  pi_j_new(a_j | o_j) / pi_j_old(a_j | o_j)
 
     for the actions of their agents in the same team, episode and step. An agent that is absent
     there, or whose action was chosen elsewhere, has the factor 1. No gradient flows through ``M``.

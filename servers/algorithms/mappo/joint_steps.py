@@ -46,8 +46,8 @@ class JointSteps(ConnectorV2):
         """Adds the column to each module's batch.
 
         Raises:
-            ValueError: a module acts for several agents, or RLlib does not tell when an agent
-                acted.
+            ValueError: a module acts for several agents, or RLlib's episode does not tell when an
+                agent acted.
         """
         whole = {id(s): e for e in episodes if isinstance(e, MultiAgentEpisode)
                  for s in e.agent_episodes.values()}  # fmt: skip
@@ -84,11 +84,14 @@ def _steps_of(single: SingleAgentEpisode, whole: MultiAgentEpisode | None) -> It
     if whole is None or agent_id not in whole.env_t_to_agent_t:
         return range(single.t_started, single.t_started + num)
     known = whole.env_t_to_agent_t[agent_id]
-    skipped = whole.SKIP_ENV_TS_TAG
-    steps = [t for t, own in enumerate(known.data[known.lookback :]) if own != skipped]
-    if not num <= len(steps) <= num + 1:
+    observed = known.data[known.lookback :]
+    steps = [t for t, own in enumerate(observed) if own != whole.SKIP_ENV_TS_TAG]
+    # An action that waits for its outcome when RLlib cuts the episode moves to the next piece, but
+    # not its place in this list.
+    if whole.env_t_started and steps[:num] != list(range(num)):
         raise ValueError(
-            f"HAPPO cannot tell at which env steps agent {agent_id!r} acted: episode {whole.id_} "
-            f"was cut while the agent waited; have it observe, with 'alive' 0, where it waits"
+            f"HAPPO cannot tell when agent {agent_id!r} acted, which does not observe at each step "
+            f"of an episode that was cut; set batch_mode='complete_episodes', or have it observe, "
+            "with 'alive' 0, where it waits"
         )
     return [whole.env_t_started + t for t in steps[:num]]

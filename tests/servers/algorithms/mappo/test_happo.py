@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.policy import PolicySpec
+from tests.servers.algorithms.mappo.test_mappo import CuesWithState
 from tests.servers.resumable import Served, assert_same, plan_of
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
@@ -168,14 +170,16 @@ def _rows(agent: str) -> list[tuple[tuple[str, int], str]]:
 def test_agents_of_another_team_do_not_count() -> None:
     learner = make_learner(HAPPOConfig().teams({"a": "one", "b": "other"}))
     batches = columns_of(learner, play(PLAYED))
-    for number, minibatch in enumerate(turns(learner, batches)):
+    seen = []
+    for minibatch in turns(learner, batches):
         ((module_id, columns),) = minibatch.policy_batches.items()
+        seen.append(module_id)
         advantages = columns[Postprocessing.ADVANTAGES]
         assert torch.equal(advantages, batches[module_id][Postprocessing.ADVANTAGES])
         with torch.no_grad():
             for parameter in learner.module[module_id].pi.parameters():
                 parameter.add_(1.0 * torch.randn_like(parameter))
-    assert number == 1
+    assert sorted(seen) == ["a", "b"]
 
 
 # --- one after another ----------------------------------------------------------------------
@@ -259,7 +263,7 @@ def test_rllibs_episodes_say_when_who_takes_turns_has_acted() -> None:
     episode = MultiAgentEpisode(id_="e", agent_to_module_mapping_fn=lambda a, *_: a)
     seen = ["ab", "a", "ab", "a", "ab"]
     episode.add_env_reset(observations=dict.fromkeys(seen[0], 0.0))
-    for now, after in zip(seen, seen[1:], strict=False):
+    for now, after in itertools.pairwise(seen):
         episode.add_env_step(
             observations=dict.fromkeys(after, 0.0),
             actions=dict.fromkeys(now, 0),
@@ -269,6 +273,9 @@ def test_rllibs_episodes_say_when_who_takes_turns_has_acted() -> None:
     JointSteps({})(batch=batch, episodes=[episode], rl_module=None)
     assert batch["a"][JOINT_STEP].tolist() == [0, 1, 2, 3]
     assert batch["b"][JOINT_STEP].tolist() == [0, 2]
+    episode.env_t_started = 7  # as if it were a later piece
+    with pytest.raises(ValueError, match=r"cannot tell when agent 'b' acted.*complete_episodes"):
+        JointSteps({})(batch=batch, episodes=[episode], rl_module=None)
 
 
 class Spy(ConnectorV2):
@@ -314,6 +321,30 @@ def test_on_a_server_rows_of_one_step_have_one_state(rllib: None) -> None:
         assert state_at[0] == state_at[1]
         assert len(state_at[0]) == 12
         assert not batch["a"][Columns.OBS][ALIVE].all()
+
+
+def test_plain_rllib_trains_it(rllib: None) -> None:
+    agents = CuesWithState().possible_agents
+    config = HAPPOConfig().training(train_batch_size_per_learner=60, num_epochs=2)
+    config.multi_agent(
+        policies=set(agents), policy_mapping_fn=lambda agent_id, *args, **kwargs: agent_id
+    )
+    config.debugging(seed=0, log_sys_usage=False)
+    algo = config.environment(CuesWithState).build_algo()
+    spy = Spy()
+    algo.learner_group._learner._learner_connector.append(spy)
+    try:
+        for _ in range(2):  # the second batch may begin in the middle of an episode
+            result = algo.train()
+    finally:
+        algo.stop()
+    assert all(np.isfinite(result["learners"][agent]["total_loss"]) for agent in agents)
+    for batch in spy.batches:
+        first, *rest = (columns for columns in batch.values())
+        assert len(rest) == 2
+        for other in rest:
+            assert torch.equal(other[JOINT_STEP], first[JOINT_STEP])
+            assert torch.equal(other[Columns.OBS][STATE], first[Columns.OBS][STATE])
 
 
 # --- refusals -------------------------------------------------------------------------------
