@@ -61,8 +61,8 @@ class ServerConfig:
     """One policy server: an algorithm, its agents, and how they share policies."""
 
     algorithm: str = "PPO"
-    """Name of an algorithm: PPO, A2C, MAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL,
-    MASAC, MADDPG; or of one that does not learn: RANDOM, SCRIPTED, FROZEN."""
+    """Name of an algorithm: PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX,
+    IQL, MASAC, MADDPG; or of one that does not learn: RANDOM, SCRIPTED, FROZEN."""
     agents: list[str] = field(default_factory=list)
     """Agents served: names, shell patterns such as "adversary_*", or numbers counted in braces,
     "adversary_{0..2}"."""
@@ -77,10 +77,11 @@ class ServerConfig:
     """Bearer token that clients must present; "" asks for none (loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
     """Policy id to the agents (or groups) that share it, as names or patterns; empty: one
-    policy "default" if the spaces of all are alike, else one for each agent or group."""
+    policy "default" if the spaces of all are alike, else one for each agent or group; HAPPO has
+    one for each agent in any case."""
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Team name to its members, as names or patterns; for algorithms that learn jointly, and for
-    MAPPO, whose members of a group earn the team's reward and share its state."""
+    MAPPO and HAPPO, whose members of a group earn the team's reward and share its state."""
     team_reward: Literal["sum", "mean"] = "sum"
     """How the members' rewards become the team's."""
     late_members: Literal["refuse", "allow"] = "refuse"
@@ -110,7 +111,7 @@ class ServerConfig:
     and the global state are not stacked."""
     normalize_rewards: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return,
-    within ±10, before PPO, A2C or MAPPO learns from them. Returns are shown as they come."""
+    within ±10, before PPO, A2C, MAPPO or HAPPO learns from them. Returns are shown as they come."""
     while_learning: WhileLearning = "auto"
     """"wait" holds simulations while an update runs (hardly any policy lag), "serve" goes on acting
     with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""

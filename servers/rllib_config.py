@@ -46,5 +46,7 @@ def rllib_config(
         entry.networks.configure_images(
             config, {p: spec.observation_space for p, spec in policies.items()}
         )
+    if entry.tell_seats is not None:
+        entry.tell_seats(config, seats)
     config.environment(env=None)
     return config.multi_agent(policies=policies, policy_mapping_fn=policy_for)

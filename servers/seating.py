@@ -48,9 +48,11 @@ class Seating:
     Attributes:
         follows_masks: whether the networks get an action mask apart from the rest of the
             observation; else the mask is flattened with it.
+        shares_policies: whether agents that look alike to a network may share it.
     """
 
     follows_masks: bool = False
+    shares_policies: bool = True
 
     is_joint: ClassVar[bool] = False
     """Whether groups of agents, and the global state, mean something to it."""

@@ -2,8 +2,8 @@
 
 - The order of a group's members is the order of their rows in the team's arrays.
 - Without `policies`, a server has one policy "default" if all of its agents (teams) look alike to
-  a network, else one for each, named after it. How agents form teams, and who looks alike, is for
-  the algorithm's `Seating` to say.
+  a network, else one for each, named after it. How agents form teams, who looks alike, and whether
+  these may share a policy at all, is for the algorithm's `Seating` to say.
 
 Importing this module imports RLlib.
 """
@@ -23,7 +23,6 @@ from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
 from muxrl.servers.scaling import Scaling, scales_any
-from muxrl.servers.seating import Seating
 from muxrl.servers.spaces import has_numbers
 
 DEFAULT_POLICY = "default"
@@ -72,7 +71,7 @@ class ServerResolver:
         groups = self._groups(algorithm)
         # Without policies, and with the state whether it is needed or not.
         draft = self._draft(algorithm, groups, seed)
-        policies = self._policies(algorithm.seating, draft)
+        policies = self._policies(algorithm, draft)
         agents: dict[str, AgentPlan] = {}
         for agent_id, agent in draft.agents.items():
             team = agent.group if algorithm.seating.forms_teams else None
@@ -145,7 +144,7 @@ class ServerResolver:
             self._refuse(
                 f"has normalize_rewards: true, but {algorithm.name} learns from rewards of earlier "
                 "policies, too, which would have been scaled otherwise; leave it out, or use PPO, "
-                "A2C or MAPPO"
+                "A2C, MAPPO or HAPPO"
             )
         if plan.normalize_observations and plan.agents:
             seen = {str(a.observation_space): a.observation_space for a in plan.agents.values()}
@@ -247,18 +246,23 @@ class ServerResolver:
             f"{similar_pattern(pattern, self._agents)} ({listed(self._agents)})"
         )
 
-    def _policies(self, seating: Seating, draft: ServerPlan) -> dict[str, str]:
+    def _policies(
+        self, algorithm: AlgorithmEntry | FixedAlgorithm, draft: ServerPlan
+    ) -> dict[str, str]:
         """Returns the policy of every unit, a unit being a team or an agent in none."""
+        seating = algorithm.seating
         teams = draft.groups if seating.forms_teams else {}
         units = list(teams) or self._agents
         signatures = {unit: seating.signature(unit, draft) for unit in units}
         if not self._config.policies:
-            if len({signature.key for signature in signatures.values()}) == 1:
+            are_alike = len({signature.key for signature in signatures.values()}) == 1
+            if are_alike and (seating.shares_policies or len(units) == 1):
                 return dict.fromkeys(units, DEFAULT_POLICY)
+            why = "have different spaces" if seating.shares_policies else "share no policy"
             for unit in units:
                 if not is_file_name(unit):
                     self._refuse(
-                        f"its agents have different spaces, so each has a policy of its own name, "
+                        f"its agents {why}, so each has a policy of its own name, "
                         f"but {unit!r} cannot name a file; name the policies under "
                         f"servers.{self._server_id}.policies"
                     )
@@ -279,6 +283,13 @@ class ServerResolver:
                         f"{policy_of[unit]!r} and {policy!r}; it can have one only"
                     )
                 policy_of[unit] = policy
+            if len(members) > 1 and algorithm.learns and not seating.shares_policies:
+                self._refuse(
+                    f"policy {policy!r} is shared by {listed(members)}, but {algorithm.name} "
+                    "updates agents one after another, each with networks of its own; give each a "
+                    "policy, or leave out 'policies', which does"
+                )
+                continue
             different = [u for u in members if signatures[u].key != signatures[members[0]].key]
             if different:
                 one, other = members[0], different[0]

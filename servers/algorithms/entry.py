@@ -109,8 +109,8 @@ class AlgorithmEntry:
         name: as users write it.
         summary: one line for lists.
         learns_from: ``newest``: whole batches, sampled with the very weights that are updated
-            (PPO, A2C, MAPPO); ``recent``: whole batches too, corrected for weights that are some
-            versions old (IMPALA, APPO); ``replay``: a replay buffer (DQN, SAC, QMIX).
+            (PPO, A2C, MAPPO, HAPPO); ``recent``: whole batches too, corrected for weights that are
+            some versions old (IMPALA, APPO); ``replay``: a replay buffer (DQN, SAC, QMIX).
         training: what a user may set of its RLlib config.
         networks: what a user may set of its networks.
         seating: how a server's agents become RLlib's.
@@ -123,6 +123,8 @@ class AlgorithmEntry:
         milestones: what has to happen for it to learn from a replay; see `find_milestones`.
         replay_size: what its replay takes once it is full, for the seats of a server; None: it has
             none, or nobody has said.
+        tell_seats: tells its config what it has to know of a server's seats beside policies and
+            spaces; None: nothing.
     """
 
     name: str
@@ -137,6 +139,7 @@ class AlgorithmEntry:
     acting_network: Callable[[Any], PolicyNetwork | None] = mlp_network
     milestones: Callable[[AlgorithmConfig], Iterator[Milestone]] = lambda _: iter(())
     replay_size: Callable[[AlgorithmConfig, Mapping[str, Seat]], ReplaySize] | None = None
+    tell_seats: Callable[[AlgorithmConfig, Mapping[str, Seat]], None] | None = None
 
     learns: ClassVar[bool] = True
 

@@ -14,6 +14,7 @@ from muxrl.servers.algorithms.a2c import A2C_ENTRY
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.impala import APPO_ENTRY, IMPALA_ENTRY
 from muxrl.servers.algorithms.maddpg.maddpg import MADDPG_ENTRY
+from muxrl.servers.algorithms.mappo.happo import HAPPO_ENTRY
 from muxrl.servers.algorithms.mappo.mappo import MAPPO_ENTRY
 from muxrl.servers.algorithms.masac.masac import MASAC_ENTRY
 from muxrl.servers.algorithms.off_policy.dqn_and_sac import DQN_ENTRY, SAC_ENTRY
@@ -31,7 +32,7 @@ from muxrl.servers.seating import Seating
 __all__ = ["ALGORITHMS", "AlgorithmEntry", "AlgorithmProblem", "get_algorithm", "seating_of"]
 
 ALGORITHMS: tuple[AlgorithmEntry, ...] = (
-    *(PPO_ENTRY, A2C_ENTRY, MAPPO_ENTRY),
+    *(PPO_ENTRY, A2C_ENTRY, MAPPO_ENTRY, HAPPO_ENTRY),
     *(DQN_ENTRY, SAC_ENTRY),
     *(IMPALA_ENTRY, APPO_ENTRY),
     *(QMIX_ENTRY, VDN_ENTRY, QPLEX_ENTRY, IQL_ENTRY),

@@ -8,6 +8,7 @@ plain RLlib will do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -62,6 +63,10 @@ class FrozenModules:
                 )
             self._load()
         self.seating = seating_of([observed for observed, _ in self._spaces.values()])
+        if checkpoint.algorithm is not None:
+            # What a policy observes does not say whether it was one agent's by default.
+            trained = get_algorithm(checkpoint.algorithm).seating
+            self.seating = replace(self.seating, shares_policies=trained.shares_policies)
         for policy_id, name in self._names.items():
             if name not in self._spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))

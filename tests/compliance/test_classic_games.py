@@ -31,7 +31,7 @@ GAMES: dict[str, dict[str, Any]] = {
 """With masks, and their arguments."""
 NUM_STEPS = 220
 """In whole games: what QMIX is fed at a time has 200."""
-READS_FLAT = ("MAPPO",)
+READS_FLAT = ("MAPPO", "HAPPO")
 """Those that refuse boards."""
 
 

@@ -80,6 +80,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "A2C": ("A2C", _ON_POLICY, _SMALL),
     "MAPPO": ("MAPPO", _EPOCHS, _SMALL),
     "MAPPO with an LSTM": ("MAPPO", _EPOCHS, _LSTM),
+    "HAPPO": ("HAPPO", _EPOCHS, _SMALL),
     "DQN": ("DQN", DQN, _SMALL),
     "DQN by priority": ("DQN", {**DQN, "replay_buffer_config": PRIORITIZED}, _SMALL),
     "SAC": ("SAC", REPLAY, _SMALL),
@@ -107,7 +108,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "DQN, stacked": {"frame_stack": 3},
 }
 CASES |= {case: CASES[case.partition(",")[0]] for case in FIELDS}
-_IN_TEAMS = {"QMIX", "VDN", "QPLEX", "IQL", "MAPPO", "MASAC", "MADDPG"}
+_IN_TEAMS = {"QMIX", "VDN", "QPLEX", "IQL", "MAPPO", "HAPPO", "MASAC", "MADDPG"}
 _CONTINUOUS = {"MASAC", "MADDPG"}
 
 
@@ -116,6 +117,9 @@ def plan_of(case: str, **fields: Any) -> ServerPlan:
     groups = {"team": ("a", "b")} if algorithm in _IN_TEAMS else {}
     plan = make_plan(groups=groups)
     plan = dataclasses.replace(plan, algorithm=algorithm, settings=settings, model=model)
+    if algorithm == "HAPPO":  # whose agents share no policy
+        agents = {a: dataclasses.replace(p, policy_id=a) for a, p in plan.agents.items()}
+        plan = dataclasses.replace(plan, agents=agents)
     if algorithm in _CONTINUOUS:
         box = Box((1,), "float32", -1.0, 2.0)
         agents = {a: dataclasses.replace(p, action_space=box) for a, p in plan.agents.items()}

@@ -167,7 +167,7 @@ class CriticTargets(ConnectorV2):
             module = rl_module[module_id].unwrapped()
             if not isinstance(module, MAPPOTorchRLModule):
                 continue
-            recorded, acted = _masks(columns)
+            recorded, acted = masks_of(columns)
             advantages, targets = (
                 columns[Postprocessing.ADVANTAGES],
                 columns[Postprocessing.VALUE_TARGETS],
@@ -240,14 +240,12 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
     ) -> Tensor:
         """The loss above. ``entropy_coeff`` may be a schedule."""
         module = self.module[module_id].unwrapped()
-        recorded, acted = _masks(batch)
+        recorded, acted = masks_of(batch)
         advantages = batch[Postprocessing.ADVANTAGES]
         distribution = module.get_train_action_dist_cls().from_logits(
             fwd_out[Columns.ACTION_DIST_INPUTS]
         )
-        log_ratio = distribution.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
-        # Elsewhere it may be anything, and an overflow there would make all gradients NaN.
-        ratio = log_ratio.masked_fill(~acted, 0.0).exp()
+        ratio = ratio_of(distribution, batch, acted)
         clipped = ratio.clamp(1.0 - config.clip_param, 1.0 + config.clip_param)
         policy_loss = -_mean(torch.min(ratio * advantages, clipped * advantages), acted)
 
@@ -270,7 +268,18 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         )
 
 
-def _masks(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def ratio_of(distribution: Any, batch: dict[str, Any], acted: Tensor) -> Tensor:
+    """Returns how much likelier each action is than when it was chosen, ``[B]`` or ``[B, T]``.
+
+    It is 1 where the policy chose none.
+    """
+    log_ratio = distribution.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
+    # Elsewhere it may be anything, and an overflow there would make all gradients NaN.
+    ratio: Tensor = log_ratio.masked_fill(~acted, 0.0).exp()
+    return ratio
+
+
+def masks_of(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Returns which rows are recorded steps, and at which the policy chose an action.
 
     Both are bool ``[B]``, in padded sequences ``[B, T]``: there the padding is no recorded step,

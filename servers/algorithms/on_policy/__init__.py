@@ -1,1 +1,1 @@
-"""What PPO, A2C and MAPPO share: from episodes to a batch, and a lean update on it."""
+"""What PPO, A2C, MAPPO and HAPPO share: from episodes to a batch, and a lean update on it."""

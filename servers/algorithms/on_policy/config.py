@@ -1,4 +1,4 @@
-"""What the configs of PPO, A2C and MAPPO have beyond RLlib's PPO, and other defaults."""
+"""What the configs of PPO, A2C, MAPPO and HAPPO have beyond RLlib's PPO, and other defaults."""
 
 from __future__ import annotations
 

@@ -56,11 +56,7 @@ class EpisodesToBatch(ConnectorV2):
         episodes: Sequence[MultiAgentEpisode | SingleAgentEpisode],
         **kwargs: Any,
     ) -> dict[str, Any]:
-        by_module: dict[str, list[SingleAgentEpisode]] = {}
-        for single in _singles(episodes):
-            if len(single):
-                by_module.setdefault(single.module_id or DEFAULT_MODULE_ID, []).append(single)
-        for module_id, singles in by_module.items():
+        for module_id, singles in singles_by_module(episodes).items():
             if module_id in rl_module:
                 batch[module_id] = self._columns(rl_module[module_id].unwrapped(), singles)
         return batch
@@ -140,6 +136,17 @@ def advantages_of(
         running = errors[:, t] + gamma * lambda_ * running
         errors[:, t] = running
     return errors[has_step]
+
+
+def singles_by_module(
+    episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
+) -> dict[str, list[SingleAgentEpisode]]:
+    """Returns agents' pieces of episodes, in the order in which a module's batch has their rows."""
+    by_module: dict[str, list[SingleAgentEpisode]] = {}
+    for single in _singles(episodes):
+        if len(single):
+            by_module.setdefault(single.module_id or DEFAULT_MODULE_ID, []).append(single)
+    return by_module
 
 
 def _singles(

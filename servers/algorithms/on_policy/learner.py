@@ -160,13 +160,19 @@ class LeanUpdate(TorchLearner):
         for _ in range(num_epochs):
             super()._log_steps_trained_metrics(batch)
         super()._log_metrics(batch)
-        return minibatches(
+        return self._minibatches(
             batch.policy_batches,
             size=minibatch_size,
             num_epochs=num_epochs,
             should_shuffle=shuffle_batch_per_epoch,
             note_progress=self.note_progress,
         )
+
+    def _minibatches(
+        self, batches: Mapping[str, Mapping[str, Any]], **how: Any
+    ) -> Iterator[Minibatch]:
+        """What a lean update goes over: `minibatches`, unless a subclass says otherwise."""
+        return minibatches(batches, **how)
 
     def _log_steps_trained_metrics(self, batch: Any) -> None:
         if not isinstance(batch, Minibatch):  # minibatches were counted with their batch

@@ -81,6 +81,20 @@ def test_a_policy_is_shared_where_the_view_of_the_critic_is_alike() -> None:
     assert "3 in view, a state of 12" in problem
 
 
+def test_happos_agents_share_no_policy() -> None:
+    assert policies(plan_of(algorithm="HAPPO")) == {agent: agent for agent in "abc"}
+    assert policies(plan_of({"a": SEES}, algorithm="HAPPO")) == {"a": "default"}
+    named = {"p": ["a"], "q": ["b"], "r": ["c"]}
+    plan = plan_of(algorithm="HAPPO", policies=named, groups={"team": ["*"]})
+    assert policies(plan) == {"a": "p", "b": "q", "c": "r"}
+    (shared,) = problems_of(algorithm="happo", policies={"p": ["a"], "q": ["b", "c"]})
+    assert "policy 'q' is shared by b, c, but HAPPO updates agents one after" in shared
+    (unnamed,) = problems_of(dict.fromkeys(("a/1", "b"), SEES), algorithm="HAPPO")
+    assert "its agents share no policy, so each has a policy of its own name" in unnamed
+    (recurrent,) = problems_of(algorithm="HAPPO", model={"use_lstm": True})
+    assert "HAPPO cannot have the model setting 'use_lstm'" in recurrent
+
+
 def test_all_agents_observe_one_state_or_none() -> None:
     told = DictSpace({"obs": SEES, "state": Box((7,))})
     assert set(plan_of({"a": told, "b": told}).agents) == {"a", "b"}
@@ -108,7 +122,7 @@ def test_groups_are_refused_where_nobody_learns_jointly() -> None:
 MASKED = DictSpace({"observation": SEES, "action_mask": MultiBinary(3)})
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO"])
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
 def test_masks_are_followed(algorithm: str) -> None:
     plan = plan_of({"a": MASKED}, algorithm=algorithm)
     seat = get_algorithm(algorithm).seating.make_seats(plan)["a"]

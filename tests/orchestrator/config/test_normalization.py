@@ -56,7 +56,7 @@ def test_by_default_images_are_scaled_and_nothing_is_normalised() -> None:
     assert plan_of("RANDOM", IMAGE).scale_observations == "none"
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO"])
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "MAPPO", "HAPPO"])
 def test_on_policy_algorithms_take_normalised_rewards(algorithm: str) -> None:
     plan = plan_of(algorithm, NUMBERS, normalize_rewards=True, normalize_observations=True)
     assert plan.normalize_rewards

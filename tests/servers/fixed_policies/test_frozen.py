@@ -45,6 +45,9 @@ SERVERS = {
     "mappo, recurrent": ServerConfig(
         "MAPPO", settings=PPO, model={**SMALL, "use_lstm": True}, groups=TEAM
     ),
+    "happo": ServerConfig(
+        "HAPPO", settings=PPO, model=SMALL, groups=TEAM, policies={a: [a] for a in AGENTS}
+    ),
     "qmix, mlp": ServerConfig("QMIX", settings={**QMIX, "agent": "mlp"}, groups=TEAM),
     "qmix, gru, two teams": ServerConfig(
         "QMIX", settings=QMIX, groups={"pair": AGENTS[:2], "rest": AGENTS[2:]}
@@ -185,6 +188,20 @@ def test_a_frozen_server_acts_like_the_live_one(name: str, tmp_path: Path) -> No
     frozen.settings["should_explore"] = False
     with serve(experiment(frozen)) as served:
         assert actions(served, 100) == expected
+
+
+def test_policies_that_no_agents_share_are_found_by_name(tmp_path: Path) -> None:
+    with serve(experiment(dataclasses.replace(SERVERS["happo"], policies={}))) as served:
+        (server,) = served.servers.values()
+        server.finish_training()
+        path = server.policies.save(tmp_path / "saved")
+    frozen = ServerConfig("FROZEN", settings={"checkpoint": str(path)}, groups=TEAM)
+    with serve(experiment(frozen)) as served:
+        (server,) = served.servers.values()
+        assert {a: plan.policy_id for a, plan in server.plan.agents.items()} == {
+            a: a for a in AGENTS
+        }
+        assert actions(served, 10)
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_before_serving(tmp_path: Path) -> None:
