@@ -89,8 +89,8 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             needs_log_probabilities: whether the learner reads them.
             corrects_off_policy: see `Inference`.
             fills_replay: whether RLlib's replay buffer for several agents takes the episodes.
-            reads_lists: whether the learner stacks the recorded lists itself, as `EpisodesToBatch`
-                does, so that `sample` need not.
+            reads_lists: whether the recorded lists are stacked later, by `recorded_rows`, so that
+                `sample` need not.
         """
         self._feed = feed
         self._reads_lists = reads_lists

@@ -174,7 +174,7 @@ class Feed:
         if self._share_learned is None:
             self._share_at_first = self.share_collected()
         self._share_learned = share
-        if self._waiting:
+        if self._waiting and self.is_open:  # else it would be woken for nothing
             self._notify_gate()
 
     def finish_learning(self) -> None:

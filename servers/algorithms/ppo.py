@@ -1,11 +1,19 @@
-"""Proximal policy optimisation: RLlib's algorithm and loss, with a lean update around them."""
+"""Proximal policy optimisation: RLlib's algorithm and loss, with a lean update."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_KL_KEY as KL
+from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR
+from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY as VF_LOSS_UNCLIPPED
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
@@ -13,6 +21,7 @@ from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.config import FORMER_DEFAULTS, OnPolicyConfig, read_limit
 from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, advantages_of_own_actions
+from muxrl.servers.algorithms.on_policy.policy_terms import policy_terms
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.seating import Seating
 
@@ -20,10 +29,59 @@ from muxrl.servers.seating import Seating
 class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):
     """RLlib's learner, with `LeanUpdate` for modules without a state."""
 
-    def compute_loss_for_module(self, *, batch: dict[str, Any], **kwargs: Any) -> Tensor:
-        """RLlib's loss; actions that were chosen elsewhere have no weight in the policy's part."""
-        batch = {**batch, Postprocessing.ADVANTAGES: advantages_of_own_actions(batch)}
-        return super().compute_loss_for_module(batch=batch, **kwargs)
+    def compute_loss_for_module(
+        self,
+        *,
+        module_id: str,
+        config: AlgorithmConfig,
+        batch: dict[str, Any],
+        fwd_out: dict[str, Any],
+    ) -> Tensor:
+        """RLlib's loss and metrics, with fewer operations on tensors.
+
+        Actions that were chosen elsewhere have no weight in the policy's part.
+        """
+        module = self.module[module_id].unwrapped()
+        mask = batch.get(Columns.LOSS_MASK)
+
+        def mean(x: Tensor) -> Tensor:
+            return x.mean() if mask is None else x[mask].mean()
+
+        logp, entropy, kl = policy_terms(
+            module, fwd_out[Columns.ACTION_DIST_INPUTS], batch, needs_kl=config.use_kl_loss
+        )
+        advantages = advantages_of_own_actions(batch)
+        ratio = (logp - batch[Columns.ACTION_LOGP]).exp()
+        clipped = ratio.clamp(1.0 - config.clip_param, 1.0 + config.clip_param)
+        surrogate = torch.min(advantages * ratio, advantages * clipped)
+
+        targets = batch[Postprocessing.VALUE_TARGETS]
+        if config.use_critic:
+            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
+            squares = (values - targets).square()
+        else:
+            values = squares = torch.zeros_like(targets)
+        vf_loss = (
+            squares if config.vf_clip_param is None else squares.clamp(0, config.vf_clip_param)
+        )
+
+        entropy_coeff = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
+        loss = mean(config.vf_loss_coeff * vf_loss - surrogate - entropy_coeff * entropy)
+        mean_kl = torch.zeros(()) if kl is None else mean(kl)
+        if kl is not None:
+            loss = loss + self.curr_kl_coeffs_per_module[module_id] * mean_kl
+        if self.is_reporting:
+            parts = {
+                POLICY_LOSS_KEY: -mean(surrogate),
+                VF_LOSS_KEY: mean(vf_loss),
+                VF_LOSS_UNCLIPPED: mean(squares),
+                VF_EXPLAINED_VAR: explained_variance(targets, values),
+                ENTROPY_KEY: mean(entropy),
+                KL: mean_kl,
+            }
+            detached = {name: part.detach() for name, part in parts.items()}
+            self.metrics.log_dict(detached, key=module_id, window=1)
+        return loss
 
 
 class PPOConfig(OnPolicyConfig):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from muxrl.servers.algorithms.recorded_rows import recorded_rows
 from muxrl.servers.algorithms.team_replay.replay import TeamReplay
 
 
@@ -62,16 +63,14 @@ class StepReplay(TeamReplay):
         length = len(episode)
         if length == 0:
             return 0
-        if not episode.is_numpy:
-            episode = episode.to_numpy()
         terminated = np.zeros(length, np.float32)
         terminated[-1] = episode.is_terminated
         given = {
-            "actions": episode.get_actions(),
-            "rewards": episode.get_rewards(),
+            "actions": recorded_rows(episode.actions),
+            "rewards": recorded_rows(episode.rewards),
             "terminated": terminated,
         }
-        for key, value in episode.get_observations().items():
+        for key, value in recorded_rows(episode.observations).items():
             given[f"obs.{key}"] = value[:-1]
             given[f"next_obs.{key}"] = value[1:]
         if not self._columns:

@@ -130,6 +130,7 @@ class HAPPOTorchLearner(MAPPOTorchLearner):
 
             def note(share: float, place: int = place) -> None:
                 note_progress((place + share) / len(order))
+                self.is_reporting = share == 1.0  # each module once, in its own last minibatch
 
             yield from super()._minibatches(
                 {module_id: {**columns, Postprocessing.ADVANTAGES: weighted}},

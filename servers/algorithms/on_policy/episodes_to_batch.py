@@ -21,8 +21,9 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.evaluation.postprocessing import Postprocessing
+
+from muxrl.servers.algorithms.recorded_rows import recorded_rows
 
 _RECORDED = (Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
 # RLlib's floor for the standard deviation of advantages.
@@ -65,18 +66,20 @@ class EpisodesToBatch(ConnectorV2):
         device = next(module.parameters()).device
         lengths = np.array([len(single) for single in singles])
         # One observation more than there are transitions: the value after the last one.
-        observations = _concatenated([_rows(single.observations) for single in singles])
+        observations = _concatenated([recorded_rows(single.observations) for single in singles])
         all_obs = _tensors(observations, device)
         is_last = np.zeros(lengths.sum() + len(lengths), bool)
         is_last[np.cumsum(lengths + 1) - 1] = True
         before = torch.from_numpy(np.flatnonzero(~is_last)).to(device)
         columns: dict[str, Any] = {
             Columns.OBS: tree.map_structure(lambda x: x[before], all_obs),
-            Columns.ACTIONS: _tensors(_concatenated([_rows(s.actions) for s in singles]), device),
+            Columns.ACTIONS: _tensors(
+                _concatenated([recorded_rows(s.actions) for s in singles]), device
+            ),
         }
         for name in _RECORDED:
             if name in singles[0].extra_model_outputs:
-                recorded = [_rows(s.extra_model_outputs[name]) for s in singles]
+                recorded = [recorded_rows(s.extra_model_outputs[name]) for s in singles]
                 columns[name] = _tensors(_concatenated(recorded), device)
         if not isinstance(module, ValueFunctionAPI):
             return columns
@@ -84,7 +87,7 @@ class EpisodesToBatch(ConnectorV2):
             values = module.compute_values({Columns.OBS: all_obs}).cpu().numpy()
         advantages = advantages_of(
             values,
-            np.concatenate([np.asarray(_rows(s.rewards), np.float32) for s in singles]),
+            np.concatenate([np.asarray(recorded_rows(s.rewards), np.float32) for s in singles]),
             lengths,
             np.array([single.is_terminated for single in singles]),
             gamma=self.gamma,
@@ -157,18 +160,6 @@ def _singles(
             yield from episode.agent_episodes.values()
         else:
             yield episode
-
-
-def _rows(buffer: Any) -> Any:
-    """Returns the entries after the lookback, stacked."""
-    if not isinstance(buffer, InfiniteLookbackBuffer):
-        return buffer
-    if buffer.finalized:
-        return tree.map_structure(lambda leaf: leaf[buffer.lookback :], buffer.data)
-    rows = buffer.data[buffer.lookback :]
-    if isinstance(rows[0], dict):
-        return tree.map_structure(lambda *leaves: np.array(leaves), *rows)
-    return np.array(rows)
 
 
 def _concatenated(parts: list[Any]) -> Any:

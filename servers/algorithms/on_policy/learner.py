@@ -19,7 +19,6 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.ppo import (
     LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY as VF_EXPLAINED_VAR,
 )
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
@@ -97,6 +96,10 @@ class LeanUpdate(TorchLearner):
     """Whether the pipeline does it, lean or RLlib's."""
     note_progress: Callable[[float], None] = staticmethod(lambda share: None)
     """Told how far a lean update is, see `minibatches`; a server sets its feed's."""
+    is_reporting = True
+    """Whether losses log their parts. Of a lean update's minibatches only the last one's do, since
+    those of the others would be forgotten."""
+    _shapes_gradients = True
 
     def build(self) -> None:
         super().build()
@@ -109,6 +112,10 @@ class LeanUpdate(TorchLearner):
                 keep_advantages_raw(pipeline)
             return
         self.is_lean = True
+        configs = [
+            self.config.get_config_for_module(module_id) for module_id, _ in self.module.items()
+        ]
+        self._shapes_gradients = any(c.grad_clip is not None or c.log_gradients for c in configs)
         self._metrics_learner_inner_update = _Unwatched()
         pipeline.connectors[:] = [
             EpisodesToBatch(
@@ -165,7 +172,7 @@ class LeanUpdate(TorchLearner):
             size=minibatch_size,
             num_epochs=num_epochs,
             should_shuffle=shuffle_batch_per_epoch,
-            note_progress=self.note_progress,
+            note_progress=self._begin_minibatch,
         )
 
     def _minibatches(
@@ -173,6 +180,10 @@ class LeanUpdate(TorchLearner):
     ) -> Iterator[Minibatch]:
         """What a lean update goes over: `minibatches`, unless a subclass says otherwise."""
         return minibatches(batches, **how)
+
+    def _begin_minibatch(self, share: float) -> None:
+        self.is_reporting = share == 1.0
+        self.note_progress(share)
 
     def _log_steps_trained_metrics(self, batch: Any) -> None:
         if not isinstance(batch, Minibatch):  # minibatches were counted with their batch
@@ -191,18 +202,37 @@ class LeanUpdate(TorchLearner):
         self.apply_gradients(self.postprocess_gradients(self.compute_gradients(losses)))
         return fwd_out, losses, {}
 
+    def compute_gradients(self, loss_per_module: dict[str, Any], **kwargs: Any) -> dict[Any, Any]:
+        """RLlib's, but nothing is set to zero first, and added to."""
+        loss = sum(loss_per_module.values())
+        if not self.is_lean or self._grad_scalers or not getattr(loss, "requires_grad", False):
+            return super().compute_gradients(loss_per_module, **kwargs)
+        trained = {ref: p for ref, p in self._params.items() if p.requires_grad}
+        gradients = torch.autograd.grad(loss, tuple(trained.values()), allow_unused=True)
+        return dict(zip(trained, gradients, strict=True))
+
+    def postprocess_gradients(self, gradients_dict: dict[Any, Any]) -> dict[Any, Any]:
+        if not self._shapes_gradients:  # RLlib would sort them by module, and do nothing
+            return gradients_dict
+        return super().postprocess_gradients(gradients_dict)
+
     def apply_gradients(self, gradients_dict: dict[Any, Any]) -> None:
         """RLlib's, but checks all gradients for NaN at once; RLlib checks each of them twice."""
+        for ref, parameter in self._params.items():
+            parameter.grad = gradients_dict.get(ref)
         gradients = [gradient for gradient in gradients_dict.values() if gradient is not None]
         is_usual = self._grad_scalers is None and self._lr_scheduler_classes is None
-        if not (is_usual and gradients and torch.nn.utils.get_total_norm(gradients).isfinite()):
+        if not (is_usual and gradients and _are_finite(gradients)):
             super().apply_gradients(gradients_dict)
             return
-        for parameter_id, gradient in gradients_dict.items():
-            self._params[parameter_id].grad = gradient
         for module_id, optimizer_names in self._module_optimizers.items():
             for name in optimizer_names:
                 self.get_optimizer(module_id, name).step()
+
+
+def _are_finite(tensors: list[Tensor]) -> bool:
+    """Whether all numbers are finite, and their squares can be added up."""
+    return bool(torch.stack(torch._foreach_norm(tensors)).isfinite().all())
 
 
 class _Unwatched:
@@ -224,7 +254,7 @@ def advantages_of_own_actions(batch: dict[str, Any]) -> Tensor:
 
 
 def actor_critic_loss(
-    learner: PPOTorchLearner,
+    learner: LeanUpdate,
     module_id: str,
     config: AlgorithmConfig,
     *,
@@ -239,21 +269,22 @@ def actor_critic_loss(
     The parts are logged under RLlib's names.
 
     Args:
-        learner: logs the parts, and holds the schedules.
+        learner: logs the parts if it `is_reporting`, and holds the schedules.
         module_id: whose loss it is.
         config: of that module; has ``vf_loss_coeff``.
         policy_loss, vf_loss, entropy: scalars.
         values, targets: ``[B]``, for the share of the targets' variance that the values explain.
     """
     entropy_coeff = learner.entropy_coeff_schedulers_per_module[module_id].get_current_value()
-    learner.metrics.log_dict(
-        {
-            POLICY_LOSS_KEY: policy_loss.detach(),
-            VF_LOSS_KEY: vf_loss.detach(),
-            ENTROPY_KEY: entropy.detach(),
-            VF_EXPLAINED_VAR: explained_variance(targets, values.detach()),
-        },
-        key=module_id,
-        window=1,
-    )
+    if learner.is_reporting:
+        learner.metrics.log_dict(
+            {
+                POLICY_LOSS_KEY: policy_loss.detach(),
+                VF_LOSS_KEY: vf_loss.detach(),
+                ENTROPY_KEY: entropy.detach(),
+                VF_EXPLAINED_VAR: explained_variance(targets, values.detach()),
+            },
+            key=module_id,
+            window=1,
+        )
     return policy_loss + config.vf_loss_coeff * vf_loss - entropy_coeff * entropy

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from muxrl.servers.algorithms.recorded_rows import recorded_rows
 from muxrl.servers.algorithms.team_replay.replay import TeamReplay
 from muxrl.servers.teams import ACTION_MASK, ALIVE
 
@@ -105,10 +106,8 @@ class EpisodeReplay(TeamReplay):
         length = len(episode)
         if length == 0:
             return 0
-        if not episode.is_numpy:
-            episode = episode.to_numpy()
-        obs = episode.get_observations()
-        actions = episode.get_actions()
+        obs = recorded_rows(episode.observations)
+        actions = recorded_rows(episode.actions)
         if length > self._length:
             self._grow(length, obs, actions)
         row = self._next
@@ -118,7 +117,7 @@ class EpisodeReplay(TeamReplay):
             store[row, length + 1 : old_length + 1] = 0
         self._actions[row, :length] = actions
         self._actions[row, length:old_length] = 0
-        self._rewards[row, :length] = episode.get_rewards()
+        self._rewards[row, :length] = recorded_rows(episode.rewards)
         self._rewards[row, length:old_length] = 0
         self._terminated[row] = episode.is_terminated
         self._lengths[row] = length

@@ -46,11 +46,13 @@ class TeamReplayAlgorithm(Algorithm):
     saves the replay, too.
 
     Attributes:
+        reads_lists: that episodes may be of plain lists; see `ExternalEnvRunner`.
         replay_class: of one module.
         exploration_setting: the setting that says how much is explored, a number or a schedule
             over env steps; its value is a metric of that name. "": there is none.
     """
 
+    reads_lists: ClassVar[bool] = True
     replay_class: ClassVar[type[TeamReplay]]
     exploration_setting: ClassVar[str] = ""
 

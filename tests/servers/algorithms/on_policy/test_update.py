@@ -200,6 +200,70 @@ def test_an_update_moves_the_weights_as_rllibs_does_on_the_same_columns() -> Non
             np.testing.assert_allclose(value, theirs[module_id][name], atol=1e-7, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"vf_clip_param": 0.5, "clip_param": 0.1, "entropy_coeff": 0.02},
+        {"use_kl_loss": False, "vf_loss_coeff": 0.3},
+        {"use_critic": False},
+    ],
+)
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_loss_and_metrics_are_rllibs(settings: dict[str, Any], is_masked: bool) -> None:
+    learner = make_learner(**settings)
+    batch = columns(learner, episodes(4))["p"]
+    if is_masked:
+        rows = len(batch[Columns.ACTIONS])
+        batch[Columns.LOSS_MASK] = torch.arange(rows) % 3 > 0
+    found = []
+    for loss_of in (type(learner), PPOTorchLearner):
+        loss = loss_of.compute_loss_for_module(
+            learner,
+            module_id="p",
+            config=learner.config,
+            batch=batch,
+            fwd_out=learner.module["p"].forward_train(batch),
+        )
+        gradients = torch.autograd.grad(
+            loss, list(learner.module["p"].parameters()), allow_unused=True
+        )
+        metrics = learner.metrics.reduce()["p"]
+        logged = {name: float(value.peek()) for name, value in metrics.items()}
+        logged.pop("num_trainable_parameters")  # of `build`
+        found.append((loss, gradients, logged))
+    (loss, gradients, metrics), (its_loss, its_gradients, its_metrics) = found
+    torch.testing.assert_close(loss, its_loss)
+    for mine, its in zip(gradients, its_gradients, strict=True):
+        assert mine is its is None or torch.allclose(mine, its, rtol=1e-4, atol=1e-6)
+    assert metrics == pytest.approx(its_metrics, rel=1e-4, abs=1e-6)
+
+
+def test_only_the_last_minibatch_logs_and_the_result_has_its_losses() -> None:
+    learner = make_learner()
+    logged = []
+    log_dict = learner.metrics.log_dict
+    learner.metrics.log_dict = lambda *args, **kwargs: (
+        logged.append(kwargs["key"]),
+        log_dict(*args, **kwargs),
+    )
+    result = learner.update(episodes=episodes(1), num_epochs=3, minibatch_size=4)
+    assert logged == ["p", "q"]
+    assert {"policy_loss", "vf_loss", "entropy", "mean_kl_loss"} <= result["p"].keys()
+
+
+def test_a_module_without_a_gradient_stays_as_it_is() -> None:
+    learner = make_learner()
+    learner.update(episodes=episodes(1), num_epochs=1)
+    before = copy.deepcopy(learner.module.get_state())
+    learner.update(episodes=[e for e in episodes(2) if e.module_id == "p"], num_epochs=1)
+    after = learner.module.get_state()
+    for module_id, moves in (("p", True), ("q", False)):
+        weights = [n for n in before[module_id] if n.endswith(("weight", "bias"))]
+        moved = [bool((after[module_id][n] != before[module_id][n]).any()) for n in weights]
+        assert any(moved) is moves
+
+
 @pytest.mark.parametrize("size", [1e-6, 1e-2])
 def test_a_first_step_is_as_long_as_adams_epsilon_lets_it(size: float) -> None:
     """Of Adam's first step the length is ``lr g / (|g| + epsilon)``."""
