@@ -192,6 +192,18 @@ def read_count(what: str, value: Any, default: Any) -> int:
     return value
 
 
+def read_share(what: str, value: Any, default: Any) -> float:
+    """Returns a number from 0 to 1.
+
+    Raises:
+        AlgorithmProblem: it is something else.
+    """
+    check_kind(what, value, default)
+    if not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise AlgorithmProblem(f"{what} must be a number from 0 to 1, not {value!r}")
+    return float(value)
+
+
 def _is_float(value: Any) -> bool:
     try:
         float(value)

@@ -88,6 +88,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "APPO": ("APPO", {**_ASYNCHRONOUS, "target_network_update_freq": 2}, _SMALL),
     "QMIX": ("QMIX", _TEAM, {}),
     "QMIX, rewards standardized": ("QMIX", {**_TEAM, "standardize_rewards": True}, {}),
+    "QMIX by priority": ("QMIX", {**_TEAM, "prioritized_replay_alpha": 0.6}, {}),
     "VDN": ("VDN", _TEAM, {}),
     "QPLEX": ("QPLEX", {**_TEAM, "adv_hypernet_embed": 8, "num_kernel": 2}, {}),
     "IQL": ("IQL", _TEAM, {}),

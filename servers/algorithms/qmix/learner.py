@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.policy.sample_batch import SampleBatch
 from torch import Tensor
 
+from muxrl.servers.algorithms.qmix.priorities import episode_priorities
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
 from muxrl.servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
@@ -22,6 +24,10 @@ TD_ERROR_ABS = "td_error_abs"
 Q_TAKEN_MEAN = "q_taken_mean"
 TARGET_MEAN = "target_mean"
 REWARD_SUM_MEAN = "reward_sum_mean"
+IMPORTANCE_WEIGHT_MEAN = "importance_weight_mean"
+PRIORITY_MAX = "priority_max"
+
+WEIGHTS = "weights"  # as RLlib's DQN calls the column
 
 
 class QMIXTorchLearner(TeamReplayLearner):
@@ -30,8 +36,17 @@ class QMIXTorchLearner(TeamReplayLearner):
     Batches come from `to_sample_batch`, so that no learner connector runs. Metrics of each module,
     over the last batch: ``loss``, ``td_error_abs``, ``q_taken_mean``, ``target_mean``, and
     ``reward_sum_mean``, the mean return of its episodes as the loss sees it, which shows if rewards
-    get lost (in old RLlib's QMIX they did).
+    get lost (in old RLlib's QMIX they did). Where episodes are drawn by priority also
+    ``importance_weight_mean``, and ``priority_max``, the highest that was measured.
+
+    Attributes:
+        priorities: of the last batch of each module, ``[B]`` float32, where episodes are drawn by
+            priority.
     """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.priorities: dict[str, np.ndarray] = {}
 
     def configure_optimizers_for_module(
         self, module_id: str, config: AlgorithmConfig | None = None
@@ -67,6 +82,9 @@ class QMIXTorchLearner(TeamReplayLearner):
         greedy available actions; with double Q (van Hasselt et al. 2016) the online network
         chooses them, else the target network. Truncated episodes are bootstrapped: the observation
         after the last action is in the batch.
+
+        Where episodes were drawn by priority, each has a weight before the sum; the divisor stays
+        as it is (Schaul et al. 2016, algorithm 1).
         """
         module = self.module[module_id].unwrapped()
         values = fwd_out[Q_VALUES]
@@ -87,7 +105,11 @@ class QMIXTorchLearner(TeamReplayLearner):
             mask = mask * batch[Columns.OBS][ALIVE][:, :-1]
         num_terms = mask.sum().clamp(min=1.0)
         td_error = (q_taken - target) * mask
-        loss = td_error.square().sum() / num_terms
+        squares = td_error.square()
+        if WEIGHTS in batch:
+            squares = batch[WEIGHTS][:, None, None] * squares
+            self._prioritize(module_id, batch[WEIGHTS], td_error, mask, config)
+        loss = squares.sum() / num_terms
         with torch.no_grad():
             self.metrics.log_dict(
                 {
@@ -103,6 +125,18 @@ class QMIXTorchLearner(TeamReplayLearner):
                 window=1,
             )
         return loss
+
+    @torch.no_grad()
+    def _prioritize(
+        self, module_id: str, weights: Tensor, td_error: Tensor, mask: Tensor, config: Any
+    ) -> None:
+        priorities = episode_priorities(td_error, mask, config.prioritized_replay_eta)
+        self.priorities[module_id] = priorities.cpu().numpy()
+        self.metrics.log_dict(
+            {IMPORTANCE_WEIGHT_MEAN: weights.mean(), PRIORITY_MAX: priorities.max()},
+            key=module_id,
+            window=1,
+        )
 
     def should_move_targets(self, num_updates: int, config: AlgorithmConfig) -> bool:
         # A soft update (tau < 1) follows every update.
@@ -180,8 +214,10 @@ def _taken(values: Tensor, actions: Tensor) -> Tensor:
 
 def to_sample_batch(batch: EpisodeBatch) -> SampleBatch:
     """Returns tensors that share the batch's memory, under RLlib's column names."""
+    weights = {} if batch.weights is None else {WEIGHTS: torch.from_numpy(batch.weights)}
     return SampleBatch(
         {
+            **weights,
             Columns.OBS: {key: torch.from_numpy(value) for key, value in batch.obs.items()},
             Columns.ACTIONS: torch.from_numpy(batch.actions),
             Columns.REWARDS: torch.from_numpy(batch.rewards),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -12,7 +12,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
 from muxrl.servers.algorithms.qmix.mixers import MIXERS, MixerName
 from muxrl.servers.algorithms.qmix.networks import AGENTS, AgentName
-from muxrl.servers.algorithms.qmix.replay import EpisodeReplay
+from muxrl.servers.algorithms.qmix.priorities import PrioritySettings
+from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
 from muxrl.servers.algorithms.settings import set_given
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
@@ -84,6 +85,9 @@ class QMIXConfig(TeamReplayConfig):
         self.buffer_capacity_episodes = 5_000
         self.num_episodes_before_learning = 32
         self.updates_per_episode = 1.0
+        self.prioritized_replay_alpha = 0.0
+        self.prioritized_replay_beta = 0.4
+        self.prioritized_replay_eta = 0.9
 
         # A GRU must see an episode from its start.
         self.batch_mode = "complete_episodes"
@@ -112,6 +116,9 @@ class QMIXConfig(TeamReplayConfig):
         buffer_capacity_episodes: int = NotProvided,
         num_episodes_before_learning: int = NotProvided,
         updates_per_episode: float = NotProvided,
+        prioritized_replay_alpha: float = NotProvided,
+        prioritized_replay_beta: float = NotProvided,
+        prioritized_replay_eta: float = NotProvided,
         **kwargs: Any,
     ) -> Self:
         """Sets the training related settings.
@@ -144,6 +151,11 @@ class QMIXConfig(TeamReplayConfig):
             buffer_capacity_episodes: Episodes that the replay holds, for each module.
             num_episodes_before_learning: Episodes of a module before its first update.
             updates_per_episode: Updates for each new episode of a module; may be a fraction.
+            prioritized_replay_alpha: Above 0, episodes are drawn in proportion to that power of
+                their priority; see `Priorities`.
+            prioritized_replay_beta: How much the loss makes up for that, up to 1.
+            prioritized_replay_eta: An episode's priority is that share of its largest absolute TD
+                error, and the rest of their mean.
 
         Returns:
             This config.
@@ -159,8 +171,14 @@ class QMIXConfig(TeamReplayConfig):
         ):
             if value not in known:
                 self._value_error(f"{name}={value!r} is unknown; it is one of {', '.join(known)}")
-        if not 0.0 <= self.td_lambda <= 1.0:
-            self._value_error(f"td_lambda={self.td_lambda} must lie in [0, 1]; 0 is one step")
+        for name, meaning in (
+            ("td_lambda", "0 is one step"),
+            ("prioritized_replay_alpha", "0 draws episodes uniformly"),
+            ("prioritized_replay_beta", "1 makes up for priorities in full"),
+            ("prioritized_replay_eta", "1 is the largest TD error of an episode, 0 their mean"),
+        ):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                self._value_error(f"{name}={getattr(self, name)} must lie in [0, 1]; {meaning}")
         if self.n_step > 1 and self.td_lambda > 0.0:
             self._value_error(
                 f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
@@ -200,3 +218,14 @@ class QMIX(TeamReplayAlgorithm):
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         return QMIXConfig()
+
+    def _make_replay(self, capacity: int, seed: int | None) -> EpisodeReplay:
+        alpha, beta = self.config.prioritized_replay_alpha, self.config.prioritized_replay_beta
+        return EpisodeReplay(capacity, seed, PrioritySettings(alpha, beta) if alpha > 0.0 else None)
+
+    def _after_update(self, drawn: Mapping[str, EpisodeBatch]) -> None:
+        learner = cast(QMIXTorchLearner, self.learner_group._learner)  # there are no remote ones
+        for module_id, batch in drawn.items():
+            if batch.rows is not None:
+                replay = cast(EpisodeReplay, self._replays[module_id])
+                replay.update_priorities(batch.rows, learner.priorities[module_id])

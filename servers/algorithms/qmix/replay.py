@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from muxrl.servers.algorithms.qmix.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
 from muxrl.servers.algorithms.team_replay.replay import TeamReplay
 from muxrl.servers.teams import ACTION_MASK, ALIVE
@@ -27,6 +28,8 @@ class EpisodeBatch:
         rewards: ``[B, T]`` float32; ``rewards[b, t]`` follows ``actions[b, t]``.
         terminated: ``[B, T]`` float32, 1 at the last step of a terminated (not truncated) episode.
         mask: ``[B, T]`` float32, 1 where there is data (PyMARL's ``filled``).
+        rows: where the episodes are in the replay, ``[B]`` int64; None if drawn uniformly.
+        weights: of the episodes in the loss, ``[B]`` float32; None: all count alike.
     """
 
     obs: dict[str, np.ndarray]
@@ -34,6 +37,8 @@ class EpisodeBatch:
     rewards: np.ndarray
     terminated: np.ndarray
     mask: np.ndarray
+    rows: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     @property
     def num_steps(self) -> int:
@@ -54,12 +59,19 @@ class EpisodeReplay(TeamReplay):
     Args:
         capacity: in episodes; the oldest is replaced first.
         seed: of the sampling.
+        by_priority: how episodes are drawn by priority; None: uniformly.
     """
 
     unit = "episodes"
 
-    def __init__(self, capacity: int, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        seed: int | None = None,
+        by_priority: PrioritySettings | None = None,
+    ) -> None:
         super().__init__(capacity, seed)
+        self._priorities = Priorities(capacity, by_priority) if by_priority else None
         self._length = 0  # T_max
         self._lengths = np.zeros(capacity, np.int64)
         self._obs: dict[str, np.ndarray] = {}
@@ -80,8 +92,12 @@ class EpisodeReplay(TeamReplay):
     def get_state(self) -> dict[str, Any]:
         """Returns all that is stored; arrays are ``[steps, ...]``."""
         lengths = self._lengths[: self._num_stored]
+        priorities = {}
+        if self._priorities is not None:
+            priorities["priorities"] = self._priorities.get_state(self._num_stored)
         return {
             **super().get_state(),
+            **priorities,
             "lengths": lengths,
             "terminated": self._terminated[: self._num_stored],
             "obs": {key: _packed(rows, lengths + 1) for key, rows in self._obs.items()},
@@ -93,6 +109,8 @@ class EpisodeReplay(TeamReplay):
         lengths = state["lengths"]
         self._set_place(len(lengths), state)
         self._lengths[: len(lengths)] = lengths
+        if self._priorities is not None:
+            self._priorities.set_state(len(lengths), state.get("priorities"))
         if not len(lengths):
             return
         self._grow(int(lengths.max()), state["obs"], state["actions"])
@@ -121,14 +139,23 @@ class EpisodeReplay(TeamReplay):
         self._rewards[row, length:old_length] = 0
         self._terminated[row] = episode.is_terminated
         self._lengths[row] = length
+        if self._priorities is not None:
+            self._priorities.add(row)
         self._advance(1)
         return 1
 
     def sample(self, num: int) -> EpisodeBatch:
-        """Draws so many episodes uniformly without replacement; all of them if there are fewer."""
+        """Draws so many episodes, or as many as are stored if they are fewer.
+
+        Uniformly without replacement, or by priority; see `Priorities.draw`.
+        """
         self._check_holds_any()
         num_episodes = min(num, self._num_stored)
-        rows = self._rng.choice(self._num_stored, num_episodes, replace=False, shuffle=False)
+        weights = None
+        if self._priorities is None:
+            rows = self._rng.choice(self._num_stored, num_episodes, replace=False, shuffle=False)
+        else:
+            rows, weights = self._priorities.draw(self._num_stored, num_episodes, self._rng)
         lengths = self._lengths[rows]
         longest = int(lengths.max())
         steps = np.arange(longest)
@@ -143,7 +170,14 @@ class EpisodeReplay(TeamReplay):
                 np.float32
             ),
             mask=(steps < lengths[:, None]).astype(np.float32),
+            rows=None if weights is None else rows,
+            weights=weights,
         )
+
+    def update_priorities(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Sets the priorities of episodes of the last `sample`; see `Priorities.update`."""
+        assert self._priorities is not None, "episodes are drawn uniformly"
+        self._priorities.update(rows, values)
 
     def _grow(self, length: int, obs: dict[str, np.ndarray], actions: np.ndarray) -> None:
         # By half at least, so that slowly growing episodes do not copy everything each time.

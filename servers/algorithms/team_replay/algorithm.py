@@ -141,9 +141,12 @@ class TeamReplayAlgorithm(Algorithm):
         replay = self._replays.get(module_id)
         if replay is None:
             capacity = self.config.replay_setting("buffer_capacity")
-            replay = self.replay_class(capacity, self.config.seed)
+            replay = self._make_replay(capacity, self.config.seed)
             self._replays[module_id] = replay
         return replay
+
+    def _make_replay(self, capacity: int, seed: int | None) -> TeamReplay:
+        return self.replay_class(capacity, seed)
 
     def _num_env_steps(self) -> int:
         return int(
@@ -196,9 +199,13 @@ class TeamReplayAlgorithm(Algorithm):
                     # Metrics are those of the last batch, so reduce them after the last update.
                     _no_metrics_reduce=bool(self._due()),
                 )
+            self._after_update(drawn)
         if updated:
             self.metrics.aggregate(results, key=LEARNER_RESULTS)
         return updated
+
+    def _after_update(self, drawn: Mapping[str, Any]) -> None:
+        """Is told what each module has learned from; for replays that want to know."""
 
     def _sample(self, module_id: str) -> Any:
         batch = self._replays[module_id].sample(self.config.replay_setting("batch_size"))

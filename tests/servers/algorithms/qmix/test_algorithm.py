@@ -75,6 +75,25 @@ def test_rewards_are_divided_by_their_running_deviation() -> None:
             assert result["reward_sum_mean"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("mixer", ["qmix", "none"])
+def test_an_update_sets_the_priorities_of_what_it_learned_from(mixer: str) -> None:
+    settings = {"num_episodes_before_learning": 6, "batch_size_episodes": 3, "mixer": mixer}
+    with build(**settings, prioritized_replay_alpha=0.6) as algo:
+        for _ in range(5):
+            algo.train()
+        assert algo._replays["m"].get_state()["priorities"]["values"].tolist() == [1.0] * 5
+        results = learner_results(algo, 1)
+        state = algo._replays["m"].get_state()["priorities"]
+        measured = algo.learner_group._learner.priorities["m"]
+        assert len(measured) == 3
+        assert set(state["values"].tolist()) == {*measured.astype(np.float64).tolist(), 1.0}
+        assert state["highest"] == results["priority_max"] == measured.max()
+        assert 0.0 < results["importance_weight_mean"] <= 1.0
+        algo.train()  # the next episode
+        state = algo._replays["m"].get_state()["priorities"]
+        assert state["highest"] >= measured.max()
+
+
 def test_env_runners_get_the_new_weights() -> None:
     with build(num_episodes_before_learning=1) as algo:
         algo.train()
@@ -129,7 +148,8 @@ def _assert_restored(algo: QMIX, expected: dict[str, Any], steps: float) -> None
     assert algo.env_runner.num_env_steps_sampled_lifetime == steps
 
 
-def test_two_teams_with_a_module_each_are_updated_together() -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_two_teams_with_a_module_each_are_updated_together(alpha: float) -> None:
     register_env(
         "two_teams", lambda _: TeamEnv(TwoStepGame(), {"x": [AGENTS[0]], "y": [AGENTS[1]]})
     )
@@ -137,7 +157,7 @@ def test_two_teams_with_a_module_each_are_updated_together() -> None:
         QMIXConfig()
         .environment("two_teams")
         .multi_agent(policies={"x", "y"}, policy_mapping_fn=lambda agent_id, *a, **k: agent_id)
-        .training(num_episodes_before_learning=1)
+        .training(num_episodes_before_learning=1, prioritized_replay_alpha=alpha)
         .reporting(min_sample_timesteps_per_iteration=1)
         .debugging(seed=0, log_sys_usage=False)
     )
@@ -146,6 +166,10 @@ def test_two_teams_with_a_module_each_are_updated_together() -> None:
         algo.train()
         results = algo.train()["learners"]
         assert results["x"]["num_updates"] == results["y"]["num_updates"] == 2
+        if alpha:
+            for module_id, replay in algo._replays.items():
+                highest = replay.get_state()["priorities"]["highest"]
+                assert highest >= results[module_id]["priority_max"] > 0.0
     finally:
         algo.stop()
 
@@ -193,9 +217,11 @@ LEARN = {"agent": "mlp", "epsilon": 1.0, "num_episodes_before_learning": 32}
 
 @pytest.mark.learning
 @pytest.mark.timeout(300)
-def test_qmix_learns_the_two_step_game() -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_qmix_learns_the_two_step_game(alpha: float) -> None:
     """Rashid et al. 2018, table 1b. Untrained networks may reach 8 by luck, so it must be held."""
-    with build(**(LEARN | {"gamma": 0.99, "updates_per_episode": 0.5})) as algo:
+    settings = {"gamma": 0.99, "updates_per_episode": 0.5, "prioritized_replay_alpha": alpha}
+    with build(**(LEARN | settings)) as algo:
         for _ in range(2000):
             algo.train()
         held = []

@@ -11,80 +11,13 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.policy.policy import PolicySpec
-from ray.rllib.policy.sample_batch import MultiAgentBatch
+from tests.servers.algorithms.qmix.pieces import GAMMA, make_learner, play, sample_all, update
 
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, td_terms, to_sample_batch
+from muxrl.servers.algorithms.qmix.learner import td_terms, to_sample_batch
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
 from muxrl.servers.algorithms.team_replay.algorithm import by_module
-
-GAMMA = 0.9
-
-
-def play(
-    spec: TeamSpec,
-    length: int,
-    seed: int = 0,
-    terminated: bool = True,
-    truncated: bool = False,
-) -> SingleAgentEpisode:
-    """An episode in which the reward at t is ``100 * seed + t + 1``."""
-    rng = np.random.default_rng(seed)
-
-    def seen(t: int) -> Any:
-        return spec.observe({"a": rng.normal(size=3), "b": np.full(2, t)}, {"b": [0, 1, 0, 1]})
-
-    episode = SingleAgentEpisode(
-        observation_space=spec.observation_space, action_space=spec.action_space
-    )
-    episode.add_env_reset(seen(0))
-    for t in range(length):
-        is_last = t == length - 1
-        episode.add_env_step(
-            seen(t + 1),
-            np.array([t % 2, 3]),
-            100.0 * seed + t + 1,
-            terminated=terminated and is_last,
-            truncated=truncated and is_last,
-        )
-    return episode.to_numpy()
-
-
-def make_learner(spec: TeamSpec, **settings: Any) -> QMIXTorchLearner:
-    spaces_of_team = (spec.observation_space, spec.action_space)
-    config = (
-        QMIXConfig()
-        .training(**{"gamma": GAMMA, **settings})
-        .multi_agent(
-            policies={"team": PolicySpec(None, *spaces_of_team)},
-            policy_mapping_fn=lambda *args, **kwargs: "team",
-        )
-        .debugging(seed=0)
-    )
-    return config.build_learner(spaces={"team": spaces_of_team})
-
-
-def update(learner: QMIXTorchLearner, batch: EpisodeBatch) -> dict[str, Any]:
-    result = learner.update(
-        batch=MultiAgentBatch({"team": to_sample_batch(batch)}, env_steps=batch.num_steps)
-    )
-    return {key: stats.peek() for key, stats in result["team"].items()}
-
-
-def sample_all(*episodes: SingleAgentEpisode) -> EpisodeBatch:
-    """Returns all episodes, in the order of their first rewards."""
-    replay = EpisodeReplay(len(episodes), seed=0)
-    for episode in episodes:
-        replay.add(episode)
-    batch = replay.sample(len(episodes))
-    order = np.argsort(batch.rewards[:, 0])
-    return EpisodeBatch(
-        {key: value[order] for key, value in batch.obs.items()},
-        *(x[order] for x in (batch.actions, batch.rewards, batch.terminated, batch.mask)),
-    )
-
 
 # Replay.
 
@@ -499,6 +432,12 @@ def _assert_same(one: Any, other: Any) -> None:
         ({"n_step": 0}, "n_step=0 must be a whole number"),
         ({"td_lambda": 1.5}, r"td_lambda=1.5 must lie in \[0, 1\]"),
         ({"td_lambda": 0.6, "n_step": 3}, "n_step=3 and td_lambda=0.6: a target is an n-step or a"),
+        (
+            {"prioritized_replay_alpha": -0.1},
+            r"prioritized_replay_alpha=-0.1 must lie in \[0, 1\]; 0 draws episodes uniformly",
+        ),
+        ({"prioritized_replay_beta": 1.01}, r"prioritized_replay_beta=1.01 must lie in \[0, 1\]"),
+        ({"prioritized_replay_eta": float("nan")}, r"prioritized_replay_eta=nan must lie in"),
         ({"grad_clip_by": "value"}, "QMIX clips by 'global_norm' only"),
     ],
 )
