@@ -26,7 +26,7 @@ TARGET_MEAN = "target_mean"
 REWARD_SUM_MEAN = "reward_sum_mean"
 
 MEMBERS, IMPORTANCE = "members", "importance"
-"""Optimizers where QPLEX's importance weights learn at a rate of their own: of all else, of them."""
+"""With QPLEX's importance weights at a learning rate of their own: for all else, and for them."""
 
 
 class QMIXTorchLearner(TeamReplayLearner):
