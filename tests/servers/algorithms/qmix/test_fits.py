@@ -129,9 +129,9 @@ def test_qplex_holds_climbings_optimum(seed: int) -> None:
 
 @pytest.mark.learning
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("seed", "expected"), [(0, 2.0), (1, 10.0), (2, 10.0)])
-def test_qplex_with_a_fast_lambda_can_hold_penaltys_optimum(seed: int, expected: float) -> None:
-    """Where the best monotonic fit chooses 2. Where it begins decides: seed 0 stays at 2, too."""
+@pytest.mark.parametrize("seed", [1, 2])
+def test_qplex_with_a_fast_lambda_can_hold_penaltys_optimum(seed: int) -> None:
+    """Where the best monotonic fit chooses 2. The initial weights decide: seed 0 is not found."""
     payoffs = payoffs_of("penalty", -100.0)
     assert monotonic_fits(payoffs)[0].payoff == 2.0
     batch = every_cell_once(payoffs)
@@ -142,6 +142,5 @@ def test_qplex_with_a_fast_lambda_can_hold_penaltys_optimum(seed: int, expected:
         update(learner, batch, 30)
         table, greedy = fitted_table(learner.module["team"], batch)
         held.append(payoffs[greedy])
-    assert held == [expected] * 10
-    if expected == 10.0:
-        assert ((table - payoffs) ** 2).sum() < 50.0
+    assert held == [10.0] * 10
+    assert ((table - payoffs) ** 2).sum() < 50.0
