@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER
 from ray.rllib.policy.sample_batch import SampleBatch
 from torch import Tensor
 
+from muxrl.servers.algorithms.qmix.mixers import DuplexMixer
 from muxrl.servers.algorithms.qmix.priorities import episode_priorities
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
@@ -28,6 +30,9 @@ IMPORTANCE_WEIGHT_MEAN = "importance_weight_mean"
 PRIORITY_MAX = "priority_max"
 
 WEIGHTS = "weights"  # as RLlib's DQN calls the column
+
+MEMBERS, IMPORTANCE = "members", "importance"
+"""With QPLEX's importance weights at a learning rate of their own: for all else, and for them."""
 
 
 class QMIXTorchLearner(TeamReplayLearner):
@@ -52,7 +57,30 @@ class QMIXTorchLearner(TeamReplayLearner):
         self, module_id: str, config: AlgorithmConfig | None = None
     ) -> None:
         assert config is not None
-        params = [p for p in self.get_parameters(self.module[module_id]) if p.requires_grad]
+        module = self.module[module_id]
+        params = [p for p in self.get_parameters(module) if p.requires_grad]
+        mixer = module.unwrapped().mixer
+        if config.importance_lr_factor == 1.0 or not isinstance(mixer, DuplexMixer):
+            self._add_optimizer(module_id, DEFAULT_OPTIMIZER, params, config, factor=1.0)
+            return
+        of_importance = list(mixer.importance.parameters())
+        apart = {id(parameter) for parameter in of_importance}
+        others = [p for p in params if id(p) not in apart]
+        self._add_optimizer(module_id, MEMBERS, others, config, factor=1.0)
+        self._add_optimizer(
+            module_id, IMPORTANCE, of_importance, config, factor=config.importance_lr_factor
+        )
+
+    def _add_optimizer(
+        self,
+        module_id: str,
+        name: str,
+        params: list[torch.nn.Parameter],
+        config: AlgorithmConfig,
+        *,
+        factor: float,
+    ) -> None:
+        """Adds an optimizer whose learning rate is so many times the config's."""
         optimizer: torch.optim.Optimizer
         if config.optimizer_name == "rmsprop":
             optimizer = torch.optim.RMSprop(
@@ -60,11 +88,15 @@ class QMIXTorchLearner(TeamReplayLearner):
             )
         else:
             optimizer = torch.optim.Adam(params, eps=config.optimizer_epsilon, foreach=True)
+        is_number = isinstance(config.lr, int | float)
         self.register_optimizer(
             module_id=module_id,
+            optimizer_name=name,
             optimizer=optimizer,
             params=params,
-            lr_or_lr_schedule=config.lr,
+            lr_or_lr_schedule=(
+                factor * config.lr if is_number else [[t, factor * lr] for t, lr in config.lr]
+            ),
         )
 
     def compute_loss_for_module(

@@ -69,6 +69,7 @@ class QMIXConfig(TeamReplayConfig):
 
         # Learning.
         self.lr = 5e-4
+        self.importance_lr_factor = 1.0
         self.double_q = True
         self.n_step = 1
         self.td_lambda = 0.0
@@ -104,6 +105,7 @@ class QMIXConfig(TeamReplayConfig):
         num_kernel: int = NotProvided,
         adv_hypernet_layers: int = NotProvided,
         adv_hypernet_embed: int = NotProvided,
+        importance_lr_factor: float = NotProvided,
         double_q: bool = NotProvided,
         n_step: int = NotProvided,
         td_lambda: float = NotProvided,
@@ -136,6 +138,8 @@ class QMIXConfig(TeamReplayConfig):
             num_kernel: Heads of QPLEX's importance weights.
             adv_hypernet_layers: Layers of the networks in these heads; 1 is linear.
             adv_hypernet_embed: Units of their hidden layers.
+            importance_lr_factor: How many times ``lr`` the learning rate of QPLEX's importance
+                weights is; the authors' code has 1.
             double_q: Whether the online network chooses the action that the target network
                 values.
             n_step: Rewards that a target adds up before its bootstrap value.
@@ -184,6 +188,7 @@ class QMIXConfig(TeamReplayConfig):
                 f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
                 "lambda-return; leave one of them at its default"
             )
+        self._check_above_0("importance_lr_factor")
         self._check_schedule(EPSILON, highest=1.0)
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:

@@ -105,6 +105,11 @@ class TeamReplayLearner(TorchLearner):
                 update_target_network(main_net=main, target_net=target, tau=config.tau)
             self.metrics.log_value((module_id, NUM_TARGET_UPDATES), 1, reduce="lifetime_sum")
 
+    @staticmethod
+    def _set_optimizer_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+        # RLlib's schedules give tensors, which torch's `foreach` optimizers refuse.
+        TorchLearner._set_optimizer_lr(optimizer, float(lr))
+
     def should_move_targets(self, num_updates: int, config: AlgorithmConfig) -> bool:
         """Returns whether targets move after the update of a module that has had so many."""
         return True

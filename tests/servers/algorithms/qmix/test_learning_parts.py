@@ -383,6 +383,44 @@ def test_targets_follow_softly_below_tau_one(team_of_two: TeamSpec) -> None:
 
 
 @pytest.mark.parametrize("optimizer_name", ["rmsprop", "adam"])
+@pytest.mark.parametrize("lr", [1e-3, [(0, 1e-3), (100, 5e-4)]])
+def test_importance_weights_can_learn_at_a_rate_of_their_own(
+    team_of_two: TeamSpec, optimizer_name: str, lr: Any
+) -> None:
+    learner = make_learner(
+        team_of_two, mixer="qplex", optimizer_name=optimizer_name, lr=lr, importance_lr_factor=30.0
+    )
+    module = learner.module["team"]
+    importance = {id(p) for p in module.mixer.importance.parameters()}
+    others = {id(p) for p in module.parameters() if p.requires_grad} - importance
+    optimizers = dict(learner.get_optimizers_for_module("team"))
+    held = {
+        name: {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for name, optimizer in optimizers.items()
+    }
+    assert held == {"members": others, "importance": importance}
+    before = [p.detach().clone() for p in module.parameters()]
+    metrics = update(learner, sample_all(play(team_of_two, 3), play(team_of_two, 2, seed=1)))
+    assert not all(map(torch.equal, before, module.parameters()))
+    assert metrics["members_grad_norm"] > 0
+    assert metrics["importance_grad_norm"] > 0
+
+    def rates() -> dict[str, float]:
+        return {name: optimizer.param_groups[0]["lr"] for name, optimizer in optimizers.items()}
+
+    assert rates() == pytest.approx({"members": 1e-3, "importance": 30e-3})
+    if not isinstance(lr, float):
+        learner.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": 50})
+        assert rates() == pytest.approx({"members": 7.5e-4, "importance": 22.5e-3})
+
+
+@pytest.mark.parametrize("settings", [{}, {"mixer": "qmix", "importance_lr_factor": 30.0}])
+def test_all_learn_at_one_rate_otherwise(team_of_two: TeamSpec, settings: Any) -> None:
+    learner = make_learner(team_of_two, **({"mixer": "qplex"} | settings))
+    assert [name for name, _ in learner.get_optimizers_for_module("team")] == ["default_optimizer"]
+
+
+@pytest.mark.parametrize("optimizer_name", ["rmsprop", "adam"])
 def test_a_learners_state_can_be_restored(team_of_two: TeamSpec, optimizer_name: str) -> None:
     settings = {"target_update_freq": 4, "optimizer_name": optimizer_name}
     learner, other = make_learner(team_of_two, **settings), make_learner(team_of_two, **settings)
@@ -429,6 +467,7 @@ def _assert_same(one: Any, other: Any) -> None:
             "learning would not begin",
         ),
         ({"num_kernel": 0}, "num_kernel=0 must be a whole number"),
+        ({"importance_lr_factor": 0.0}, "importance_lr_factor=0.0 must be above 0"),
         ({"n_step": 0}, "n_step=0 must be a whole number"),
         ({"td_lambda": 1.5}, r"td_lambda=1.5 must lie in \[0, 1\]"),
         ({"td_lambda": 0.6, "n_step": 3}, "n_step=3 and td_lambda=0.6: a target is an n-step or a"),
