@@ -29,12 +29,12 @@ class TestEvaluate:
         while env.agents:
             rewards = env.step(dict.fromkeys(env.agents, 0))[1]
             expected += sum(rewards.values()) / NUM_AGENTS
-        (measured,) = evaluate(lambda: nullcontext(stand_still), num_episodes=1, first_seed=7)
+        (measured,) = evaluate(lambda _: nullcontext(stand_still), num_episodes=1, first_seed=7)
         assert measured == pytest.approx(expected)
 
     def test_the_same_seeds_are_the_same_episodes(self) -> None:
         first, again = (
-            evaluate(lambda: nullcontext(stand_still), num_episodes=3) for _ in range(2)
+            evaluate(lambda _: nullcontext(stand_still), num_episodes=3) for _ in range(2)
         )
         assert first.tolist() == again.tolist()
         assert len(set(first)) == 3
@@ -46,17 +46,17 @@ class TestEvaluate:
             seen.append(np.array_equal(state, np.concatenate(list(observations.values()))))
             return stand_still(observations, state)
 
-        evaluate(lambda: nullcontext(act), num_episodes=2)
+        evaluate(lambda _: nullcontext(act), num_episodes=2)
         assert seen == [True] * 2 * measure.EPISODE_STEPS
 
     def test_continuous_actions_are_those_of_the_same_world(self) -> None:
         pushes = np.zeros(5, np.float32)
         (moved,) = evaluate(
-            lambda: nullcontext(lambda observations, _: dict.fromkeys(observations, pushes)),
+            lambda _: nullcontext(lambda observations, _: dict.fromkeys(observations, pushes)),
             has_continuous_actions=True,
             num_episodes=1,
         )
-        (stood,) = evaluate(lambda: nullcontext(stand_still), num_episodes=1)
+        (stood,) = evaluate(lambda _: nullcontext(stand_still), num_episodes=1)
         assert moved == pytest.approx(stood)
 
 
@@ -73,17 +73,17 @@ def test_our_side_knows_all_that_it_is_told(algorithm: str) -> None:
 
 class TestMeter:
     def test_the_clock_stands_still_while_it_measures(self, monkeypatch: Any) -> None:
-        def slow_evaluation(new_episode: Any, has_continuous_actions: bool) -> np.ndarray:
+        def slow_evaluation(new_episode: Any, *_: Any, **__: Any) -> np.ndarray:
             time.sleep(0.2)
             return np.array([1.0, 3.0])
 
         monkeypatch.setattr(measure, "evaluate", slow_evaluation)
         meter = Meter()
-        meter.measure(0, lambda: nullcontext(stand_still))
+        meter.measure(0, lambda _: nullcontext(stand_still))
         meter.resume()
         time.sleep(0.05)
-        meter.measure(500, lambda: nullcontext(stand_still))
-        meter.measure(500, lambda: nullcontext(stand_still))
+        meter.measure(500, lambda _: nullcontext(stand_still))
+        meter.measure(500, lambda _: nullcontext(stand_still))
         walls = [point.wall_s for point in meter.points]
         assert walls[0] == 0.0
         assert 0.05 <= walls[1] < 0.2

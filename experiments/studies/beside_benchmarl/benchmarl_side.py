@@ -33,9 +33,11 @@ from muxrl.experiments.studies.beside_benchmarl.cases import (
     EPISODE_STEPS,
     NUM_ENVS,
     TWO_LAYER,
+    Case,
 )
 from muxrl.experiments.studies.beside_benchmarl.measure import (
     INTERVAL_ENV_STEPS,
+    Act,
     Meter,
     Observations,
     Run,
@@ -106,9 +108,9 @@ class TwoLayerQmixConfig(QmixConfig):
 class Watch(Callback):
     """Measures at every interval, between two iterations of BenchMARL's loop."""
 
-    def __init__(self, has_continuous_actions: bool) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
-        self.meter = Meter(has_continuous_actions)
+        self.meter = Meter(case.has_continuous_actions, case.is_on_policy)
         self.num_updates = 0
 
     def on_train_step(self, batch: Any, group: str) -> None:
@@ -122,9 +124,12 @@ class Watch(Callback):
             self.meter.resume()
 
     def measure(self) -> None:
-        """Evaluates the policy as it is, greedily."""
-        act = _act_by(self.experiment.policy)
-        self.meter.measure(self.experiment.total_frames, lambda: nullcontext(act))
+        """Evaluates the policy as it is."""
+        policy = self.experiment.policy
+        self.meter.measure(
+            self.experiment.total_frames,
+            lambda is_sampled: nullcontext(_act_by(policy, is_sampled)),
+        )
 
 
 def train(
@@ -158,7 +163,7 @@ def train(
     if "activation_class" in layers:
         layers["activation_class"] = getattr(nn, layers["activation_class"])
     _tell(model, layers)
-    watch = Watch(case.has_continuous_actions)
+    watch = Watch(case)
     with tempfile.TemporaryDirectory() as folder:
         config.save_folder = folder
         experiment = Experiment(
@@ -196,13 +201,15 @@ def _tell(config: Any, settings: Mapping[str, Any]) -> None:
         setattr(config, name, value)
 
 
-def _act_by(policy: Any) -> Callable[[Observations, np.ndarray], dict[str, Any]]:
+def _act_by(policy: Any, is_sampled: bool) -> Act:
+    how = ExplorationType.RANDOM if is_sampled else ExplorationType.DETERMINISTIC
+
     def act(observations: Observations, state: np.ndarray) -> dict[str, Any]:
         rows = torch.from_numpy(np.stack(list(observations.values()))).unsqueeze(0)
         given = TensorDict(
             {_GROUP: TensorDict({"observation": rows}, batch_size=rows.shape[:2])}, batch_size=[1]
         )
-        with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        with torch.no_grad(), set_exploration_type(how):
             actions = policy(given)[_GROUP, "action"][0]
         return dict(zip(observations, actions.numpy(), strict=True))
 

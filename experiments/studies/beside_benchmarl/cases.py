@@ -51,6 +51,8 @@ class Case:
     """Ours, and BenchMARL's in small letters."""
     settings: Mapping[str, Setting]
     has_continuous_actions: bool = False
+    is_on_policy: bool = False
+    """Then its policy is also measured as it is drawn from, not only by its likeliest actions."""
     server: Mapping[str, Any] = field(default_factory=lambda: dict(_TEAM))
     """Further fields of a `ServerConfig`."""
 
@@ -115,6 +117,7 @@ _MAPPO = Case(
             algorithm={"lmbda": 0.95, "entropy_coef": 0.01},
         ),
     },
+    is_on_policy=True,
     # No groups: each agent learns from its own reward, as in BenchMARL.
     server={},
 )
@@ -170,14 +173,14 @@ _MADDPG = Case(
                 "twin_critics": False,
                 "policy_delay": 1,
                 "target_noise": 0.0,
-                "exploration_noise": [[0, 0.5], [15_000, 0.1]],
+                "exploration_noise": [[0, 0.5], [10_000, 0.1]],
             },
             experiment={
                 **_THEIR_CRITICS,
                 # Half of ours: for actions in 0..1.
                 "exploration_eps_init": 0.25,
                 "exploration_eps_end": 0.05,
-                "exploration_anneal_frames": 15_000,
+                "exploration_anneal_frames": 10_000,
             },
             model=_THEIR_MODEL,
         ),

@@ -28,8 +28,8 @@ FIRST_EVALUATION_SEED = 10_000
 Observations = Mapping[str, Any]
 Act = Callable[[Observations, np.ndarray], Mapping[str, Any]]
 """Actions by agent id, from the observations by agent id and the global state."""
-NewEpisode = Callable[[], AbstractContextManager[Act]]
-"""Opens an evaluation episode and gives its `Act`."""
+NewEpisode = Callable[[bool], AbstractContextManager[Act]]
+"""Opens an evaluation episode and gives its `Act`; True: actions are drawn, False: greedy."""
 
 
 def task(has_continuous_actions: bool) -> dict[str, Any]:
@@ -50,6 +50,8 @@ def make_env(has_continuous_actions: bool = False) -> Any:
 def evaluate(
     new_episode: NewEpisode,
     has_continuous_actions: bool = False,
+    *,
+    is_sampled: bool = False,
     num_episodes: int = NUM_EVALUATION_EPISODES,
     first_seed: int = FIRST_EVALUATION_SEED,
 ) -> np.ndarray:
@@ -62,7 +64,7 @@ def evaluate(
     returns = np.zeros(num_episodes)
     for i in range(num_episodes):
         observations, _ = env.reset(seed=first_seed + i)
-        with new_episode() as act:
+        with new_episode(is_sampled) as act:
             while env.agents:
                 observations, rewards, *_ = env.step(act(observations, env.state()))
                 returns[i] += sum(rewards.values()) / NUM_AGENTS
@@ -78,6 +80,9 @@ class Point:
     wall_s: float
     processor_s: float
     return_mean: float
+    """Of greedy episodes."""
+    sampled_return_mean: float | None = None
+    """Of on-policy algorithms: of episodes in which actions are drawn from the policy."""
 
 
 @dataclass
@@ -85,9 +90,10 @@ class Meter:
     """A clock that stands still while it measures, and what it measured."""
 
     has_continuous_actions: bool = False
+    is_on_policy: bool = False
     points: list[Point] = field(default_factory=list)
     last_returns: list[float] = field(default_factory=list)
-    """Return of each episode of the last evaluation."""
+    """Return of each greedy episode of the last evaluation."""
     _wall_s: float = 0.0
     _processor_s: float = 0.0
     _since: tuple[float, float] | None = None
@@ -109,7 +115,13 @@ class Meter:
         self.pause()
         returns = evaluate(new_episode, self.has_continuous_actions)
         self.last_returns = [round(float(r), 4) for r in returns]
-        point = Point(env_steps, self._wall_s, self._processor_s, float(returns.mean()))
+        sampled = None
+        if self.is_on_policy:
+            sampled = float(
+                evaluate(new_episode, self.has_continuous_actions, is_sampled=True).mean()
+            )
+        mean = float(returns.mean())
+        point = Point(env_steps, self._wall_s, self._processor_s, mean, sampled)
         self.points.append(point)
         print(point, flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ def train(algorithm: str, setting: str, seed: int, env_steps: int, started: floa
     """
     case = CASES[algorithm]
     config = config_of(case, setting, seed)
-    meter, num_steps = Meter(case.has_continuous_actions), itertools.count()
+    meter, num_steps = Meter(case.has_continuous_actions, case.is_on_policy), itertools.count()
     # MAPPO has one optimizer; those with more count their updates themselves.
     counting = register_optimizer_step_post_hook(lambda *_: next(num_steps))
     with serve(config) as served, served.client() as client:
@@ -71,14 +72,14 @@ def train(algorithm: str, setting: str, seed: int, env_steps: int, started: floa
             seeds=EpisodeSeeds(1_000 * seed),
         )
         setup_s = time.monotonic() - started
-        meter.measure(0, lambda: _episode(client))
+        meter.measure(0, functools.partial(_episode, client))
         while loop.num_env_steps < env_steps:
             goal = loop.num_env_steps + INTERVAL_ENV_STEPS
             meter.resume()
             loop.run(should_stop=lambda goal=goal: loop.num_env_steps >= goal)  # type: ignore[misc]
             meter.pause()
             served.check()
-            meter.measure(loop.num_env_steps, lambda: _episode(client))
+            meter.measure(loop.num_env_steps, functools.partial(_episode, client))
         record = server.drain_records()[-1]
     counting.remove()
     (learned,) = record["learner"].values()
@@ -97,9 +98,9 @@ def train(algorithm: str, setting: str, seed: int, env_steps: int, started: floa
 
 
 @contextlib.contextmanager
-def _episode(client: MultiplexingClient) -> Iterator[Act]:
-    """An episode that is acted greedily and never trained on."""
-    episode_id = client.start_episode(training_enabled=False)
+def _episode(client: MultiplexingClient, is_sampled: bool) -> Iterator[Act]:
+    """An episode that is never trained on."""
+    episode_id = client.start_episode(training_enabled=False, should_explore=is_sampled)
 
     def act(observations: Observations, state: np.ndarray) -> dict[str, Any]:
         return client.get_action(episode_id, observations, state=state)

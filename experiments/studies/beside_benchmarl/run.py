@@ -41,6 +41,7 @@ _SRC = Path(__file__).resolve().parents[3] / "src"
 """BenchMARL's environment has no muxrl installed, and finds it here."""
 _MODULE = "muxrl.experiments.studies.beside_benchmarl.run"
 _NOT_ALONE = "other work shares the machine: keep no wall times"
+_SAMPLED = "sampled_return_mean"
 _AXES = {
     "env_steps": "env steps",
     "wall_s": "wall time of training, s",
@@ -130,7 +131,7 @@ def measure_random(algorithm: str, out: Path) -> None:
         return rng.random(5, np.float32) if is_continuous else int(rng.integers(5))
 
     returns = evaluate(
-        lambda: nullcontext(lambda observations, _: {a: draw() for a in observations}),
+        lambda _: nullcontext(lambda observations, _: {a: draw() for a in observations}),
         is_continuous,
     )
     out.mkdir(parents=True, exist_ok=True)
@@ -180,26 +181,31 @@ def _axes(sides: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
 
 
 def _table(runs: Runs) -> str:
+    """Returns of on-policy algorithms are also those of sampled episodes, in a column more."""
+    finals = [run["points"][-1] for sides in runs.values() for of in sides.values() for run in of]
+    is_sampled = all(point.get(_SAMPLED) is not None for point in finals)
+    more, rule = (" sampled |", "---|") if is_sampled else ("", "")
     rows = [
-        "| setting | side | last return, by seed | mean | updates | wall s | processor s |",
-        "|---|---|---|---:|---:|---:|---:|",
+        f"| setting | side | last return, by seed | mean |{more} updates | wall s | processor s |",
+        f"|---|---|---|---:|{rule}---:|---:|---:|",
     ]
     for setting, sides in sorted(runs.items()):
         for side in filter(sides.__contains__, SIDES):
             last = [run["points"][-1] for run in sides[side]]
             returns = [point["return_mean"] for point in last]
+            sampled = f" {_by_seed(last, _SAMPLED, 2)} |" if is_sampled else ""
             rows.append(
-                f"| {setting} | {SIDES[side]} | {', '.join(f'{r:.2f}' for r in returns)} "
-                f"| {fmean(returns):.2f} "
-                f"| {fmean(run['num_updates'] for run in sides[side]):,.0f} "
-                f"| {_seconds(last, 'wall_s')} | {_seconds(last, 'processor_s')} |"
+                f"| {setting} | {SIDES[side]} | {_by_seed(last, 'return_mean', 2)} "
+                f"| {fmean(returns):.2f} |{sampled} "
+                f"{fmean(run['num_updates'] for run in sides[side]):,.0f} "
+                f"| {_by_seed(last, 'wall_s')} | {_by_seed(last, 'processor_s')} |"
             )
     return "\n".join(rows)
 
 
-def _seconds(points: list[dict[str, float]], key: str) -> str:
-    """By seed; "-" where other work ran beside it."""
-    return ", ".join("-" if point[key] is None else f"{point[key]:.0f}" for point in points)
+def _by_seed(points: list[dict[str, Any]], key: str, digits: int = 0) -> str:
+    """By seed; "-" for wall times where other work ran beside it."""
+    return ", ".join("-" if point[key] is None else f"{point[key]:.{digits}f}" for point in points)
 
 
 def _python(folder: Path) -> str:
