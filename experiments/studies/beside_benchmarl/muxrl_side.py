@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -61,9 +60,10 @@ def train(algorithm: str, setting: str, seed: int, env_steps: int, started: floa
     """
     case = CASES[algorithm]
     config = config_of(case, setting, seed)
-    meter, num_steps = Meter(case.has_continuous_actions, case.is_on_policy), itertools.count()
+    meter = Meter(case.has_continuous_actions, case.is_on_policy)
+    steps: list[None] = []
     # MAPPO has one optimizer; those with more count their updates themselves.
-    counting = register_optimizer_step_post_hook(lambda *_: next(num_steps))
+    counting = register_optimizer_step_post_hook(lambda *_: steps.append(None))
     with serve(config) as served, served.client() as client:
         server = served.servers[algorithm]
         loop = EnvLoop(
@@ -90,7 +90,7 @@ def train(algorithm: str, setting: str, seed: int, env_steps: int, started: floa
         {"num_envs": NUM_ENVS, **case.server, **case.settings[setting].ours},
         {name: version(name) for name in ("ray", "torch", "numpy", "mpe2")},
         setup_s,
-        int(learned.get("num_updates", next(num_steps))),
+        int(learned.get("num_updates", len(steps))),
         int(record["env_steps"]),
         meter.points,
         meter.last_returns,
