@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarl.algorithms import MaddpgConfig, MappoConfig, MasacConfig, Qmix, QmixConfig
+from benchmarl.algorithms import MaddpgConfig, Mappo, MappoConfig, MasacConfig, Qmix, QmixConfig
 from benchmarl.environments.pettingzoo.common import PettingZooClass
 from benchmarl.experiment import Callback, Experiment, ExperimentConfig
 from benchmarl.models.mlp import MlpConfig
@@ -32,6 +32,7 @@ from muxrl.experiments.studies.beside_benchmarl.cases import (
     CASES,
     EPISODE_STEPS,
     NUM_ENVS,
+    STANDARDIZED,
     TWO_LAYER,
     Case,
 )
@@ -105,6 +106,32 @@ class TwoLayerQmixConfig(QmixConfig):
         return TwoLayerQmix
 
 
+class StandardizedMappo(Mappo):
+    """BenchMARL's MAPPO but for the advantages, which have mean 0 and deviation 1 in a minibatch.
+
+    The paper's code, ours and RLlib's PPO standardise them, BenchMARL does not.
+    """
+
+    def _get_loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss, has_targets = super()._get_loss(*args, **kwargs)
+        loss.normalize_advantage = True
+        return loss, has_targets
+
+
+@dataclass
+class StandardizedMappoConfig(MappoConfig):
+    """MAPPO's settings, for the other advantages."""
+
+    @staticmethod
+    def associated_class() -> type[Mappo]:
+        """Returns the algorithm that they configure."""
+        return StandardizedMappo
+
+
+_CHANGED = {TWO_LAYER: TwoLayerQmixConfig, STANDARDIZED: StandardizedMappoConfig}
+"""Configs of sides that differ from BenchMARL in one respect."""
+
+
 class Watch(Callback):
     """Measures at every interval, between two iterations of BenchMARL's loop."""
 
@@ -139,7 +166,7 @@ def train(
 
     Args:
         algorithm: a key of `CASES`.
-        side: `THEIRS`, or `TWO_LAYER` for QMIX's other mixer.
+        side: `THEIRS`, or one of `_CHANGED`.
         setting: one of the algorithm's settings.
         seed: of BenchMARL and the environments.
         env_steps: budget.
@@ -149,8 +176,8 @@ def train(
     case = CASES[algorithm]
     given = case.settings[setting]
     algorithm_config = _CONFIGS[algorithm].get_from_yaml()
-    if side == TWO_LAYER:
-        algorithm_config = TwoLayerQmixConfig(**asdict(algorithm_config))
+    if side in _CHANGED:
+        algorithm_config = _CHANGED[side](**asdict(algorithm_config))
     _tell(algorithm_config, given.algorithm)
     config = ExperimentConfig.get_from_yaml()
     fed = "on_policy" if algorithm_config.on_policy() else "off_policy"

@@ -14,11 +14,13 @@ EPISODE_STEPS = 25
 BATCH_ENV_STEPS = NUM_ENVS * EPISODE_STEPS
 ENV_STEPS = 36_000
 
-OURS, THEIRS, TWO_LAYER = "muxrl", "benchmarl", "benchmarl_two_layer"
+OURS, THEIRS = "muxrl", "benchmarl"
+TWO_LAYER, STANDARDIZED = "benchmarl_two_layer", "benchmarl_standardized"
 SIDES = {
     OURS: "muxrl",
     THEIRS: "BenchMARL",
     TWO_LAYER: "BenchMARL, two-layer hypernetworks",
+    STANDARDIZED: "BenchMARL, standardised advantages",
 }
 """How each is called in tables and pictures."""
 
@@ -98,6 +100,7 @@ _MAPPO = Case(
     {
         "default": Setting(),
         "matched": Setting(
+            sides=(OURS, THEIRS, STANDARDIZED),
             ours={
                 "agent_specific_state": False,
                 "normalize_values": False,
