@@ -181,9 +181,9 @@ def _axes(sides: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
 
 
 def _table(runs: Runs) -> str:
-    """Returns of on-policy algorithms are also those of sampled episodes, in a column more."""
+    """Returns of on-policy algorithms are also of sampled episodes, in a column of their own."""
     finals = [run["points"][-1] for sides in runs.values() for of in sides.values() for run in of]
-    is_sampled = all(point.get(_SAMPLED) is not None for point in finals)
+    is_sampled = any(point.get(_SAMPLED) is not None for point in finals)
     more, rule = (" sampled |", "---|") if is_sampled else ("", "")
     rows = [
         f"| setting | side | last return, by seed | mean |{more} updates | wall s | processor s |",
@@ -204,8 +204,9 @@ def _table(runs: Runs) -> str:
 
 
 def _by_seed(points: list[dict[str, Any]], key: str, digits: int = 0) -> str:
-    """By seed; "-" for wall times where other work ran beside it."""
-    return ", ".join("-" if point[key] is None else f"{point[key]:.{digits}f}" for point in points)
+    """By seed; "-" for what was not measured."""
+    values = [point.get(key) for point in points]
+    return ", ".join("-" if value is None else f"{value:.{digits}f}" for value in values)
 
 
 def _python(folder: Path) -> str:
