@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from muxrl.experiments.studies.beside_benchmarl import measure
-from muxrl.experiments.studies.beside_benchmarl.cases import CASES, SETTINGS
 from muxrl.experiments.studies.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES, SETTINGS
 from muxrl.orchestrator.config import prepare
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\ninput()"

@@ -15,8 +15,8 @@ import pytest
 
 from muxrl.experiments import studies
 from muxrl.experiments.simulations import cue_game
-from muxrl.experiments.studies.beside_benchmarl.cases import CASES
 from muxrl.experiments.studies.beside_benchmarl.run import report
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES
 from muxrl.experiments.studies.case_table import (
     Case,
     CaseTable,

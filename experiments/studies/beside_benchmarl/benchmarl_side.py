@@ -28,14 +28,6 @@ from torch import nn
 from torchrl.envs import EnvBase, PettingZooWrapper
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from muxrl.experiments.studies.beside_benchmarl.cases import (
-    CASES,
-    EPISODE_STEPS,
-    NUM_ENVS,
-    STANDARDIZED,
-    TWO_LAYER,
-    Case,
-)
 from muxrl.experiments.studies.beside_benchmarl.measure import (
     INTERVAL_ENV_STEPS,
     Act,
@@ -43,6 +35,14 @@ from muxrl.experiments.studies.beside_benchmarl.measure import (
     Observations,
     Run,
     make_env,
+)
+from muxrl.experiments.studies.beside_benchmarl.settings import (
+    CASES,
+    EPISODE_STEPS,
+    NUM_ENVS,
+    STANDARDIZED,
+    TWO_LAYER,
+    Case,
 )
 
 _GROUP = "agent"  # torchrl's name of the team of agent_0, agent_1, agent_2

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpe2 import simple_spread_v3
 
-from muxrl.experiments.studies.beside_benchmarl.cases import EPISODE_STEPS
+from muxrl.experiments.studies.beside_benchmarl.settings import EPISODE_STEPS
 
 NUM_AGENTS = 3
 # A whole number of both sides' batches (6,000 and 250 env steps) and of ten episodes at a time.

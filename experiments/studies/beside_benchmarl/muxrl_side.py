@@ -14,7 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.env_loop import EnvLoop
-from muxrl.experiments.studies.beside_benchmarl.cases import CASES, NUM_ENVS, OURS, Case
 from muxrl.experiments.studies.beside_benchmarl.measure import (
     INTERVAL_ENV_STEPS,
     Act,
@@ -23,6 +22,7 @@ from muxrl.experiments.studies.beside_benchmarl.measure import (
     Run,
     task,
 )
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES, NUM_ENVS, OURS, Case
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import serve
 from muxrl.orchestrator.runs.processes import EpisodeSeeds

@@ -4,8 +4,8 @@
     python -m muxrl.experiments.studies.beside_benchmarl.run turns --beside ENV --out DIR
     python -m muxrl.experiments.studies.beside_benchmarl.run report DIR
 
-`turns` takes `--algorithm`, one of `cases.py`; without it that is QMIX. BenchMARL is no dependency
-of this project: `install` makes an environment of its own for it. `turns` runs each side, setting
+`turns` takes `--algorithm`, one of `settings.py`; by default QMIX. BenchMARL is no dependency of
+this project: `install` makes an environment of its own for it. `turns` runs each side, setting
 and seed in a process of its own, one after another and ours and theirs by turns, so that a machine
 whose speed drifts is fair to both.
 """
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from muxrl.experiments.studies.beside_benchmarl.cases import (
+from muxrl.experiments.studies.beside_benchmarl.settings import (
     CASES,
     ENV_STEPS,
     OURS,
