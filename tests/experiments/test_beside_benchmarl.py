@@ -11,6 +11,8 @@ import pytest
 
 from muxrl.experiments.studies.beside_benchmarl import measure
 from muxrl.experiments.studies.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES, SETTINGS
+from muxrl.orchestrator.config import prepare
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\ninput()"
 
@@ -27,11 +29,13 @@ class TestEvaluate:
         while env.agents:
             rewards = env.step(dict.fromkeys(env.agents, 0))[1]
             expected += sum(rewards.values()) / NUM_AGENTS
-        (measured,) = evaluate(lambda: nullcontext(stand_still), 1, first_seed=7)
+        (measured,) = evaluate(lambda _: nullcontext(stand_still), num_episodes=1, first_seed=7)
         assert measured == pytest.approx(expected)
 
     def test_the_same_seeds_are_the_same_episodes(self) -> None:
-        first, again = (evaluate(lambda: nullcontext(stand_still), 3) for _ in range(2))
+        first, again = (
+            evaluate(lambda _: nullcontext(stand_still), num_episodes=3) for _ in range(2)
+        )
         assert first.tolist() == again.tolist()
         assert len(set(first)) == 3
 
@@ -42,23 +46,44 @@ class TestEvaluate:
             seen.append(np.array_equal(state, np.concatenate(list(observations.values()))))
             return stand_still(observations, state)
 
-        evaluate(lambda: nullcontext(act), 2)
+        evaluate(lambda _: nullcontext(act), num_episodes=2)
         assert seen == [True] * 2 * measure.EPISODE_STEPS
+
+    def test_continuous_actions_are_those_of_the_same_world(self) -> None:
+        pushes = np.zeros(5, np.float32)
+        (moved,) = evaluate(
+            lambda _: nullcontext(lambda observations, _: dict.fromkeys(observations, pushes)),
+            has_continuous_actions=True,
+            num_episodes=1,
+        )
+        (stood,) = evaluate(lambda _: nullcontext(stand_still), num_episodes=1)
+        assert moved == pytest.approx(stood)
+
+
+@pytest.mark.usefixtures("rllib")
+@pytest.mark.parametrize("algorithm", CASES)
+def test_our_side_knows_all_that_it_is_told(algorithm: str) -> None:
+    from muxrl.experiments.studies.beside_benchmarl.muxrl_side import config_of
+
+    case = CASES[algorithm]
+    for setting in SETTINGS:
+        plan = prepare(config_of(case, setting, seed=0), needs_stop=False).servers[algorithm]
+        assert plan.settings == dict(case.settings[setting].ours)
 
 
 class TestMeter:
     def test_the_clock_stands_still_while_it_measures(self, monkeypatch: Any) -> None:
-        def slow_evaluation(new_episode: Any) -> np.ndarray:
+        def slow_evaluation(new_episode: Any, *_: Any, **__: Any) -> np.ndarray:
             time.sleep(0.2)
             return np.array([1.0, 3.0])
 
         monkeypatch.setattr(measure, "evaluate", slow_evaluation)
         meter = Meter()
-        meter.measure(0, lambda: nullcontext(stand_still))
+        meter.measure(0, lambda _: nullcontext(stand_still))
         meter.resume()
         time.sleep(0.05)
-        meter.measure(500, lambda: nullcontext(stand_still))
-        meter.measure(500, lambda: nullcontext(stand_still))
+        meter.measure(500, lambda _: nullcontext(stand_still))
+        meter.measure(500, lambda _: nullcontext(stand_still))
         walls = [point.wall_s for point in meter.points]
         assert walls[0] == 0.0
         assert 0.05 <= walls[1] < 0.2
@@ -83,7 +108,7 @@ def test_our_side_makes_as_many_updates_as_its_matched_settings_say(monkeypatch:
     from muxrl.experiments.studies.beside_benchmarl import muxrl_side
 
     monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
-    run = muxrl_side.train("matched", seed=0, env_steps=4_000, started=time.monotonic())
+    run = muxrl_side.train("qmix", "matched", seed=0, env_steps=4_000, started=time.monotonic())
     assert [point.env_steps for point in run.points] == [0, 2_000, 4_000]
     # The other side makes 2 for every 25 env steps, after its first 250.
     expected = 2 * (run.num_updates_env_steps - 250) / 25

@@ -16,6 +16,7 @@ import pytest
 from muxrl.experiments import studies
 from muxrl.experiments.simulations import cue_game
 from muxrl.experiments.studies.beside_benchmarl.run import report
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES
 from muxrl.experiments.studies.case_table import (
     Case,
     CaseTable,
@@ -122,11 +123,15 @@ def test_what_the_former_engine_measured_is_reported_to_the_letter(
     assert matplotlib.image.imread(tmp_path / "curves.png")[..., :3].std() > 0.05
 
 
-def test_the_runs_beside_benchmarl_are_reported_as_on_their_page(tmp_path: Path) -> None:
-    text = report(FOLDER / "beside_benchmarl" / "results", tmp_path)
+@pytest.mark.parametrize("algorithm", CASES)
+def test_the_runs_beside_benchmarl_are_reported_as_on_their_page(
+    tmp_path: Path, algorithm: str
+) -> None:
+    results = FOLDER / "beside_benchmarl" / "results" / algorithm
+    text = report(results, tmp_path)
     page = (FOLDER / "beside_benchmarl" / "README.md").read_text()
     rows = [row for row in text.splitlines() if row.startswith(("| default", "| matched"))]
-    assert len(rows) == 5
+    assert len(rows) == len({p.stem.rpartition("_")[0] for p in results.glob("*_[0-9].json")}) > 0
     assert not [row for row in rows if row not in page]
     assert matplotlib.image.imread(tmp_path / "learning.png")[..., :3].std() > 0.05
 

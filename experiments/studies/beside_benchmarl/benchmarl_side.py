@@ -1,4 +1,4 @@
-"""BenchMARL's side, in an environment of its own: its QMIX, its loop, its collector.
+"""BenchMARL's side, in an environment of its own: its algorithms, its loop, its collector.
 
 BenchMARL's PettingZoo tasks look for `pettingzoo.mpe`, which is `mpe2` now. A task class of one's
 own is BenchMARL's documented way to bring an environment; ours makes the same mpe2 environment as
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarl.algorithms import Qmix, QmixConfig
+from benchmarl.algorithms import MaddpgConfig, Mappo, MappoConfig, MasacConfig, Qmix, QmixConfig
 from benchmarl.environments.pettingzoo.common import PettingZooClass
 from benchmarl.experiment import Callback, Experiment, ExperimentConfig
 from benchmarl.models.mlp import MlpConfig
@@ -29,39 +29,30 @@ from torchrl.envs import EnvBase, PettingZooWrapper
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from muxrl.experiments.studies.beside_benchmarl.measure import (
-    EPISODE_STEPS,
     INTERVAL_ENV_STEPS,
-    NUM_ENVS,
+    Act,
     Meter,
     Observations,
     Run,
     make_env,
 )
+from muxrl.experiments.studies.beside_benchmarl.settings import (
+    CASES,
+    EPISODE_STEPS,
+    NUM_ENVS,
+    STANDARDIZED,
+    TWO_LAYER,
+    Case,
+)
 
 _GROUP = "agent"  # torchrl's name of the team of agent_0, agent_1, agent_2
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "matched": {
-        "lr": 0.0005,
-        "adam_eps": 0.00001,
-        "clip_grad_val": 10.0,
-        "soft_target_update": False,
-        "hard_target_update_frequency": 200,
-        "exploration_eps_init": 1.0,
-        "exploration_eps_end": 0.05,
-        "exploration_anneal_frames": 30_000,
-        "off_policy_collected_frames_per_batch": NUM_ENVS * EPISODE_STEPS,
-        "off_policy_n_optimizer_steps": 2 * NUM_ENVS,
-        "off_policy_train_batch_size": 32 * EPISODE_STEPS,
-        "off_policy_memory_size": 5_000 * EPISODE_STEPS,
-    },
+_CONFIGS = {
+    "qmix": QmixConfig,
+    "mappo": MappoConfig,
+    "masac": MasacConfig,
+    "maddpg": MaddpgConfig,
 }
-MODELS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "matched": {"num_cells": [64, 64], "activation_class": nn.ReLU},
-}
-
 
 HYPERNET_EMBED = 64  # our default
 
@@ -76,10 +67,9 @@ class Spread(PettingZooClass):
         self, num_envs: int, continuous_actions: bool, seed: int | None, device: Any
     ) -> Callable[[], EnvBase]:
         """Makes environments whose seeds count up from 1000 * seed."""
-        assert not continuous_actions
         seeds = itertools.count(1_000 * (seed or 0))
         return lambda: PettingZooWrapper(
-            env=make_env(),
+            env=make_env(continuous_actions),
             return_state=self.has_state(),
             categorical_actions=True,
             seed=next(seeds),
@@ -116,12 +106,38 @@ class TwoLayerQmixConfig(QmixConfig):
         return TwoLayerQmix
 
 
+class StandardizedMappo(Mappo):
+    """BenchMARL's MAPPO but for the advantages, which have mean 0 and deviation 1 in a minibatch.
+
+    The paper's code, ours and RLlib's PPO standardise them, BenchMARL does not.
+    """
+
+    def _get_loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss, has_targets = super()._get_loss(*args, **kwargs)
+        loss.normalize_advantage = True
+        return loss, has_targets
+
+
+@dataclass
+class StandardizedMappoConfig(MappoConfig):
+    """MAPPO's settings, for the other advantages."""
+
+    @staticmethod
+    def associated_class() -> type[Mappo]:
+        """Returns the algorithm that they configure."""
+        return StandardizedMappo
+
+
+_CHANGED = {TWO_LAYER: TwoLayerQmixConfig, STANDARDIZED: StandardizedMappoConfig}
+"""Configs of sides that differ from BenchMARL in one respect."""
+
+
 class Watch(Callback):
     """Measures at every interval, between two iterations of BenchMARL's loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
-        self.meter = Meter()
+        self.meter = Meter(case.has_continuous_actions, case.is_on_policy)
         self.num_updates = 0
 
     def on_train_step(self, batch: Any, group: str) -> None:
@@ -135,51 +151,51 @@ class Watch(Callback):
             self.meter.resume()
 
     def measure(self) -> None:
-        """Evaluates the policy as it is, greedily."""
-        act = _act_by(self.experiment.policy)
-        self.meter.measure(self.experiment.total_frames, lambda: nullcontext(act))
+        """Evaluates the policy as it is."""
+        policy = self.experiment.policy
+        self.meter.measure(
+            self.experiment.total_frames,
+            lambda is_sampled: nullcontext(_act_by(policy, is_sampled)),
+        )
 
 
-def train(side: str, setting: str, seed: int, env_steps: int, started: float) -> Run:
+def train(
+    algorithm: str, side: str, setting: str, seed: int, env_steps: int, started: float
+) -> Run:
     """Trains and evaluates on the way.
 
     Args:
-        side: "benchmarl", or "benchmarl_two_layer" for the other mixer.
-        setting: a key of `SETTINGS`.
+        algorithm: a key of `CASES`.
+        side: `THEIRS`, or one of `_CHANGED`.
+        setting: one of the algorithm's settings.
         seed: of BenchMARL and the environments.
         env_steps: budget.
         started: `time.monotonic()` when the process began.
     """
     torch.set_num_threads(1)
-    algorithm = QmixConfig.get_from_yaml()
-    if side == "benchmarl_two_layer":
-        algorithm = TwoLayerQmixConfig(**asdict(algorithm))
+    case = CASES[algorithm]
+    given = case.settings[setting]
+    algorithm_config = _CONFIGS[algorithm].get_from_yaml()
+    if side in _CHANGED:
+        algorithm_config = _CHANGED[side](**asdict(algorithm_config))
+    _tell(algorithm_config, given.algorithm)
     config = ExperimentConfig.get_from_yaml()
-    told = {
-        "off_policy_n_envs_per_worker": NUM_ENVS,
-        "max_n_frames": env_steps,
-        **SETTINGS[setting],
-    }
-    for name, value in {
-        **told,
-        # Ours measures, theirs writes nothing: neither costs it time.
-        "evaluation": False,
-        "loggers": [],
-        "create_json": False,
-        "prefer_continuous_actions": False,
-    }.items():
-        assert hasattr(config, name), name
-        setattr(config, name, value)
+    fed = "on_policy" if algorithm_config.on_policy() else "off_policy"
+    told = {f"{fed}_n_envs_per_worker": NUM_ENVS, "max_n_frames": env_steps, **given.experiment}
+    # Ours measures, theirs writes nothing: neither costs it time.
+    quiet = {"evaluation": False, "loggers": [], "create_json": False}
+    _tell(config, {**told, **quiet, "prefer_continuous_actions": case.has_continuous_actions})
     model = MlpConfig.get_from_yaml()
-    for name, value in MODELS[setting].items():
-        assert hasattr(model, name), name
-        setattr(model, name, value)
-    watch = Watch()
+    layers = dict(given.model)
+    if "activation_class" in layers:
+        layers["activation_class"] = getattr(nn, layers["activation_class"])
+    _tell(model, layers)
+    watch = Watch(case)
     with tempfile.TemporaryDirectory() as folder:
         config.save_folder = folder
         experiment = Experiment(
             task=Spread(),
-            algorithm_config=algorithm,
+            algorithm_config=algorithm_config,
             model_config=model,
             seed=seed,
             config=config,
@@ -193,7 +209,7 @@ def train(side: str, setting: str, seed: int, env_steps: int, started: float) ->
         side,
         setting,
         seed,
-        {**told, **{name: str(value) for name, value in MODELS[setting].items()}},
+        {**told, **given.algorithm, **given.model},
         {
             name: version(name)
             for name in ("benchmarl", "torchrl", "tensordict", "torch", "numpy", "mpe2")
@@ -206,14 +222,22 @@ def train(side: str, setting: str, seed: int, env_steps: int, started: float) ->
     )
 
 
-def _act_by(policy: Any) -> Callable[[Observations, np.ndarray], dict[str, int]]:
-    def act(observations: Observations, state: np.ndarray) -> dict[str, int]:
+def _tell(config: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        assert hasattr(config, name), name
+        setattr(config, name, value)
+
+
+def _act_by(policy: Any, is_sampled: bool) -> Act:
+    how = ExplorationType.RANDOM if is_sampled else ExplorationType.DETERMINISTIC
+
+    def act(observations: Observations, state: np.ndarray) -> dict[str, Any]:
         rows = torch.from_numpy(np.stack(list(observations.values()))).unsqueeze(0)
         given = TensorDict(
             {_GROUP: TensorDict({"observation": rows}, batch_size=rows.shape[:2])}, batch_size=[1]
         )
-        with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        with torch.no_grad(), set_exploration_type(how):
             actions = policy(given)[_GROUP, "action"][0]
-        return dict(zip(observations, actions.tolist(), strict=True))
+        return dict(zip(observations, actions.numpy(), strict=True))
 
     return act

@@ -17,30 +17,41 @@ from typing import Any
 import numpy as np
 from mpe2 import simple_spread_v3
 
-# mpe2's defaults, written down: three agents, half of the reward is the team's.
-TASK = {"N": 3, "local_ratio": 0.5, "max_cycles": 25, "continuous_actions": False}
+from muxrl.experiments.studies.beside_benchmarl.settings import EPISODE_STEPS
+
 NUM_AGENTS = 3
-EPISODE_STEPS = 25
-NUM_ENVS = 10  # BenchMARL's default
 # A whole number of both sides' batches (6,000 and 250 env steps) and of ten episodes at a time.
 INTERVAL_ENV_STEPS = 6_000
 NUM_EVALUATION_EPISODES = 50
 FIRST_EVALUATION_SEED = 10_000
 
 Observations = Mapping[str, Any]
-Act = Callable[[Observations, np.ndarray], Mapping[str, int]]
+Act = Callable[[Observations, np.ndarray], Mapping[str, Any]]
 """Actions by agent id, from the observations by agent id and the global state."""
-NewEpisode = Callable[[], AbstractContextManager[Act]]
-"""Opens an evaluation episode and gives its `Act`."""
+NewEpisode = Callable[[bool], AbstractContextManager[Act]]
+"""Opens an evaluation episode and gives its `Act`; True: actions are drawn, False: greedy."""
 
 
-def make_env() -> Any:
+def task(has_continuous_actions: bool) -> dict[str, Any]:
+    """Returns mpe2's defaults, written down: half of the reward is the team's."""
+    return {
+        "N": NUM_AGENTS,
+        "local_ratio": 0.5,
+        "max_cycles": EPISODE_STEPS,
+        "continuous_actions": has_continuous_actions,
+    }
+
+
+def make_env(has_continuous_actions: bool = False) -> Any:
     """Returns the task, a PettingZoo ParallelEnv."""
-    return simple_spread_v3.parallel_env(**TASK)
+    return simple_spread_v3.parallel_env(**task(has_continuous_actions))
 
 
 def evaluate(
     new_episode: NewEpisode,
+    has_continuous_actions: bool = False,
+    *,
+    is_sampled: bool = False,
     num_episodes: int = NUM_EVALUATION_EPISODES,
     first_seed: int = FIRST_EVALUATION_SEED,
 ) -> np.ndarray:
@@ -49,11 +60,11 @@ def evaluate(
     A return is the sum of the environment's own rewards over the episode, mean over the agents;
     the team's sum is `NUM_AGENTS` times as large.
     """
-    env = make_env()
+    env = make_env(has_continuous_actions)
     returns = np.zeros(num_episodes)
     for i in range(num_episodes):
         observations, _ = env.reset(seed=first_seed + i)
-        with new_episode() as act:
+        with new_episode(is_sampled) as act:
             while env.agents:
                 observations, rewards, *_ = env.step(act(observations, env.state()))
                 returns[i] += sum(rewards.values()) / NUM_AGENTS
@@ -69,15 +80,20 @@ class Point:
     wall_s: float
     processor_s: float
     return_mean: float
+    """Of greedy episodes."""
+    sampled_return_mean: float | None = None
+    """Of on-policy algorithms: of episodes in which actions are drawn from the policy."""
 
 
 @dataclass
 class Meter:
     """A clock that stands still while it measures, and what it measured."""
 
+    has_continuous_actions: bool = False
+    is_on_policy: bool = False
     points: list[Point] = field(default_factory=list)
     last_returns: list[float] = field(default_factory=list)
-    """Return of each episode of the last evaluation."""
+    """Return of each greedy episode of the last evaluation."""
     _wall_s: float = 0.0
     _processor_s: float = 0.0
     _since: tuple[float, float] | None = None
@@ -97,9 +113,15 @@ class Meter:
     def measure(self, env_steps: int, new_episode: NewEpisode) -> None:
         """Evaluates with the clock stopped; it stays stopped until `resume`."""
         self.pause()
-        returns = evaluate(new_episode)
+        returns = evaluate(new_episode, self.has_continuous_actions)
         self.last_returns = [round(float(r), 4) for r in returns]
-        point = Point(env_steps, self._wall_s, self._processor_s, float(returns.mean()))
+        sampled = None
+        if self.is_on_policy:
+            sampled = float(
+                evaluate(new_episode, self.has_continuous_actions, is_sampled=True).mean()
+            )
+        mean = float(returns.mean())
+        point = Point(env_steps, self._wall_s, self._processor_s, mean, sampled)
         self.points.append(point)
         print(point, flush=True)
 

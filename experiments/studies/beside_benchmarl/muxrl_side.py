@@ -1,96 +1,96 @@
-"""Our side: QMIX behind a policy server on loopback, ten environments in one simulation loop."""
+"""Our side: a policy server on loopback, ten environments in one simulation loop."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from muxrl.client import MultiplexingClient
 from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.studies.beside_benchmarl.measure import (
     INTERVAL_ENV_STEPS,
-    NUM_ENVS,
-    TASK,
     Act,
     Meter,
     Observations,
     Run,
+    task,
 )
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES, NUM_ENVS, OURS, Case
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import serve
 from muxrl.orchestrator.runs.processes import EpisodeSeeds
 from muxrl.servers.config import ServerConfig
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "matched": {
-        "agent": "mlp",
-        "obs_agent_id": False,
-        "obs_last_action": False,
-        "double_q": False,
-        "optimizer_name": "adam",
-        "epsilon": [[0, 1.0], [30_000, 0.05]],
-        "num_episodes_before_learning": 10,
-        "updates_per_episode": 2.0,
-    },
-}
+
+def config_of(case: Case, setting: str, seed: int) -> ExperimentConfig:
+    """Returns the experiment of one server, called as the algorithm is in `CASES`."""
+    return ExperimentConfig(
+        name="benchmarl_spread",
+        seed=seed,
+        simulation=SimulationConfig(
+            env="mpe2.simple_spread_v3:parallel_env", kwargs=task(case.has_continuous_actions)
+        ),
+        servers={
+            case.name.lower(): ServerConfig(
+                algorithm=case.name,
+                agents=["agent_*"],
+                settings=dict(case.settings[setting].ours),
+                **case.server,
+            )
+        },
+    )
 
 
-def train(setting: str, seed: int, env_steps: int, started: float) -> Run:
+def train(algorithm: str, setting: str, seed: int, env_steps: int, started: float) -> Run:
     """Trains and evaluates on the way.
 
     Args:
-        setting: a key of `SETTINGS`.
+        algorithm: a key of `CASES`.
+        setting: one of its settings.
         seed: of the server and the environments.
         env_steps: budget.
         started: `time.monotonic()` when the process began.
     """
-    config = ExperimentConfig(
-        name="benchmarl_spread",
-        seed=seed,
-        simulation=SimulationConfig(env="mpe2.simple_spread_v3:parallel_env", kwargs=dict(TASK)),
-        servers={
-            "qmix": ServerConfig(
-                algorithm="QMIX",
-                agents=["agent_*"],
-                groups={"team": ["agent_*"]},
-                team_reward="mean",  # BenchMARL's rule
-                settings=dict(SETTINGS[setting]),
-            )
-        },
-    )
-    meter = Meter()
+    case = CASES[algorithm]
+    config = config_of(case, setting, seed)
+    meter = Meter(case.has_continuous_actions, case.is_on_policy)
+    steps: list[None] = []
+    # MAPPO has one optimizer; those with more count their updates themselves.
+    counting = register_optimizer_step_post_hook(lambda *_: steps.append(None))
     with serve(config) as served, served.client() as client:
-        server = served.servers["qmix"]
+        server = served.servers[algorithm]
         loop = EnvLoop(
             [served.simulation() for _ in range(NUM_ENVS)],
             client,
             seeds=EpisodeSeeds(1_000 * seed),
         )
         setup_s = time.monotonic() - started
-        meter.measure(0, lambda: _episode(client))
+        meter.measure(0, functools.partial(_episode, client))
         while loop.num_env_steps < env_steps:
             goal = loop.num_env_steps + INTERVAL_ENV_STEPS
             meter.resume()
             loop.run(should_stop=lambda goal=goal: loop.num_env_steps >= goal)  # type: ignore[misc]
             meter.pause()
             served.check()
-            meter.measure(loop.num_env_steps, lambda: _episode(client))
+            meter.measure(loop.num_env_steps, functools.partial(_episode, client))
         record = server.drain_records()[-1]
+    counting.remove()
     (learned,) = record["learner"].values()
     return Run(
-        "muxrl",
+        OURS,
         setting,
         seed,
-        {"num_envs": NUM_ENVS, "team_reward": "mean", **SETTINGS[setting]},
+        {"num_envs": NUM_ENVS, **case.server, **case.settings[setting].ours},
         {name: version(name) for name in ("ray", "torch", "numpy", "mpe2")},
         setup_s,
-        int(learned["num_updates"]),
+        int(learned.get("num_updates", len(steps))),
         int(record["env_steps"]),
         meter.points,
         meter.last_returns,
@@ -98,11 +98,11 @@ def train(setting: str, seed: int, env_steps: int, started: float) -> Run:
 
 
 @contextlib.contextmanager
-def _episode(client: MultiplexingClient) -> Iterator[Act]:
-    """An episode that is acted greedily and never trained on."""
-    episode_id = client.start_episode(training_enabled=False)
+def _episode(client: MultiplexingClient, is_sampled: bool) -> Iterator[Act]:
+    """An episode that is never trained on."""
+    episode_id = client.start_episode(training_enabled=False, should_explore=is_sampled)
 
-    def act(observations: Observations, state: np.ndarray) -> dict[str, int]:
+    def act(observations: Observations, state: np.ndarray) -> dict[str, Any]:
         return client.get_action(episode_id, observations, state=state)
 
     yield act
