@@ -25,6 +25,7 @@ from muxrl.experiments.studies.case_table import (
     main,
     read_outcomes,
 )
+from muxrl.experiments.studies.compared_curves import draw_compared
 from muxrl.experiments.studies.former_engine import write_report
 from muxrl.orchestrator.config import ConfigError, load_config, prepare
 from muxrl.orchestrator.sweeps import load_sweep, make_plan
@@ -121,6 +122,17 @@ def test_what_the_former_engine_measured_is_reported_to_the_letter(
     text = write_report(FOLDER / results, tmp_path)
     assert text == (FOLDER / results / "report.md").read_text()
     assert matplotlib.image.imread(tmp_path / "curves.png")[..., :3].std() > 0.05
+
+
+def test_the_files_of_a_comparison_are_drawn(tmp_path: Path) -> None:
+    points = [f"ppo all,{s},role:all,{n},{n + s}" for s in range(3) for n in (0, 100)]
+    head = "contestant,seed,subject,env_steps,return"
+    (tmp_path / "curves.csv").write_text("\n".join([head, *points]))
+    (tmp_path / "runs.csv").write_text("subject,random_in_place\nrole:all,2.5\n")
+    picture = matplotlib.image.imread(draw_compared(tmp_path, "Cues"))
+    assert picture[..., :3].std() > 0.05
+    with pytest.raises(ValueError, match="no curve of total"):
+        draw_compared(tmp_path, "Cues", "total")
 
 
 @pytest.mark.parametrize("algorithm", CASES)
