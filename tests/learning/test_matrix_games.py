@@ -1,4 +1,4 @@
-"""Games whose optimum no mixer can fit: a team holds what the best fit chooses."""
+"""Games whose optimum no monotonic mixer can fit: a team holds what the best fit chooses."""
 
 import pytest
 
@@ -13,3 +13,9 @@ def test_a_team_holds_what_its_best_fit_chooses(game: str, algorithm: str) -> No
     name = f"{game}: {algorithm}"
     outcome = TABLE.run(name)
     assert outcome.held == TABLE.cases[name].levels["best fit"], outcome.returns
+
+
+@pytest.mark.parametrize("game", ["climbing", "penalty_100"])
+def test_qplex_finds_the_optimum(game: str) -> None:
+    outcome = TABLE.run(f"{game}: QPLEX")
+    assert outcome.held == TABLE.cases[f"{game}: QPLEX"].levels["optimum"], outcome.returns
