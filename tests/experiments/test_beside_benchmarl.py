@@ -11,7 +11,7 @@ import pytest
 
 from muxrl.experiments.studies.beside_benchmarl import measure
 from muxrl.experiments.studies.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
-from muxrl.experiments.studies.beside_benchmarl.settings import CASES, SETTINGS
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES, OURS, SETTINGS
 from muxrl.orchestrator.config import prepare
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\ninput()"
@@ -67,7 +67,7 @@ def test_our_side_knows_all_that_it_is_told(algorithm: str) -> None:
 
     case = CASES[algorithm]
     for setting in SETTINGS:
-        plan = prepare(config_of(case, setting, seed=0), needs_stop=False).servers[algorithm]
+        plan = prepare(config_of(case, OURS, setting, seed=0), needs_stop=False).servers[algorithm]
         assert plan.settings == dict(case.settings[setting].ours)
 
 
@@ -108,7 +108,9 @@ def test_our_side_makes_as_many_updates_as_its_matched_settings_say(monkeypatch:
     from muxrl.experiments.studies.beside_benchmarl import muxrl_side
 
     monkeypatch.setattr(muxrl_side, "INTERVAL_ENV_STEPS", 2_000)
-    run = muxrl_side.train("qmix", "matched", seed=0, env_steps=4_000, started=time.monotonic())
+    run = muxrl_side.train(
+        "qmix", "muxrl", "matched", seed=0, env_steps=4_000, started=time.monotonic()
+    )
     assert [point.env_steps for point in run.points] == [0, 2_000, 4_000]
     # The other side makes 2 for every 25 env steps, after its first 250.
     expected = 2 * (run.num_updates_env_steps - 250) / 25

@@ -22,14 +22,14 @@ from muxrl.experiments.studies.beside_benchmarl.measure import (
     Run,
     task,
 )
-from muxrl.experiments.studies.beside_benchmarl.settings import CASES, NUM_ENVS, OURS, Case
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES, NUM_ENVS, OF_OURS, Case
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import serve
 from muxrl.orchestrator.runs.processes import EpisodeSeeds
 from muxrl.servers.config import ServerConfig
 
 
-def config_of(case: Case, setting: str, seed: int) -> ExperimentConfig:
+def config_of(case: Case, side: str, setting: str, seed: int) -> ExperimentConfig:
     """Returns the experiment of one server, called as the algorithm is in `CASES`."""
     return ExperimentConfig(
         name="benchmarl_spread",
@@ -41,25 +41,28 @@ def config_of(case: Case, setting: str, seed: int) -> ExperimentConfig:
             case.name.lower(): ServerConfig(
                 algorithm=case.name,
                 agents=["agent_*"],
-                settings=dict(case.settings[setting].ours),
+                settings={**case.settings[setting].ours, **OF_OURS[side]},
                 **case.server,
             )
         },
     )
 
 
-def train(algorithm: str, setting: str, seed: int, env_steps: int, started: float) -> Run:
+def train(
+    algorithm: str, side: str, setting: str, seed: int, env_steps: int, started: float
+) -> Run:
     """Trains and evaluates on the way.
 
     Args:
         algorithm: a key of `CASES`.
+        side: one of `OF_OURS`.
         setting: one of its settings.
         seed: of the server and the environments.
         env_steps: budget.
         started: `time.monotonic()` when the process began.
     """
     case = CASES[algorithm]
-    config = config_of(case, setting, seed)
+    config = config_of(case, side, setting, seed)
     meter = Meter(case.has_continuous_actions, case.is_on_policy)
     steps: list[None] = []
     # MAPPO has one optimizer; those with more count their updates themselves.
@@ -84,7 +87,7 @@ def train(algorithm: str, setting: str, seed: int, env_steps: int, started: floa
     counting.remove()
     (learned,) = record["learner"].values()
     return Run(
-        OURS,
+        side,
         setting,
         seed,
         {"num_envs": NUM_ENVS, **case.server, **case.settings[setting].ours},

@@ -31,7 +31,7 @@ import numpy as np
 from muxrl.experiments.studies.beside_benchmarl.settings import (
     CASES,
     ENV_STEPS,
-    OURS,
+    OF_OURS,
     SETTINGS,
     SIDES,
 )
@@ -79,10 +79,10 @@ def run(
     is_alone: bool = True,
 ) -> None:
     """Trains one side in this process and writes its JSON; without wall times if not alone."""
-    if side == OURS:
+    if side in OF_OURS:
         from muxrl.experiments.studies.beside_benchmarl.muxrl_side import train
 
-        result = train(algorithm, setting, seed, env_steps, _STARTED)
+        result = train(algorithm, side, setting, seed, env_steps, _STARTED)
     else:
         from muxrl.experiments.studies.beside_benchmarl import benchmarl_side
 
@@ -111,7 +111,7 @@ def turns(
     for seed in seeds:
         for setting in settings:
             for side in CASES[algorithm].settings[setting].sides:
-                command = [sys.executable if side == OURS else _python(beside), "-m", _MODULE]
+                command = [sys.executable if side in OF_OURS else _python(beside), "-m", _MODULE]
                 command += ["run", algorithm, side, setting, str(seed)]
                 command += ["--env-steps", str(env_steps), "--out", str(out)]
                 command += [] if is_alone else ["--not-alone"]

@@ -14,15 +14,18 @@ EPISODE_STEPS = 25
 BATCH_ENV_STEPS = NUM_ENVS * EPISODE_STEPS
 ENV_STEPS = 36_000
 
-OURS, THEIRS = "muxrl", "benchmarl"
+OURS, THEIRS, PLAIN = "muxrl", "benchmarl", "muxrl_plain_values"
 TWO_LAYER, STANDARDIZED = "benchmarl_two_layer", "benchmarl_standardized"
 SIDES = {
     OURS: "muxrl",
+    PLAIN: "muxrl, values as they are",
     THEIRS: "BenchMARL",
     TWO_LAYER: "BenchMARL, two-layer hypernetworks",
     STANDARDIZED: "BenchMARL, standardised advantages",
 }
 """How each is called in tables and pictures."""
+OF_OURS: dict[str, dict[str, Any]] = {OURS: {}, PLAIN: {"normalize_values": False}}
+"""The sides that are ours, and what they are told beside a setting's own."""
 
 _TEAM = {
     "groups": {"team": ["agent_*"]},
@@ -98,7 +101,7 @@ _QMIX = Case(
 _MAPPO = Case(
     "MAPPO",
     {
-        "default": Setting(),
+        "default": Setting(sides=(OURS, PLAIN, THEIRS)),
         "matched": Setting(
             sides=(OURS, THEIRS, STANDARDIZED),
             ours={
