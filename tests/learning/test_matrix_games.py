@@ -18,4 +18,6 @@ def test_a_team_holds_what_its_best_fit_chooses(game: str, algorithm: str) -> No
 @pytest.mark.parametrize("game", ["climbing", "penalty_100"])
 def test_qplex_finds_the_optimum(game: str) -> None:
     outcome = TABLE.run(f"{game}: QPLEX")
-    assert outcome.held == TABLE.cases[f"{game}: QPLEX"].levels["optimum"], outcome.returns
+    assert outcome.final["return"] == TABLE.cases[f"{game}: QPLEX"].levels["optimum"], (
+        outcome.returns
+    )

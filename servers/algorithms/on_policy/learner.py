@@ -99,7 +99,6 @@ class LeanUpdate(TorchLearner):
     is_reporting = True
     """Whether losses log their parts. Of a lean update's minibatches only the last one's do, since
     those of the others would be forgotten."""
-    _shapes_gradients = True
 
     def build(self) -> None:
         super().build()
@@ -112,10 +111,6 @@ class LeanUpdate(TorchLearner):
                 keep_advantages_raw(pipeline)
             return
         self.is_lean = True
-        configs = [
-            self.config.get_config_for_module(module_id) for module_id, _ in self.module.items()
-        ]
-        self._shapes_gradients = any(c.grad_clip is not None or c.log_gradients for c in configs)
         self._metrics_learner_inner_update = _Unwatched()
         pipeline.connectors[:] = [
             EpisodesToBatch(
@@ -201,20 +196,6 @@ class LeanUpdate(TorchLearner):
         losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
         self.apply_gradients(self.postprocess_gradients(self.compute_gradients(losses)))
         return fwd_out, losses, {}
-
-    def compute_gradients(self, loss_per_module: dict[str, Any], **kwargs: Any) -> dict[Any, Any]:
-        """RLlib's, but nothing is set to zero first, and added to."""
-        loss = sum(loss_per_module.values())
-        if not self.is_lean or self._grad_scalers or not getattr(loss, "requires_grad", False):
-            return super().compute_gradients(loss_per_module, **kwargs)
-        trained = {ref: p for ref, p in self._params.items() if p.requires_grad}
-        gradients = torch.autograd.grad(loss, tuple(trained.values()), allow_unused=True)
-        return dict(zip(trained, gradients, strict=True))
-
-    def postprocess_gradients(self, gradients_dict: dict[Any, Any]) -> dict[Any, Any]:
-        if not self._shapes_gradients:  # RLlib would sort them by module, and do nothing
-            return gradients_dict
-        return super().postprocess_gradients(gradients_dict)
 
     def apply_gradients(self, gradients_dict: dict[Any, Any]) -> None:
         """RLlib's, but checks all gradients for NaN at once; RLlib checks each of them twice."""
