@@ -24,6 +24,7 @@ from muxrl.servers.algorithms.on_policy.learner import (
     LeanUpdate,
     actor_critic_loss,
     advantages_of_own_actions,
+    mean_over,
 )
 from muxrl.servers.algorithms.settings import TrainingSettings, set_given
 from muxrl.servers.seating import Seating
@@ -125,11 +126,7 @@ class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
         No gradient flows through the advantages. ``entropy_coeff`` may be a schedule.
         """
         module = self.module[module_id].unwrapped()
-        mask = batch.get(Columns.LOSS_MASK)
-
-        def mean(x: Tensor) -> Tensor:
-            return x.mean() if mask is None else x[mask].mean()
-
+        mask, mean = batch.get(Columns.LOSS_MASK), mean_over(batch)
         distribution = module.get_train_action_dist_cls().from_logits(
             fwd_out[Columns.ACTION_DIST_INPUTS]
         )

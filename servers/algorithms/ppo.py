@@ -20,7 +20,11 @@ from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.config import FORMER_DEFAULTS, OnPolicyConfig, read_limit
-from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, advantages_of_own_actions
+from muxrl.servers.algorithms.on_policy.learner import (
+    LeanUpdate,
+    advantages_of_own_actions,
+    mean_over,
+)
 from muxrl.servers.algorithms.on_policy.policy_terms import policy_terms
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.seating import Seating
@@ -42,11 +46,7 @@ class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         Actions that were chosen elsewhere have no weight in the policy's part.
         """
         module = self.module[module_id].unwrapped()
-        mask = batch.get(Columns.LOSS_MASK)
-
-        def mean(x: Tensor) -> Tensor:
-            return x.mean() if mask is None else x[mask].mean()
-
+        mean = mean_over(batch)
         logp, entropy, kl = policy_terms(
             module, fwd_out[Columns.ACTION_DIST_INPUTS], batch, needs_kl=config.use_kl_loss
         )

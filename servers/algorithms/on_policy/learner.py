@@ -223,6 +223,12 @@ class _Unwatched:
         pass
 
 
+def mean_over(batch: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    """Returns the mean of ``[B]`` or ``[B, T]`` over the steps that ``LOSS_MASK`` leaves."""
+    mask = batch.get(Columns.LOSS_MASK)
+    return lambda x: x.mean() if mask is None else x[mask].mean()
+
+
 def advantages_of_own_actions(batch: dict[str, Any]) -> Tensor:
     """Returns the advantages ``[B]``, 0 where the action was chosen elsewhere.
 
