@@ -28,8 +28,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 _SOCKET = "fork_server"
 """Its name in the folder of the local Ray, in which only this user may look."""
@@ -126,12 +128,31 @@ def _import() -> None:
     # Else the allocator of pyarrow, which Ray imports, begins a thread; a copy inherits its locks.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     gc.disable()  # nothing is garbage yet, and there is much to look through
-    import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
+    with _ids_by_python():
+        import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
 
-    import muxrl.servers.server  # noqa: F401
+        import muxrl.servers.server  # noqa: F401
 
     gc.freeze()  # nor does a copy look through it, and so make it its own
     gc.enable()
+
+
+@contextlib.contextmanager
+def _ids_by_python() -> Iterator[None]:
+    """Has classes that become actors on import get their ids without Ray's own random numbers.
+
+    Those begin with the first that is drawn. If it were drawn here, all copies would go on from it,
+    and two that start at the same time put one object into Ray's store, of which one copy dies.
+    """
+    import ray
+
+    class Ids:
+        @staticmethod
+        def from_random() -> Any:
+            return ray.ActorClassID(os.urandom(ray.ActorClassID.size()))
+
+    with mock.patch.object(ray.actor, "ActorClassID", Ids):
+        yield
 
 
 def _is_single_threaded() -> bool:

@@ -23,8 +23,9 @@ from muxrl.orchestrator.runs.ray_session import worker_environment
 SCRIPT = """
 import os, random, sys
 import numpy as np
+import ray
 print(os.getppid(), "torch" in sys.modules, os.environ["LIKED"], os.getcwd(), *sys.argv[1:],
-      random.random(), np.random.random(), sep="\\n")
+      random.random(), np.random.random(), ray.ObjectID.from_random(), sep="\\n")
 print("an error's place", file=sys.stderr)
 sys.exit(3)
 """
@@ -69,13 +70,13 @@ def test_a_copy_is_the_worker_that_its_client_was_started_as(
     for liked in ("cats", "dogs"):
         worker = client(script, "--with", "arguments", LIKED=liked)
         output, errors = worker.communicate(timeout=100)
-        parent, has_torch, *rest, drawn, drawn_by_numpy = output.split("\n")[:-1]
+        parent, has_torch, *rest, drawn, drawn_by_numpy, drawn_by_ray = output.split("\n")[:-1]
         assert int(parent) == fork_server.pid
         assert has_torch == "True"
         assert rest == [liked, str(script.parent), "--with", "arguments"]
         assert errors == "an error's place\n"
-        outputs += [drawn, drawn_by_numpy]
-    assert len(set(outputs)) == 4, "copies draw the same random numbers"
+        outputs += [drawn, drawn_by_numpy, drawn_by_ray]
+    assert len(set(outputs)) == 6, "copies draw the same random numbers"
     threads = psutil.Process(fork_server.pid).num_threads()
     assert threads == 1, "a copy may wait for ever for a lock that another thread held"
 
