@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,27 @@ def wait_for_checkpoint(run: Run) -> None:
     run.wait_for_learning()
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
     run.wait_for("a checkpoint", lambda: bool(checkpoints.env_steps and checkpoints.env_steps[0]))
+
+
+def stop_in_mid_episode(run: Run, name: str) -> int:
+    """Stops a simulation (SIGSTOP) while every server has an episode of it open; returns its pid.
+
+    After a checkpoint it may stand between two.
+    """
+    addresses = json.loads((run.folder / "servers.json").read_text()).values()
+    pid = run.pid_of(name)
+
+    def is_in_mid_episode() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.1)  # the servers take in what it has sent
+        statuses = [requests.get(f"http://{a}/v1/status", timeout=PATIENCE_S) for a in addresses]
+        if all(status.json()["num_open_episodes"] == 1 for status in statuses):
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    run.wait_for("the middle of an episode", is_in_mid_episode)
+    return pid
 
 
 def wait_until_it_goes_on(run: Run, name: str) -> None:
@@ -222,7 +244,7 @@ def test_a_server_that_is_lost_too_often_ends_the_run_and_keeps_the_checkpoint(
 def test_a_simulation_that_is_killed_is_started_again(launch: Callable[..., Run]) -> None:
     run = launch(lasting())
     wait_for_checkpoint(run)
-    os.kill(run.pid_of("simulation-0"), signal.SIGKILL)
+    os.kill(stop_in_mid_episode(run, "simulation-0"), signal.SIGKILL)
     wait_until_it_goes_on(run, "simulation-0")
     summary = end_well(run)
     assert summary["restarted_at"].keys() == {"simulation-0"}
