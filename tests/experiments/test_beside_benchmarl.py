@@ -11,7 +11,7 @@ import pytest
 
 from muxrl.experiments.studies.beside_benchmarl import measure
 from muxrl.experiments.studies.beside_benchmarl.measure import NUM_AGENTS, Meter, evaluate, make_env
-from muxrl.experiments.studies.beside_benchmarl.settings import CASES, OURS, SETTINGS
+from muxrl.experiments.studies.beside_benchmarl.settings import CASES, EPISODE_STEPS, OURS, SETTINGS
 from muxrl.orchestrator.config import prepare
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\ninput()"
@@ -69,6 +69,19 @@ def test_our_side_knows_all_that_it_is_told(algorithm: str) -> None:
     for setting in SETTINGS:
         plan = prepare(config_of(case, OURS, setting, seed=0), needs_stop=False).servers[algorithm]
         assert plan.settings == dict(case.settings[setting].ours)
+
+
+def test_a_time_limit_is_terminal_where_it_shall_be() -> None:
+    from muxrl.experiments.studies.beside_benchmarl.muxrl_side import terminal_spread
+
+    env = terminal_spread(**measure.task(has_continuous_actions=False))
+    env.reset(seed=0)
+    agents = list(env.agents)
+    for t in range(1, EPISODE_STEPS + 1):
+        _, _, terminations, truncations, _ = env.step(dict.fromkeys(agents, 0))
+        assert terminations == dict.fromkeys(agents, t == EPISODE_STEPS)
+        assert truncations == dict.fromkeys(agents, False)
+    assert env.agents == []
 
 
 class TestMeter:

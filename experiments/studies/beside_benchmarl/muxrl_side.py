@@ -10,6 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from mpe2 import simple_spread_v3
+from pettingzoo.utils import BaseParallelWrapper
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from muxrl.client import MultiplexingClient
@@ -22,11 +24,35 @@ from muxrl.experiments.studies.beside_benchmarl.measure import (
     Run,
     task,
 )
-from muxrl.experiments.studies.beside_benchmarl.settings import CASES, NUM_ENVS, OF_OURS, Case
+from muxrl.experiments.studies.beside_benchmarl.settings import (
+    CASES,
+    NUM_ENVS,
+    OF_OURS,
+    TERMINAL,
+    Case,
+)
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.in_process import serve
 from muxrl.orchestrator.runs.processes import EpisodeSeeds
 from muxrl.servers.config import ServerConfig
+
+
+class TerminalLimits(BaseParallelWrapper):
+    """Says that an episode terminates where its time limit ends it: the value after it is 0.
+
+    So does Papoudakis et al.'s (2021) code, EPyMARL.
+    """
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        """PettingZoo's, without truncations."""
+        observations, rewards, terminations, truncations, infos = super().step(actions)
+        ends = {agent: terminations[agent] or truncations[agent] for agent in truncations}
+        return observations, rewards, ends, dict.fromkeys(truncations, False), infos
+
+
+def terminal_spread(**kwargs: Any) -> TerminalLimits:
+    """Returns the task with terminal time limits; arguments are mpe2's."""
+    return TerminalLimits(simple_spread_v3.parallel_env(**kwargs))
 
 
 def config_of(case: Case, side: str, setting: str, seed: int) -> ExperimentConfig:
@@ -35,7 +61,10 @@ def config_of(case: Case, side: str, setting: str, seed: int) -> ExperimentConfi
         name="benchmarl_spread",
         seed=seed,
         simulation=SimulationConfig(
-            env="mpe2.simple_spread_v3:parallel_env", kwargs=task(case.has_continuous_actions)
+            env=f"{__name__}:terminal_spread"
+            if side == TERMINAL
+            else "mpe2.simple_spread_v3:parallel_env",
+            kwargs=task(case.has_continuous_actions),
         ),
         servers={
             case.name.lower(): ServerConfig(

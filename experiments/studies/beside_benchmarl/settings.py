@@ -14,17 +14,23 @@ EPISODE_STEPS = 25
 BATCH_ENV_STEPS = NUM_ENVS * EPISODE_STEPS
 ENV_STEPS = 36_000
 
-OURS, THEIRS, PLAIN = "muxrl", "benchmarl", "muxrl_plain_values"
+OURS, THEIRS = "muxrl", "benchmarl"
+PLAIN, TERMINAL = "muxrl_plain_values", "muxrl_terminal_limits"
 TWO_LAYER, STANDARDIZED = "benchmarl_two_layer", "benchmarl_standardized"
 SIDES = {
     OURS: "muxrl",
     PLAIN: "muxrl, values as they are",
+    TERMINAL: "muxrl, time limits terminal",
     THEIRS: "BenchMARL",
     TWO_LAYER: "BenchMARL, two-layer hypernetworks",
     STANDARDIZED: "BenchMARL, standardised advantages",
 }
 """How each is called in tables and pictures."""
-OF_OURS: dict[str, dict[str, Any]] = {OURS: {}, PLAIN: {"normalize_values": False}}
+OF_OURS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    PLAIN: {"normalize_values": False},
+    TERMINAL: {},  # its simulation differs
+}
 """The sides that are ours, and what they are told beside a setting's own."""
 
 _TEAM = {
@@ -101,7 +107,7 @@ _QMIX = Case(
 _MAPPO = Case(
     "MAPPO",
     {
-        "default": Setting(sides=(OURS, PLAIN, THEIRS)),
+        "default": Setting(sides=(OURS, PLAIN, TERMINAL, THEIRS)),
         "matched": Setting(
             sides=(OURS, THEIRS, STANDARDIZED),
             ours={
