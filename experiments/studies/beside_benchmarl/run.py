@@ -139,7 +139,7 @@ def measure_random(algorithm: str, out: Path) -> None:
 
 
 def report(folder: Path, out: Path) -> str:
-    """Draws `learning.png` into `out` and returns a Markdown table.
+    """Draws `learning.png` into `out` and returns Markdown tables: last returns, and differences.
 
     Raises:
         OSError: a folder cannot be read or written to.
@@ -172,7 +172,7 @@ def report(folder: Path, out: Path) -> str:
         for setting, sides in sorted(runs.items())
     ]
     draw_curves(rows, "Return of 50 greedy episodes", out / "learning.png")
-    return f"{_table(runs)}\n\nrandom {random_return:.2f}\n"
+    return f"{_table(runs)}\n\n{_differences(runs)}\n\nrandom {random_return:.2f}\n"
 
 
 def _axes(sides: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
@@ -201,6 +201,46 @@ def _table(runs: Runs) -> str:
                 f"| {_by_seed(last, 'wall_s')} | {_by_seed(last, 'processor_s')} |"
             )
     return "\n".join(rows)
+
+
+def _differences(runs: Runs) -> str:
+    """Ours minus theirs in the last evaluation's greedy episodes, of runs of one seed and budget.
+
+    A seed's standard error is over its paired episodes, the mean's over seeds.
+    """
+    rows = [
+        "| paired difference | by seed (standard error over episodes) | mean (over seeds) |",
+        "|---|---|---:|",
+    ]
+    for setting, sides in sorted(runs.items()):
+        for ours in filter(sides.__contains__, OF_OURS):
+            for theirs in (side for side in SIDES if side in sides and side not in OF_OURS):
+                pairs = _pairs(sides[ours], sides[theirs])
+                if pairs:
+                    means = np.array([pair.mean() for pair in pairs])
+                    over_seeds = f" ({_standard_error(means):.2f})" if len(pairs) > 1 else ""
+                    by_seed = ", ".join(
+                        f"{pair.mean():+.2f} ({_standard_error(pair):.2f})" for pair in pairs
+                    )
+                    rows.append(
+                        f"| {setting}: {SIDES[ours]} minus {SIDES[theirs]} | {by_seed} "
+                        f"| {means.mean():+.2f}{over_seeds} |"
+                    )
+    return "\n".join(rows)
+
+
+def _pairs(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[np.ndarray]:
+    """Differences by episode, for each seed that both ran for as many env steps."""
+    partners = {(run["seed"], run["points"][-1]["env_steps"]): run for run in theirs}
+    return [
+        np.subtract(run["last_returns"], partners[key]["last_returns"])
+        for run in ours
+        if (key := (run["seed"], run["points"][-1]["env_steps"])) in partners
+    ]
+
+
+def _standard_error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(values.size))
 
 
 def _by_seed(points: list[dict[str, Any]], key: str, digits: int = 0) -> str:
