@@ -85,11 +85,14 @@ def _figure(report: Report, *, has_caption: bool = True) -> Any:
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(num_rows_in_all, num_columns)
     limit = _last_env_step(report)
+    num_lines = max((panel.subtitle.count("\n") + 1 for panel in drawn), default=1)
     for index, panel in enumerate(drawn):
         axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
         _draw_panel(axes, panel, limit)
         _mark_gaps(axes, report)
-        axes.set_title(panel.title, fontsize=_TEXT, fontweight="bold", loc="left", pad=25)
+        axes.set_title(
+            panel.title, fontsize=_TEXT, fontweight="bold", loc="left", pad=4 + 10.5 * num_lines
+        )
         subtitle = axes.annotate(
             panel.subtitle,
             xy=(0, 1),
@@ -202,10 +205,10 @@ def _subtitle(server: ServerResult, num_seeds: int) -> str:
 
 
 def _advantage(final: AgainstRandom | None, num_seeds: int) -> str:
-    """The advantage and, on a second line, the verdict: panels are narrow."""
+    """The advantage, the verdict and on how many seeds, a line each: panels are narrow."""
     if final is None or final.advantage is None:
         return "never measured with random in its place"
-    seeds = f", {final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)
+    seeds = f"\n{final.num_seeds_above} of {num_seeds} seeds above" * (num_seeds > 1)
     return f"advantage {signed_interval(final.advantage)}\n{final.verdict}{seeds}"
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.reports.plots import COLOURS, _figure, _wrapped_assignment, short_count
 from muxrl.orchestrator.reports.results import results_of
+from muxrl.orchestrator.reports.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -28,6 +30,30 @@ def test_every_server_has_a_panel_and_keeps_its_colour(tmp_path: Path) -> None:
     assert learned.get_xydata().tolist() == [[0, 0.5], [1_000, 5.5]]
     assert len(wolves.collections) == 2  # the bands
     assert [to_hex(line.get_color()).upper() for line in training.get_lines()] == [*COLOURS[:2]]
+
+
+def test_what_is_said_of_a_server_stays_above_its_panel(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    report = results_of([RecordedRun.read(run.path)])
+    (server, *_) = report.servers
+    assert server.final is not None
+    final = replace(
+        server.final,
+        advantage=Estimate(12.34, 11.23, 23.45),
+        over_untrained=Estimate(12.34, -11.23, 23.45),
+    )
+    servers = (replace(server, final=final),) * 3
+    figure = _figure(replace(report, servers=servers, seeds=(0, 1, 2)))
+    figure.draw_without_rendering()
+    for axes in figure.axes[:3]:
+        (said,) = axes.texts
+        assert said.get_text() == (
+            "advantage +12.34 [11.23, 23.45]\n"
+            "better than random, not than untrained\n"
+            f"{final.num_seeds_above} of 3 seeds above"
+        )
+        assert said.get_window_extent().x1 <= axes.get_window_extent().x1
 
 
 def test_a_server_that_plays_itself_has_a_panel_for_each_side(tmp_path: Path) -> None:
