@@ -33,9 +33,9 @@ NUM_STEPS = 220
 """In whole games: what QMIX is fed at a time has 200."""
 READS_FLAT = ("MAPPO", "HAPPO")
 """Those that refuse boards."""
-CIRCLES = {("HAPPO", "go_v5")}
-"""Here two greedy players, each with a policy of its own, go round in 127 positions for ever: the
-game has no superko. MAPPO's do likewise if they share no policy. They are evaluated sampled."""
+CIRCLES = {"go_v5"}
+"""Here two greedy players, whichever the algorithm, may go round in a few positions for ever: the
+game has no superko. They are evaluated sampled."""
 
 
 class Flat(BaseWrapper):
@@ -82,7 +82,7 @@ def test_a_game_with_masks_is_played_to_its_end(rllib: None, algorithm: str, gam
             EnvLoop([served.simulation()], client, seeds=itertools.count()).run(
                 played.append, lambda: sum(game.num_steps for game in played) >= NUM_STEPS
             )
-        evaluated = served.evaluate(2, should_explore=(algorithm, game) in CIRCLES)
+        evaluated = served.evaluate(2, should_explore=game in CIRCLES)
         served.check()
         server = served.servers["both"]
         server.finish_training()
