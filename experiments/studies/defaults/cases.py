@@ -57,6 +57,9 @@ def _both(task: str, case: Case, server: str, algorithm: str, without: str = "")
 _SAC_CUES = _by_rule(EACH_ALGORITHM["SAC, discrete"])
 _SAC_DIALS = _by_rule(EACH_ALGORITHM["SAC, continuous"])
 _CENTRAL = dataclasses.replace(CENTRAL_CRITIC.cases["MAPPO"], env_steps=6_000, every=None)
+_MAPPO_RECALL = _by_rule(EACH_ALGORITHM["MAPPO, LSTM"])
+_RAW = {"normalize_values": False}
+"""Whether MAPPO's critic should rather learn returns as they are; it was not the default."""
 
 CASES: dict[str, Case] = {
     **_both("SAC, cues, target_entropy", _SAC_CUES, "x", "SAC", "target_entropy"),
@@ -74,8 +77,13 @@ CASES: dict[str, Case] = {
         )
         for epsilon in (1.0e-8, 1.0e-5)
     },
-    **_both("MAPPO, recall", _by_rule(EACH_ALGORITHM["MAPPO, LSTM"]), "x", "MAPPO"),
+    **_both("MAPPO, recall", _MAPPO_RECALL, "x", "MAPPO"),
+    "MAPPO, recall: raw values": _with(_MAPPO_RECALL, "x", _RAW),
     **_both("MAPPO, cues in weather", _CENTRAL, "team", "MAPPO"),
+    "MAPPO, cues in weather: raw values": _with(_CENTRAL, "team", _RAW),
+    "MAPPO, cues in weather: raw values, unclipped": _with(
+        _CENTRAL, "team", {**_RAW, "vf_clip_param": None}
+    ),
     **_both("PPO, CartPole", CARTPOLE.cases["PPO through a server"], "ppo", "PPO"),
 }
 
