@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from muxrl.experiments.studies.case_table import evaluated, train
+from muxrl.experiments.studies.images.cases import TABLE as IMAGES
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.servers.config import ServerConfig
 
@@ -66,60 +67,11 @@ def test_in_its_own_units_it_is_learned_without() -> None:
     assert steps_balanced("gymnasium:CartPole-v1", 0) > 150
 
 
-class BrightCorner(gymnasium.Env[Any, Any]):
-    """Eight images of noise, each with one bright corner, whose number is the right action."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 1), np.uint8)
-    action_space = gymnasium.spaces.Discrete(4)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._t = 0
-        return self._draw(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = float(action == self._corner)
-        self._t += 1
-        return self._draw(), reward, self._t == 8, False, {}
-
-    def _draw(self) -> np.ndarray:
-        image = self.np_random.integers(0, 200, (10, 10, 1), np.uint8)
-        self._corner = int(self.np_random.integers(4))
-        row, column = divmod(self._corner, 2)
-        image[5 * row : 5 * row + 5, 5 * column : 5 * column + 5] += 55
-        return image
-
-
-ON_IMAGES: dict[str, tuple[dict[str, Any], int]] = {
-    "PPO": (SETTINGS, 16_000),
-    "A2C": (
-        {"train_batch_size_per_learner": 400, "lr": 0.002, "standardize_advantages": True,
-         "gamma": 0.0},
-        12_000,
-    ),
-    "SAC": (
-        {"actor_lr": 0.001, "critic_lr": 0.001, "alpha_lr": 0.003, "initial_alpha": 0.1,
-         "gamma": 0.0, "train_batch_size_per_learner": 64, "rollout_fragment_length": 8,
-         "num_steps_sampled_before_learning_starts": 400},
-        2_000,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("algorithm", ON_IMAGES)
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "SAC"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_image_is_learned_from_by_default(seed: int, algorithm: str) -> None:
-    settings, env_steps = ON_IMAGES[algorithm]
+    def solved(scaling: str) -> float:
+        return IMAGES.run(f"{algorithm}, 10x10, {scaling}", seed).final["return"]
 
-    def solved(**switches: Any) -> float:
-        config = ExperimentConfig(
-            name="corner",
-            seed=seed,
-            simulation=SimulationConfig(f"{__name__}:BrightCorner", num_envs_per_process=8),
-            servers={"it": ServerConfig(algorithm, ["*"], settings=settings, **switches)},
-        )
-        (last,) = train(config, env_steps, None, evaluated(50)).values()
-        return last["return"]
-
-    assert solved() > 6
-    assert solved(scale_observations="none") < 5
+    assert solved("scaled") > 6
+    assert solved("raw") < 5
