@@ -34,11 +34,16 @@ class BrightCorner(gymnasium.Env[Any, Any]):
 
     Args:
         size: pixels of an edge, even.
+
+    Raises:
+        ValueError: the size is odd, or below 2.
     """
 
     action_space = spaces.Discrete(4)
 
     def __init__(self, size: int = 84) -> None:
+        if size < 2 or size % 2:
+            raise ValueError(f"size={size} has no quarters; it must be even, and 2 at least")
         self._half = size // 2
         self.observation_space = spaces.Box(0, 255, (size, size, 1), np.uint8)
 

@@ -38,3 +38,8 @@ def test_who_sees_the_corner_earns_all_and_who_guesses_a_quarter() -> None:
     rng = np.random.default_rng(0)
     guessed = played(lambda image: int(rng.integers(4)), 10, 400)
     assert guessed == pytest.approx(random_return(), abs=0.3)
+
+
+def test_an_image_without_quarters_is_refused() -> None:
+    with pytest.raises(ValueError, match="size=85 has no quarters"):
+        BrightCorner(85)

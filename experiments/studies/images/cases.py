@@ -24,7 +24,7 @@ _BUDGETS: dict[int, dict[str, tuple[dict[str, Any], int]]] = {
         "A2C": ({**_A2C, "lr": 0.002}, 12_000),
         "SAC": (_SAC, 2_000),
     },
-    # An image of 84x84 is 9 ms of processor time in every pass.
+    # An image of 84x84 is some 10 ms of processor time in every pass.
     84: {
         "PPO": (
             {"train_batch_size_per_learner": 1000, "minibatch_size": 64, "num_epochs": 4,
