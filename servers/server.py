@@ -7,13 +7,15 @@ They share the `Feed` and the weights. A server whose policies are fixed has no 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import fcntl
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -284,12 +286,22 @@ def serve_forever(
         signal.signal(number, lambda *_: stop.set())
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
         signal.signal(signal.SIGHUP, lambda *_: stop.set())
-    try:
-        plan = _going_on(plan, run_dir, resume=resume)
-    except ServerProblem as refusal:
-        logger.error("%s", refusal)
-        return 2  # nothing was started
-    checkpoint = run_dir / "checkpoints" / plan.server_id / "last" if run_dir else None
+    folder = run_dir / "checkpoints" / plan.server_id if run_dir else None
+    with contextlib.ExitStack() as stack:
+        try:
+            plan = _going_on(plan, run_dir, resume=resume)
+            if folder is not None:
+                stack.enter_context(_locked(folder, plan.server_id))
+        except (ServerProblem, OSError) as refusal:
+            logger.error("%s", refusal)
+            return 2  # nothing was started
+        checkpoint = folder / "last" if folder else None
+        return _serve_until(stop, plan, checkpoint, interval_s)
+
+
+def _serve_until(
+    stop: threading.Event, plan: ServerPlan, checkpoint: Path | None, interval_s: float | None
+) -> int:
     if checkpoint is None or interval_s is None:
         interval_s = math.inf
     try:
@@ -314,6 +326,29 @@ def serve_forever(
     if problem:
         logger.error("server %r: %s", plan.server_id, problem)
     return 1 if problem else 0
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, server_id: str) -> Iterator[None]:
+    """Keeps another process from writing its checkpoints here while the ``with`` block lasts.
+
+    Raises:
+        ServerProblem: another process has it.
+        OSError: the folder, or the file in it, cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "serving.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServerProblem(
+                f"server {server_id!r} is being served from {str(folder)!r} already, by another "
+                "process, and would overwrite its checkpoints; end that one, or give another "
+                "--run-dir"
+            ) from None
+        except OSError as error:  # a file system without locks
+            logger.warning("%s cannot be locked: %s", folder, error)
+        yield
 
 
 def _save(server: PolicyServer, checkpoint: Path) -> None:

@@ -18,9 +18,6 @@ _MIN_WINDOW_S = 20.0
 """Over less than that a slope says nothing."""
 _OF_A_WORKER = 3
 """Descriptors of Ray 2.60's raylet for each worker, its child: workers come and go with faults."""
-MOST_LOGS = 200.0
-"""Ray 2.60 keeps the logs of so many workers open, of those that have ended, too
-(``LOG_MONITOR_MAX_OPEN_FILES``)."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +64,9 @@ class Bound:
 
     def of(self, life: Life) -> dict[str, float]:
         """Returns the limits of one process by quantity."""
-        is_ray_s_log_reader = life.name == "log_monitor.py"
         return {
             "rss_mib": self.rss_mib + self.rss_part * life.settled[0].rss_mib,
-            "descriptors": MOST_LOGS if is_ray_s_log_reader else self.descriptors,
+            "descriptors": self.descriptors,
             "threads": self.threads,
         }
 

@@ -1,8 +1,9 @@
 """Starts servers' processes as copies of one that has imported RLlib and torch already.
 
 Importing them takes seconds of processor time and hundreds of MiB, in every server anew. Here one
-process per local Ray does it, when the first server starts, and is forked for each: copies start at
-once, those of servers that were lost, too, and share the memory of what was imported. Ray starts a
+process per local Ray does it, torch while Ray itself starts and RLlib when the first server does,
+and is forked for each: copies start at once, those of servers that were lost, too, and share the
+memory of what was imported. Ray starts a
 worker by the command that ``py_executable`` in its runtime environment names; here that is
 `fork_client`, which has this process fork, and waits for the copy to end. Where nobody answers, it
 becomes the worker itself.
@@ -28,7 +29,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -49,15 +50,17 @@ class ForkServer:
 
     Args:
         folder: of the local Ray, for its socket.
+        environment: variables that all workers have, on top of this process's.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         path = folder / _SOCKET
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(path))
             listener.listen()
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
+                env={**os.environ, **environment},
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -68,9 +71,9 @@ class ForkServer:
         os.environ[_VARIABLE] = str(path)
 
     @classmethod
-    def if_possible(cls, folder: Path) -> ForkServer | None:
+    def if_possible(cls, folder: Path, environment: Mapping[str, str]) -> ForkServer | None:
         """Makes one, where a fork after all these imports is safe."""
-        return cls(folder) if sys.platform == "linux" else None
+        return cls(folder, environment) if sys.platform == "linux" else None
 
     def workers(self) -> list[Any]:
         """Returns its copies that live, as psutil's processes."""
@@ -101,6 +104,7 @@ def main() -> None:
     """Forks for whoever asks, until standard input ends."""
     listener = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended: none is kept
+    _import_torch()
     of_ray: dict[str, str] | None = None
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
@@ -111,7 +115,7 @@ def main() -> None:
                 request, descriptors = _receive(connection)
                 if of_ray is None:
                     os.environ.update(request["environment"])
-                    _import()
+                    _import_rllib()
                     of_ray = _of_ray(request)
                 is_ours = _of_ray(request) == of_ray
                 if is_ours and _is_single_threaded() and os.fork() == 0:
@@ -124,13 +128,16 @@ def main() -> None:
                     os.close(descriptor)
 
 
-def _import() -> None:
+def _import_torch() -> None:
+    """Imports what knows nothing of Ray, whose environment the first client brings along."""
+    gc.disable()  # nothing is garbage yet, and there is much to look through
+    import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
+
+
+def _import_rllib() -> None:
     # Else the allocator of pyarrow, which Ray imports, begins a thread; a copy inherits its locks.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
-    gc.disable()  # nothing is garbage yet, and there is much to look through
     with _ids_by_python():
-        import torch._dynamo  # noqa: F401  # the first optimizer that is made imports it
-
         import muxrl.servers.server  # noqa: F401
 
     gc.freeze()  # nor does a copy look through it, and so make it its own

@@ -130,8 +130,8 @@ class _LocalRay:
         self.folder = RayFolder()
         self._fork_server = None
         try:
-            with _quiet(), without_hangup():
-                self._fork_server = ForkServer.if_possible(self.folder.path)
+            with _quiet(), _without_helpers(), without_hangup():
+                self._fork_server = ForkServer.if_possible(self.folder.path, worker_environment())
                 _init(
                     env_vars,
                     num_cpus=num_cpus,
@@ -200,6 +200,23 @@ def _quiet() -> Iterator[None]:
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _without_helpers() -> Iterator[None]:
+    """Has `ray.init` start no dashboard, log monitor or autoscaler, which nobody here would ask.
+
+    Each is a process that imports Ray for itself. `ray start` has options for two of them,
+    `ray.init` for none; without ``include_dashboard`` there is still one for usage statistics.
+    """
+    from ray._private.node import Node
+
+    with (
+        mock.patch.object(Node, "start_api_server"),
+        mock.patch.object(Node, "start_log_monitor"),
+        mock.patch.object(Node, "start_monitor"),
     ):
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import shutil
@@ -240,3 +241,15 @@ def test_serve_never_overwrites_a_checkpoint_and_goes_on_from_the_newest(
     assert began[0].plan.resume_from == str(last)
     assert began[0].status().num_env_steps == 72
     assert json.loads((last / "muxrl.json").read_text())["env_steps"] == 72
+
+
+def test_serve_refuses_a_folder_that_another_process_writes_to(
+    rllib: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "checkpoints" / "scripted"
+    folder.mkdir(parents=True)
+    with (folder / "serving.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert serve_forever(plan_of("DQN"), tmp_path) == 2
+    assert f"is being served from '{folder}' already, by another process" in caplog.text
+    assert "another --run-dir" in caplog.text

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothi
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUXRL_FORK_SERVER", "restored afterwards")
-        server = ForkServer(tmp_path_factory.mktemp("ray"))
+        server = ForkServer(tmp_path_factory.mktemp("ray"), worker_environment())
         yield server
         server.stop()
         assert "MUXRL_FORK_SERVER" not in os.environ
@@ -61,6 +61,15 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "worker.py"
     path.write_text(SCRIPT)
     return path
+
+
+def test_torch_is_imported_before_anybody_asks_and_ray_is_not(fork_server: ForkServer) -> None:
+    maps = Path(f"/proc/{fork_server.pid}/maps")
+    deadline = time.monotonic() + 100
+    while "libtorch_python" not in maps.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "libtorch_python" in maps.read_text()
+    assert "_raylet" not in maps.read_text()
 
 
 def test_a_copy_is_the_worker_that_its_client_was_started_as(
@@ -127,7 +136,7 @@ def test_it_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
             "-c",
             "import sys, time, pathlib\n"
             "from muxrl.orchestrator.runs.fork_server import ForkServer\n"
-            "print(ForkServer(pathlib.Path(sys.argv[1])).pid, flush=True)\n"
+            "print(ForkServer(pathlib.Path(sys.argv[1]), {}).pid, flush=True)\n"
             "time.sleep(100)",
             str(tmp_path),
         ],
