@@ -2,15 +2,26 @@
 
 All are the same: the first one raises `KeyboardInterrupt`, and all after it do nothing. A shutdown
 that begins for another reason calls `ignore_signals` first.
+
+One that comes while a module is imported raises once it is: Ray and torch catch whatever is raised
+in between, go on half imported, and crash.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from types import FrameType
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IMPORT_S = 10.0
+"""For an import to end; after that it is interrupted all the same."""
+_LOOK_S = 0.05
 
 
 def claim_signals() -> None:
@@ -74,9 +85,46 @@ def _restored() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _interrupt(*_: object) -> None:
+_patient_until = math.inf
+"""When a signal that waits for an import has waited long enough."""
+_again: threading.Timer | None = None
+"""Sends the signal that waits once more."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _patient_until
+    if _is_importing(frame):
+        _patient_until = min(_patient_until, time.monotonic() + _IMPORT_S)
+        if time.monotonic() < _patient_until:
+            _tell_later(number)
+            return
+    _patient_until = math.inf
+    if _again is not None:
+        _again.cancel()
     ignore_signals()
     raise KeyboardInterrupt
+
+
+def _tell_later(number: int) -> None:
+    global _again
+
+    def tell() -> None:
+        global _again
+        _again = None
+        os.kill(os.getpid(), number)
+
+    if _again is None:
+        _again = threading.Timer(_LOOK_S, tell)
+        _again.daemon = True
+        _again.start()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _set(handler: object) -> None:

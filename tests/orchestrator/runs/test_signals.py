@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -81,6 +83,39 @@ def test_a_hangup_does_not_end_children():
         child.wait(0.5)
     child.kill()
     assert child.wait() == -signal.SIGKILL
+
+
+@pytest.fixture
+def touchy(tmp_path, monkeypatch):
+    """A module whose import takes half a second, and catches whatever is raised in it."""
+    (tmp_path / "touchy.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.5)\n"
+        "    is_whole = True\n"
+        "except BaseException:\n"
+        "    is_whole = False\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "touchy"
+    sys.modules.pop("touchy", None)
+
+
+def test_an_import_is_not_interrupted_and_what_follows_is(touchy):
+    def play() -> None:
+        importlib.import_module(touchy)
+        time.sleep(10)
+
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        play()
+    assert sys.modules[touchy].is_whole
+
+
+def test_an_import_without_an_end_is_interrupted(touchy, monkeypatch):
+    monkeypatch.setattr("muxrl.orchestrator.runs.signals._IMPORT_S", 0.1)
+    with interruptible():
+        assert not importlib.import_module(touchy).is_whole
 
 
 RAY_SHUT_DOWN = """
