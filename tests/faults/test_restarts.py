@@ -120,7 +120,9 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(launch: Callable[..
     run = launch(lasting())
     wait_for_checkpoint(run)
     address = json.loads((run.folder / "servers.json").read_text())
+    simulation = stop_in_mid_episode(run, "simulation-0")
     os.kill(run.pid_of("a2c"), signal.SIGKILL)
+    os.kill(simulation, signal.SIGCONT)
     wait_until_it_goes_on(run, "a2c")
     summary = end_well(run)
     assert summary["restarted_at"].keys() == {"a2c"}
