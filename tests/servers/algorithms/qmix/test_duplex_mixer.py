@@ -233,7 +233,8 @@ def test_lambda_above_zero_reaches_any_payoffs_below_the_greedy_ones(
     joint = torch.cartesian_prod(torch.arange(3), torch.arange(3))
     best, greedy = q.max(-1)
     hidden_w, hidden_b = torch.relu(mixer.from_state(bounded(state))).chunk(2, -1)
-    weight, bias = mixer.weight(hidden_w)[0].abs(), mixer.bias(hidden_b)[0]
+    # The mixer's own 1e-10 counts: an advantage may be almost as small, and is divided by.
+    weight, bias = mixer.weight(hidden_w)[0].abs() + 1e-10, mixer.bias(hidden_b)[0]
     value = (weight * best + bias).sum()
     advantage = (weight * (q[torch.arange(2), joint] - best)).sum(-1)
     is_greedy = (joint == greedy).all(-1)
