@@ -3,10 +3,9 @@
 Importing them takes seconds of processor time and hundreds of MiB, in every server anew. Here one
 process per local Ray does it, torch while Ray itself starts and RLlib when the first server does,
 and is forked for each: copies start at once, those of servers that were lost, too, and share the
-memory of what was imported. Ray starts a
-worker by the command that ``py_executable`` in its runtime environment names; here that is
-`fork_client`, which has this process fork, and waits for the copy to end. Where nobody answers, it
-becomes the worker itself.
+memory of what was imported. Ray starts a worker by the command that ``py_executable`` in its
+runtime environment names; here that is `fork_client`, which has this process fork, and waits for
+the copy to end. Where nobody answers, it becomes the worker itself.
 
 A fork is safe since this process has a single thread, is not connected to Ray, and uses no
 accelerator. If a library begins another thread all the same, nothing is forked. So servers with a

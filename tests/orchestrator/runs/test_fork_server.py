@@ -63,13 +63,20 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_torch_is_imported_before_anybody_asks_and_ray_is_not(fork_server: ForkServer) -> None:
-    maps = Path(f"/proc/{fork_server.pid}/maps")
+def test_torch_is_imported_before_anybody_asks_and_ray_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUXRL_FORK_SERVER", "restored afterwards")
+    server = ForkServer(tmp_path, worker_environment())
+    maps = Path(f"/proc/{server.pid}/maps")
     deadline = time.monotonic() + 100
-    while "libtorch_python" not in maps.read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert "libtorch_python" in maps.read_text()
-    assert "_raylet" not in maps.read_text()
+    try:
+        while "libtorch_python" not in maps.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "libtorch_python" in maps.read_text()
+        assert "_raylet" not in maps.read_text()
+    finally:
+        server.stop()
 
 
 def test_a_copy_is_the_worker_that_its_client_was_started_as(
