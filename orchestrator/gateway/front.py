@@ -79,6 +79,7 @@ class Gateway(Front):
         self._is_stopping = False
         self._held = threading.Event()
         self._released = threading.Event()
+        self._released.set()
         self._busy_since: float | None = None
         self._heard_at = time.monotonic()
         self._asker = threading.Thread(target=self._ask, name="gateway", daemon=True)
@@ -132,11 +133,15 @@ class Gateway(Front):
 
     # --- from other threads -------------------------------------------------------------
 
-    def hold(self, timeout_s: float) -> bool:
-        """Has all clients wait for their answers until `release`; returns whether they do."""
-        self._held.clear()
-        self._released.clear()
-        self._frames.put(_Order(self._wait_for_release, threading.Event()))
+    def hold(self) -> None:
+        """Has all clients wait for their answers until `release`."""
+        if self._released.is_set():  # else they are held already, or will be
+            self._held.clear()
+            self._released.clear()
+            self._frames.put(_Order(self._wait_for_release, threading.Event()))
+
+    def wait_held(self, timeout_s: float) -> bool:
+        """Waits until all clients wait; returns whether that was in time."""
         return self._held.wait(timeout_s)
 
     def _wait_for_release(self) -> None:

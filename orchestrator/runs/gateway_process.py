@@ -14,6 +14,7 @@ from pathlib import Path
 from muxrl.orchestrator.config import GatewayConfig
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.runs.episodes import Patience, Played, ServerAddress, connect
+from muxrl.orchestrator.runs.holds import Holds
 from muxrl.orchestrator.runs.processes import SimulationReport, set_up, settle
 
 GATEWAY = "gateway"
@@ -64,6 +65,7 @@ class GatewayProcess:
         )
         self._gateway = self._served.gateway
         self._gateway.num_restarts = self._num_restarts
+        self._holds = Holds(self._gateway.release)
         settle()
         self._cpu_before_s = time.process_time()
         return self._served.start()
@@ -85,13 +87,14 @@ class GatewayProcess:
             metrics=[episode.metrics for episode in ended],
         )
 
-    def hold(self, grace_s: float, timeout_s: float) -> bool:
+    def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
         """Has all simulations wait for their answers; returns whether they do in time."""
-        return self._gateway.hold(grace_s + timeout_s)
+        is_on = self._holds.hold(number, self._gateway.hold)
+        return is_on and self._gateway.wait_held(grace_s + timeout_s)
 
-    def release(self) -> None:
-        """Lets them go on."""
-        self._gateway.release()
+    def release(self, number: int) -> None:
+        """Lets them go on; see `Holds`."""
+        self._holds.release(number)
 
     def evaluate(
         self,

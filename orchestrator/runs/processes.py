@@ -31,6 +31,7 @@ from muxrl.orchestrator.runs.episodes import (
     play_episodes,
     transport_to,
 )
+from muxrl.orchestrator.runs.holds import Holds
 from muxrl.orchestrator.runs.step_clock import StepClock
 from muxrl.orchestrator.user_modules import find_user_modules
 from muxrl.protocol.messages import Status
@@ -272,6 +273,7 @@ class SimulationProcess:
             on_lost="restart",
             metrics=simulation.metrics,
         )
+        self._holds = Holds(self._loop.release)
         self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
         self._episodes: list[EpisodeResult] = []
@@ -319,18 +321,18 @@ class SimulationProcess:
             step_s=self._clock.step_s,
         )
 
-    def hold(self, grace_s: float, timeout_s: float) -> bool:
+    def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
         """Has the environments pause, where their episodes end or else after `grace_s`.
 
         Returns:
             Whether all of them paused within `timeout_s` after that.
         """
-        self._loop.hold(grace_s)
-        return self._loop.wait_held(grace_s + timeout_s)
+        is_on = self._holds.hold(number, lambda: self._loop.hold(grace_s))
+        return is_on and self._loop.wait_held(grace_s + timeout_s)
 
-    def release(self) -> None:
-        """Lets the environments go on."""
-        self._loop.release()
+    def release(self, number: int) -> None:
+        """Lets the environments go on; see `Holds`."""
+        self._holds.release(number)
 
     def stop(self) -> None:
         """Lets `run` return after the current step."""

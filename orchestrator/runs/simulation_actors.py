@@ -79,6 +79,9 @@ class SimulationActors:
         self._actors: dict[str, Any] = {}
         self._prefixes: dict[str, str | None] = {}
         self._is_playing = False
+        self._is_held = False
+        self._num_holds = 0
+        self._waiting_to_play: set[str] = set()
         self._playing: dict[Any, str] = {}
         self.gateway: Any = None
         """The gateway's process, where simulations are external; it lasts until `end`. One that is
@@ -118,6 +121,10 @@ class SimulationActors:
             self._run(name)
 
     def _run(self, name: str) -> None:
+        """Has a process play; while all are held, it begins once they are released."""
+        if self._is_held:
+            self._waiting_to_play.add(name)
+            return
         self._playing[self._actors[name].run.remote()] = name
 
     def _start_gateway(self) -> None:
@@ -177,7 +184,10 @@ class SimulationActors:
         logger.info("the gateway listens again")
         if self._is_training_over:
             self.gateway.stop.remote()
-        elif self._is_playing:
+            return
+        if self._is_held:
+            self.gateway.hold.remote(self._num_holds, 0.0, 0.0)
+        if self._is_playing:
             self._run(GATEWAY)
 
     def _start_command(self, name: str) -> None:
@@ -293,6 +303,7 @@ class SimulationActors:
 
         problem = failure(name, error, self._folder.log(name))
         actor = self._actors.pop(name)
+        self._waiting_to_play.discard(name)
         if name == GATEWAY:
             self._starting = None
         self._playing = {ref: other for ref, other in self._playing.items() if other != name}
@@ -316,6 +327,8 @@ class SimulationActors:
     def hold(self, grace_s: float, update_s: float, look: Callable[[], bool]) -> list[str]:
         """Has all environments pause; `release` lets them go on.
 
+        A process that is started again meanwhile begins to play then, too.
+
         Args:
             grace_s: for so long, they play their episodes to the end.
             update_s: for how long to wait after that for a step, in which a server may learn.
@@ -327,7 +340,12 @@ class SimulationActors:
         """
         import ray
 
-        calls = {a.hold.remote(grace_s, update_s): name for name, a in self._players.items()}
+        self._num_holds += 1
+        self._is_held = True
+        calls = {
+            a.hold.remote(self._num_holds, grace_s, update_s): name
+            for name, a in self._players.items()
+        }
         late = set(calls.values())
         left = list(calls)
         deadline = time.monotonic() + grace_s + update_s + _HOLD_SLACK_S
@@ -346,7 +364,14 @@ class SimulationActors:
     def release(self) -> None:
         """Lets all environments go on."""
         for actor in self._players.values():
-            actor.release.remote()
+            actor.release.remote(self._num_holds)
+        self._let_begin()
+
+    def _let_begin(self) -> None:
+        self._is_held = False
+        for name in self._waiting_to_play:
+            self._run(name)
+        self._waiting_to_play.clear()
 
     @property
     def _players(self) -> Mapping[str, Any]:
@@ -387,10 +412,12 @@ class SimulationActors:
         self._is_training_over = True
         # Its `run` returns now, as it should.
         self._playing = {ref: name for ref, name in self._playing.items() if name != GATEWAY}
-        self.gateway.stop.remote()
+        # What ends with training is to be in the report.
+        ray.wait([self.gateway.stop.remote()], timeout=_LAST_REPORT_TIMEOUT_S)
         with contextlib.suppress(ray.exceptions.RayError):
             answer = self.gateway.report.remote()
             self._take(GATEWAY, ray.get(answer, timeout=_LAST_REPORT_TIMEOUT_S))
+        self._let_begin()
 
     def end(self, story: str, *, has_ended_well: bool) -> None:
         """Ends the gateway, if there is one; external simulations are told that all is over.

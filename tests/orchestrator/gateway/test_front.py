@@ -137,27 +137,38 @@ def test_a_gateway_whose_answers_wait_for_a_server_says_so(asked: Asked) -> None
     asked.server.may_answer.set()
     assert answer.result(PATIENCE_S) == Started("slow")
     assert becomes(lambda: not asked.gateway.status().is_waiting_for_learner)
-    assert asked.gateway.hold(PATIENCE_S)
+    asked.gateway.hold()
+    assert asked.gateway.wait_held(PATIENCE_S)
     assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
 
 
 def test_a_hold_that_came_too_late_does_not_hinder_the_next(asked: Asked) -> None:
     answer = asked.keep_busy()
-    assert not asked.gateway.hold(0.01)
+    asked.gateway.hold()
+    assert not asked.gateway.wait_held(0.01)
     asked.gateway.release()
-    held = asked.soon(asked.gateway.hold, PATIENCE_S)
-    assert becomes(lambda: not asked.gateway._released.is_set())
+    asked.gateway.hold()
     asked.server.may_answer.set()
     assert answer.result(PATIENCE_S) == Started("slow")
-    assert held.result(PATIENCE_S)
+    assert asked.gateway.wait_held(PATIENCE_S)
     step = asked.soon(asked.ask, Step("slow", 0, SEEN))
     assert not step.done()
     asked.gateway.release()
     assert isinstance(step.result(PATIENCE_S), Actions)
 
 
+def test_held_again_without_a_release_it_is_held_at_once(asked: Asked) -> None:
+    """A last checkpoint that met a lost server is tried once more."""
+    for _ in range(2):
+        asked.gateway.hold()
+        assert asked.gateway.wait_held(PATIENCE_S)
+    asked.gateway.release()
+    assert asked.ask(StartEpisode("e")) == Started("e")
+
+
 def test_it_stops_while_it_is_held(asked: Asked) -> None:
-    assert asked.gateway.hold(PATIENCE_S)
+    asked.gateway.hold()
+    assert asked.gateway.wait_held(PATIENCE_S)
     step = asked.soon(asked.ask, StartEpisode("e"))
     assert becomes(lambda: not asked.gateway._frames.empty())
     assert asked.gateway.stop()

@@ -45,16 +45,16 @@ def test_counts_agree_whenever_it_pauses(
         playing = threading.Thread(target=process.run)
         playing.start()
         try:
-            for _ in range(4):
+            for number in range(1, 5):
                 before = process.report().num_env_steps
                 while process.report().num_env_steps < before + 150:
                     pass
-                assert process.hold(0.0, 60.0)
+                assert process.hold(number, 0.0, 60.0)
                 played = process.report().num_env_steps
                 statuses = {s: server.status() for s, server in served.servers.items()}
                 counted = {s: status.num_env_steps for s, status in statuses.items()}
                 assert counted == dict.fromkeys(SERVERS, played)
-                process.release()
+                process.release(number)
         finally:
             process.stop()
             playing.join(60.0)
