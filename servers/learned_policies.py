@@ -15,6 +15,7 @@ from muxrl.servers import resume
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoint import save_checkpoint
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.connector_callers import find_callers_without_source
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.played import PlayedCheck
 from muxrl.servers.episodes.recorder import Recorder
@@ -196,8 +197,11 @@ def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Se
         config.learners(
             num_learners=0, num_gpus_per_learner=1 if plan.resources.num_gpus > 0 else 0
         )
-        config.debugging(seed=plan.seed)
+        # Else a thread asks the system about its load for ever, for results that nobody reads, and
+        # a server that stops waits 0.7 s for it.
+        config.debugging(seed=plan.seed, log_sys_usage=False)
         keep_objects_here()
+        find_callers_without_source()
         algo = config.build_algo()
     except Exception as error:  # RLlib and the user's module may raise anything
         raise ServerProblem(

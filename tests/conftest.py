@@ -61,9 +61,11 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> None:
     import torch
     from ray.tune.trainable import trainable
 
+    from muxrl.servers.connector_callers import find_callers_without_source
     from muxrl.servers.object_store import keep_objects_here
 
     keep_objects_here()
+    find_callers_without_source()
     torch.set_num_threads(1)
     # Every Algorithm makes itself a directory there, by default ~/ray_results.
     trainable.DEFAULT_STORAGE_PATH = str(tmp_path_factory.mktemp("ray_results"))
