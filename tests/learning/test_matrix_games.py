@@ -17,7 +17,7 @@ def test_a_team_holds_what_its_best_fit_chooses(game: str, algorithm: str) -> No
 
 @pytest.mark.parametrize("game", ["climbing", "penalty_100"])
 def test_qplex_finds_the_optimum_and_keeps_it(game: str) -> None:
-    """In climbing it needs most of its budget: 7,000 of 10,000 env steps."""
+    """In climbing it needs more than half of its budget: 6,000 of 10,000 env steps."""
     outcome = TABLE.run(f"{game}: QPLEX")
     optimum = TABLE.cases[f"{game}: QPLEX"].levels["optimum"]
     assert list(outcome.returns.values())[-4:] == [optimum] * 4, outcome.returns
