@@ -145,6 +145,8 @@ class Started:
         if self.popen.poll() is None:
             self.popen.kill()
             self.output, _ = self.popen.communicate()
+        elif self.popen.stdout is not None:  # the test may have killed it itself
+            self.popen.stdout.close()
         for _ in range(3):  # what is killed may just have started another one
             for process in self.started():
                 with contextlib.suppress(ProcessLookupError):

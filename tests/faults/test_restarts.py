@@ -72,7 +72,8 @@ def stop_in_mid_episode(run: Run, name: str) -> int:
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.1)  # the servers take in what it has sent
         statuses = [requests.get(f"http://{a}/v1/status", timeout=PATIENCE_S) for a in addresses]
-        if all(status.json()["num_open_episodes"] == 1 for status in statuses):
+        # A number that is 0 is left out.
+        if all(status.json().get("num_open_episodes", 0) == 1 for status in statuses):
             return True
         os.kill(pid, signal.SIGCONT)
         return False
