@@ -34,8 +34,9 @@ NUM_STEPS = 220
 READS_FLAT = ("MAPPO", "HAPPO")
 """Those that refuse boards."""
 CIRCLES = {"go_v5"}
-"""Here two greedy players, whichever the algorithm, may go round in a few positions for ever: the
-game has no superko. They are evaluated sampled."""
+"""Here two players may go round in a few positions for ever: the game has no superko. They are
+evaluated sampled, and truncated."""
+MAX_MOVES = 300
 
 
 class Flat(BaseWrapper):
@@ -51,8 +52,25 @@ class Flat(BaseWrapper):
         return {**seen, "observation": seen["observation"].astype(np.float32).reshape(-1)}
 
 
+class Limited(BaseWrapper):
+    """The game with an end after `MAX_MOVES`."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        super().reset(seed, options)
+        self._num_moves = 0
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        self._num_moves += 1
+        if self._num_moves >= MAX_MOVES and not any(self.unwrapped.terminations.values()):
+            for agent in self.agents:
+                self.unwrapped.truncations[agent] = True
+
+
 def make_game(game: str, is_flat: bool, **kwargs: Any) -> AECEnv:
     env = importlib.import_module(f"pettingzoo.classic.{game}").env(**kwargs)
+    if game in CIRCLES:
+        env = Limited(env)
     return Flat(env) if is_flat else env
 
 
