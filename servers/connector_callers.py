@@ -1,7 +1,7 @@
 """How RLlib's connectors find the arguments of their constructors, in less time.
 
 Each asks `inspect.stack` for the frame of its caller. That reads the source of every frame below,
-and takes two thirds of the time in which an algorithm is built.
+which was most of the processor time in which a server started.
 """
 
 from __future__ import annotations

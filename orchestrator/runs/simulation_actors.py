@@ -412,6 +412,7 @@ class SimulationActors:
         self._is_training_over = True
         # Its `run` returns now, as it should.
         self._playing = {ref: name for ref, name in self._playing.items() if name != GATEWAY}
+        self._waiting_to_play.discard(GATEWAY)
         # What ends with training is to be in the report.
         ray.wait([self.gateway.stop.remote()], timeout=_LAST_REPORT_TIMEOUT_S)
         with contextlib.suppress(ray.exceptions.RayError):

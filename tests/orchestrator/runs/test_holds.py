@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -27,6 +28,27 @@ class Held:
 
     def _release(self) -> None:
         self.is_held = False
+
+
+class HeldActor(Held):
+    """The same as a process of Ray's, in which a thread plays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_to_stop = threading.Event()
+
+    def run(self) -> None:
+        while not self._has_to_stop.is_set():
+            sum(range(1_000))
+
+    def tell_held(self) -> bool:
+        return self.is_held
+
+    def release(self, number: int) -> None:
+        self.holds.release(number)
+
+    def stop(self) -> None:
+        self._has_to_stop.set()
 
 
 @given(st.data(), st.integers(1, 6), st.booleans())
@@ -65,34 +87,8 @@ def test_one_that_ray_runs_stays_held_though_it_may_swap_release_and_hold(
 ) -> None:
     import ray
 
-    class HeldActor:  # in here, Ray sends it along
-        def __init__(self) -> None:
-            self._is_held = False
-            self._holds = Holds(self._release)
-            self._has_to_stop = threading.Event()
-
-        def run(self) -> None:  # a thread plays, as in a simulation's process
-            while not self._has_to_stop.is_set():
-                sum(range(1_000))
-
-        def hold(self, number: int) -> bool:
-            return self._holds.hold(number, self._hold)
-
-        def _hold(self) -> None:
-            self._is_held = True
-
-        def _release(self) -> None:
-            self._is_held = False
-
-        def is_held(self) -> bool:
-            return self._is_held
-
-        def release(self, number: int) -> None:
-            self._holds.release(number)
-
-        def stop(self) -> None:
-            self._has_to_stop.set()
-
+    # Ray sends the classes along: its workers do not find this file.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     actor: Any = ray.remote(HeldActor).options(max_concurrency=4, num_cpus=0).remote()
     actor.run.remote()
     assert ray.get(actor.hold.remote(1))
@@ -100,5 +96,5 @@ def test_one_that_ray_runs_stays_held_though_it_may_swap_release_and_hold(
         release = actor.release.remote(number - 1)
         assert ray.get(actor.hold.remote(number))
         ray.get(release)
-        assert ray.get(actor.is_held.remote())
+        assert ray.get(actor.tell_held.remote())
     ray.get(actor.stop.remote())

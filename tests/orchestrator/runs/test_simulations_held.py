@@ -102,3 +102,72 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
         wait_until_played("simulation-0")
     finally:
         simulations.stop()
+
+
+@pytest.mark.ray
+def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_not_lost(
+    running_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting:  # in here, Ray sends it along
+        """A gateway that nobody asks; the first one dies when it is held."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self._num_restarts = arguments[4]
+            self._has_to_stop = threading.Event()
+
+        def start(self) -> str:
+            return "127.0.0.1:9900"
+
+        def run(self) -> None:
+            self._has_to_stop.wait()
+
+        def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
+            import os
+
+            if self._num_restarts == 0:
+                os._exit(1)
+            return True
+
+        def report(self) -> Any:
+            from muxrl.orchestrator.runs.processes import SimulationReport
+
+            return SimulationReport()
+
+        def stop(self) -> None:
+            self._has_to_stop.set()
+
+        def end(self, story: str, has_ended_well: bool) -> None:
+            pass
+
+    monkeypatch.setattr(simulation_actors, "GatewayProcess", Waiting)
+    folder = RunDirectory(tmp_path)
+    folder.logs.mkdir()
+    simulation = SimulationConfig("external", restarts=RestartsConfig(max=1))
+    restarted: list[str] = []
+    simulations = SimulationActors(
+        ExperimentConfig("held", simulation=simulation),
+        folder,
+        lambda name, report: None,
+        lambda name, prefix: restarted.append(name),
+    )
+
+    def look() -> bool:
+        simulations.ask()
+        simulations.collect(0.1)
+        return True
+
+    try:
+        simulations.start({}, None)
+        first = simulations.gateway
+        simulations.play()
+        simulations.hold(0.0, PATIENCE_S, look)
+        deadline = time.monotonic() + PATIENCE_S
+        while simulations.gateway is first:
+            assert time.monotonic() < deadline
+            look()
+        simulations.stop()
+        for _ in range(10):
+            look()
+        assert restarted == ["gateway"]
+    finally:
+        simulations.end("it is over", has_ended_well=True)
