@@ -272,7 +272,7 @@ def access_problems(who: str, cure: str, listener: ServerConfig | GatewayConfig)
         cure: how it is given a token.
         listener: its settings.
     """
-    if not _is_loopback(listener.host) and not listener.token:
+    if not is_loopback(listener.host) and not listener.token:
         yield (
             f"{who}: listens on {listener.host!r}, which other machines can reach, "
             f"without a token; {cure}, or the host to 127.0.0.1"
@@ -289,7 +289,8 @@ def access_problems(who: str, cure: str, listener: ServerConfig | GatewayConfig)
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether what listens there is reached from its own machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

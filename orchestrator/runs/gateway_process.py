@@ -15,7 +15,7 @@ from muxrl.orchestrator.config import GatewayConfig
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.runs.episodes import Patience, Played, ServerAddress, connect
 from muxrl.orchestrator.runs.holds import Holds
-from muxrl.orchestrator.runs.processes import SimulationReport, set_up, settle
+from muxrl.orchestrator.runs.processes import SimulationReport, reachable, set_up, settle
 
 GATEWAY = "gateway"
 """Its name in a run: of its log, in reports and messages."""
@@ -68,7 +68,7 @@ class GatewayProcess:
         self._holds = Holds(self._gateway.release)
         settle()
         self._cpu_before_s = time.process_time()
-        return self._served.start()
+        return reachable(self._served.start())
 
     def run(self) -> None:
         """Waits for `stop`: the simulations play by themselves."""

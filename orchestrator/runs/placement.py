@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
-from muxrl.orchestrator.config.checks import EXTERNAL
+from muxrl.orchestrator.config.checks import EXTERNAL, is_loopback
 from muxrl.orchestrator.errors import NoPlace
 
 PATIENCE_S = 600.0
@@ -81,9 +81,11 @@ def _wanted(config: ExperimentConfig) -> dict[str, tuple[float, float]]:
 
 
 def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:
-    """Returns Ray's strategy: one machine if all servers listen on loopback, else close by."""
-    is_local = all(s.host in ("127.0.0.1", "localhost") for s in config.servers.values())
-    return "STRICT_PACK" if is_local else "PACK"
+    """Returns Ray's strategy: one machine if anything listens on loopback, else close by."""
+    hosts = [server.host for server in config.servers.values()]
+    if config.simulation.command:  # it plays through the gateway
+        hosts.append(config.simulation.gateway.host)
+    return "STRICT_PACK" if any(map(is_loopback, hosts)) else "PACK"
 
 
 @contextlib.contextmanager

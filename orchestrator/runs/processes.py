@@ -110,7 +110,7 @@ class ServerProcess:
 
     def start(self) -> tuple[str, int]:
         """Serves and learns from now on; returns "host:port" and the process id."""
-        address = self._server.start()
+        address = reachable(self._server.start())
         settle()
         self._cpu_before_s = time.process_time()
         return address, os.getpid()
@@ -425,6 +425,17 @@ class EvaluationProcess:
                 metrics=self._metrics,
             )
         return Played.of(episodes, self._simulations[0].possible_agents)
+
+
+def reachable(address: str) -> str:
+    """Returns where the cluster's other machines find what listens on "host:port" of this one."""
+    host, _, port = address.rpartition(":")
+    if host not in ("0.0.0.0", "[::]"):
+        return address
+    import ray
+
+    own = ray.util.get_node_ip_address()
+    return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
 
 
 def set_up(log_path: Path) -> None:

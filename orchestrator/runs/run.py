@@ -373,7 +373,7 @@ class Run:
         """Ends playing and learning, saves what was learned, and evaluates it.
 
         Raises:
-            RunFailed: a process died.
+            RunFailed: a process died, or nothing was played.
         """
         while not self._end_learning(self.config.timeouts.update_s):
             while not self._look():
@@ -385,6 +385,7 @@ class Run:
         if self.tally.env_steps > self._metrics.recorded_env_steps:  # played since the last look
             self.tally.tick()
             self._record()
+        self._check_played()
         if self._evaluations is not None and self.has_final_evaluation:
             self.status.enter("evaluating", self.tally.env_steps)
             self._evaluations.wait(self._look)
@@ -401,6 +402,22 @@ class Run:
             self.tally.tick()
             self._record()
         self._is_complete = True
+
+    def _check_played(self) -> None:
+        """Refuses to call a run done in which no simulation has played.
+
+        One that was resumed may have had no more to play than its evaluation.
+
+        Raises:
+            RunFailed: nothing was played.
+        """
+        before = self._before.env_steps if self._before else 0
+        lost = self._simulations.last_loss
+        if self.tally.env_steps == before and (lost or self._before is None):
+            raise RunFailed(
+                f"no simulation finished an env step in {self.tally.time_s:.0f} s: "
+                + (lost or f"none was ready, or could reach its servers; see {self._folder.logs}")
+            )
 
     def _end_learning(self, update_s: float) -> bool:
         """Ends learning, where episodes end if they do soon, with a last checkpoint; once.

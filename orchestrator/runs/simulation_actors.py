@@ -74,6 +74,8 @@ class SimulationActors:
         self.num_episodes_begun = dict(num_episodes_begun or {})
         """By process, as of its last report."""
         self.may_restart = True
+        self.last_loss = ""
+        """Which process was lost last, and why, in a sentence; "" if none was."""
         self._servers: Mapping[str, ServerAddress] = {}
         self._scheduling: Any = None
         self._actors: dict[str, Any] = {}
@@ -302,6 +304,7 @@ class SimulationActors:
         import ray
 
         problem = failure(name, error, self._folder.log(name))
+        self.last_loss = str(problem)
         actor = self._actors.pop(name)
         self._waiting_to_play.discard(name)
         if name == GATEWAY:

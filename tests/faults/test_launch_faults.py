@@ -278,6 +278,15 @@ def test_a_faulty_simulation(launch: Callable[..., Run], fault: str, stories: li
     run.assert_nothing_is_left()
 
 
+def test_a_run_whose_simulation_never_plays_has_failed(launch: Callable[..., Run]) -> None:
+    run = launch(config("raise", at_step=0, max_restarts=1_000) | {"stop": {"time_s": 8}})
+    assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
+    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    assert "no simulation finished an env step in " in problem
+    assert "simulation-0 failed: " in problem or "none was ready" in problem
+    assert_readable(run)
+
+
 def test_a_server_that_is_killed(launch: Callable[..., Run]) -> None:
     run = launch(config())
     run.wait_for_learning()

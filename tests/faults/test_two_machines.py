@@ -1,14 +1,24 @@
-"""A process that is started again is on the machine where it was; on a Ray of two such machines."""
+"""Runs on a Ray of two machines: who reaches whom, and where a process is started again.
+
+Two nodes on this machine do where nothing is sent; where it is, they are network namespaces.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.faults.started import PATIENCE_S, ROOT, environment_of
-from tests.processes import MARK, assert_all_end
+from tests.faults.test_launch_faults import small_server
+from tests.processes import MARK, assert_all_end, marked
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.runs.placement import own_place
@@ -72,3 +82,84 @@ def test_a_process_that_is_started_again_is_on_the_machine_where_it_was(temporar
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert_all_end(temporary.name, PATIENCE_S)
+
+
+def ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True)
+
+
+@pytest.fixture
+def two_networks() -> Iterator[dict[str, str]]:
+    """Two network namespaces that reach each other: name to address."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("only root can make network namespaces")
+    one, other = (f"mx{os.getpid()}{letter}" for letter in "ab")
+    networks = {one: "10.77.0.1", other: "10.77.0.2"}
+    try:
+        for name in networks:
+            ip(f"netns add {name}")
+    except subprocess.CalledProcessError:
+        pytest.skip("this container may make no network namespaces")
+    try:
+        ip(f"link add end netns {one} type veth peer end netns {other}")
+        for name, address in networks.items():
+            ip(f"-n {name} addr add {address}/24 dev end")
+            ip(f"-n {name} link set lo up")
+            ip(f"-n {name} link set end up")
+        yield networks
+    finally:
+        for name in networks:
+            ip(f"netns del {name}")
+
+
+def test_a_server_that_listens_on_all_addresses_is_found_from_another_machine(
+    tmp_path: Path, temporary: Path, two_networks: dict[str, str]
+) -> None:
+    (one, head), (other, _) = two_networks.items()
+    config = {
+        "simulation": {
+            "env": "muxrl.experiments.simulations.zero_cost:ZeroCost",
+            "kwargs": {"num_agents": 1},
+            "num_processes": 1,
+        },
+        "servers": {
+            "ppo": small_server("PPO", "agent_0")
+            | {"host": "0.0.0.0", "token": "of-sixteen-chars", "resources": {"num_cpus": 2}}
+        },
+        "stop": {"env_steps": 200},
+        "evaluation": {"final_num_episodes": 0},
+        "address": f"{head}:6379",
+        "trackers": [],
+    }
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(config))
+    surroundings = {"RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(temporary), MARK: temporary.name}
+
+    def on(network: str, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["ip", "netns", "exec", network, sys.executable, "-m", *command],
+            cwd=ROOT,
+            env={**environment_of(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **surroundings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def join(network: str, num_cpus: int, *options: str) -> None:
+        start = f"--node-ip-address={two_networks[network]}", f"--num-cpus={num_cpus}"
+        folder = f"--temp-dir={temporary / network}"
+        started = on(network, "ray.scripts.scripts", "start", *start, folder, *options)
+        assert started.returncode == 0, started.stdout
+
+    try:
+        join(one, 2, "--head", "--port=6379", "--include-dashboard=false")
+        join(other, 1, f"--address={head}:6379")
+        run = tmp_path / "run"
+        done = on(one, "muxrl", "launch", str(tmp_path / "one.yaml"), "--run-dir", str(run))
+        assert done.returncode == 0, done.stdout
+        assert json.loads((run / "status.json").read_text())["env_steps"] >= 200
+        assert json.loads((run / "servers.json").read_text())["ppo"].startswith(f"{head}:")
+    finally:
+        for process in marked(temporary.name):
+            os.kill(process.pid, signal.SIGKILL)

@@ -30,7 +30,16 @@ def test_who_asks_for_nothing_needs_no_place() -> None:
 
 def test_servers_that_listen_on_loopback_and_their_simulations_share_a_machine() -> None:
     assert strategy(config(1.0)) == "STRICT_PACK"
-    assert strategy(config(1.0, host="0.0.0.0")) == "PACK"
+    assert strategy(config(1.0, host="::1")) == "STRICT_PACK"
+    others = config(1.0, host="0.0.0.0")
+    assert strategy(others) == "PACK"
+    others.servers["b"] = ServerConfig()
+    assert strategy(others) == "STRICT_PACK"  # nobody else would reach this one
+    del others.servers["b"]
+    others.simulation.command = ["play"]
+    assert strategy(others) == "STRICT_PACK"  # it would not reach the gateway
+    others.simulation.gateway.host = "0.0.0.0"
+    assert strategy(others) == "PACK"
 
 
 class Group:
