@@ -110,7 +110,7 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
             before.servers[server_id].scale_observations = "none"
             config.servers[server_id].scale_observations = "none"
     is_changed = [
-        key for key in _differences(asdict(before), asdict(config)) if not _may_change(key)
+        key for key in differences(asdict(before), asdict(config)) if not _may_change(key)
     ]
     if is_changed:
         raise CannotResume(
@@ -219,12 +219,12 @@ def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
             )
 
 
-def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
+def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
     """Yields the key of each leaf in which two trees differ."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for name in dict.fromkeys((*before, *now)):
             inner = f"{key}.{name}" if key else str(name)
-            yield from _differences(before.get(name), now.get(name), inner)
+            yield from differences(before.get(name), now.get(name), inner)
     elif before != now:
         yield key
 

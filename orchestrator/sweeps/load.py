@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import operator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -10,12 +11,14 @@ from omegaconf import OmegaConf
 from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
 from muxrl.orchestrator.config.load import load_structured, mask_tokens, mask_tokens_of
 from muxrl.orchestrator.config.merge import read_yaml
-from muxrl.orchestrator.config.overrides import Overrides, override_keys, override_value
+from muxrl.orchestrator.config.overrides import Overrides, override_value
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.runs.resuming import differences
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
 """Keys that change how trials are run, not which."""
+_BUDGET = tuple(f"experiment.stop.{key}" for key in ("env_steps", "time_s", "iterations"))
 
 
 def load_sweep(path: str | Path, overrides: Overrides = ()) -> SweepConfig:
@@ -44,20 +47,43 @@ def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:
 
     Args:
         file: of the sweep's directory.
-        overrides: only those that do not change the trials; masked tokens are given here.
+        overrides: more seeds or samples, a larger budget, and what does not change the trials;
+            masked tokens are given here.
 
     Raises:
-        ConfigError: it cannot be read, or an override would change the trials.
+        ConfigError: it cannot be read, or an override would change the trials that it has.
     """
-    refused = [
-        f"override of {key!r}: a sweep goes on with the trials it has; only "
-        f"{', '.join(_RESUMABLE)} and tokens can be given anew"
-        for key in override_keys(overrides)
+    before = load_written(file)
+    config = load_structured(file, SweepConfig(), overrides, str(file))
+    changed = [
+        key
+        for key in differences(asdict(before), asdict(config))
         if key not in _RESUMABLE and not key.endswith(".token")
     ]
-    if refused:
-        raise ConfigError(refused, str(file))
-    return load_structured(file, SweepConfig(), overrides, str(file))
+    fixed = [key for key in changed if key not in (*_BUDGET, "seeds", "num_samples")]
+    problems: list[str] = []
+    if fixed:
+        problems.append(
+            f"{', '.join(fixed)}: cannot change, since the sweep has trials that were played as it "
+            f"was. Make a second sweep, 'muxrl sweep {file} {fixed[0]}=...', and compare both, "
+            f"'muxrl compare {file.parent} SECOND'. A sweep goes on with more seeds, a larger "
+            f"num_samples or {', '.join(_BUDGET)}, and any {', '.join(_RESUMABLE)}"
+        )
+    if "seeds" in changed:
+        had = [seed for seed in before.all_seeds if seed not in config.all_seeds]
+        if had:
+            problems.append(f"seeds: the sweep has trials of {had}, too; list old and new ones")
+    for key in changed:
+        if key in (*_BUDGET, "num_samples"):
+            was, now = map(operator.attrgetter(key), (before, config))
+            if now is not None and (was is None or now < was):
+                problems.append(
+                    f"{key}: is {now}, and the sweep had {'no such end' if was is None else was}; "
+                    "it goes on with more, not with less"
+                )
+    if problems:
+        raise ConfigError(problems, str(file))
+    return config
 
 
 def load_written(file: Path) -> SweepConfig:

@@ -7,8 +7,9 @@ a searcher that learns, later trials are not known yet: one of each assignment i
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from muxrl.orchestrator.config import (
@@ -171,7 +172,7 @@ def make_plan(config: SweepConfig, *, may_run_checkpoints: bool = True) -> Sweep
 def _write_out(plan: SweepPlan) -> None:
     """Fills in the trials and their experiments."""
     config = plan.config
-    seeds = config.seeds or [config.experiment.seed]
+    seeds = config.all_seeds
     is_table = config.searcher == "random"
     wanted: list[tuple[RoleAssignment, dict[str, Any]]] = []
     for roles in plan.role_assignments:
@@ -201,6 +202,56 @@ def _write_out(plan: SweepPlan) -> None:
             trial_id = name_trial(len(plan.trials), width, name, seed)
             plan.trials.append(TrialRecord(trial_id, experiment.assignment, roles, values, seed))
             plan.experiments[trial_id] = experiment
+
+
+def by_setting(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
+    """Returns the trials that differ in their seed alone, a list for each setting.
+
+    What was drawn twice is two settings.
+    """
+    groups: dict[str, list[list[TrialRecord]]] = {}
+    for trial in trials:
+        alike = groups.setdefault(_setting(trial), [])
+        fitting = (group for group in alike if all(one.seed != trial.seed for one in group))
+        group = next(fitting, None)
+        if group is None:
+            alike.append(group := [])
+        group.append(trial)
+    return [group for alike in groups.values() for group in alike]
+
+
+def _setting(trial: TrialRecord) -> str:
+    return json.dumps([trial.roles, trial.parameters], sort_keys=True)
+
+
+def take_up(plan: SweepPlan, earlier: Sequence[TrialRecord]) -> None:
+    """Puts the trials of a sweep that is resumed into its plan, before those that it has not had.
+
+    More seeds or samples add to a table and change nothing of what was drawn.
+    """
+    wanted = plan.trials or [
+        replace(group[0], seed=seed)
+        for seed in plan.config.all_seeds
+        for group in by_setting(earlier)
+        if group[0].assignment
+    ]
+    known: dict[tuple[str, int], list[TrialRecord]] = {}
+    for trial in earlier:
+        known.setdefault((_setting(trial), trial.seed), []).append(trial)
+    trials, experiments = list(earlier), {}
+    for one in wanted:
+        same = known.get((_setting(one), one.seed))
+        if same:
+            trial_id = same.pop(0).id
+        else:
+            name = file_name(one.assignment)
+            trial_id = name_trial(len(trials), len(str(len(wanted) - 1)), name, one.seed)
+            trials.append(
+                TrialRecord(trial_id, one.assignment, one.roles, one.parameters, one.seed)
+            )
+        if one.id in plan.experiments:
+            experiments[trial_id] = plan.experiments[one.id]
+    plan.trials, plan.experiments = trials, experiments
 
 
 def name_trial(number: int, width: int, name: str, seed: int) -> str:

@@ -15,7 +15,7 @@ import ray
 from rich.console import Console
 
 from muxrl.orchestrator.config.overrides import Overrides
-from muxrl.orchestrator.errors import CannotResume
+from muxrl.orchestrator.errors import CannotResume, ConfigError
 from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.records.process import Process
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -33,7 +33,7 @@ from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed, to_yaml
 from muxrl.orchestrator.sweeps.parameters import active, settings
-from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
+from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan, take_up
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
@@ -76,7 +76,7 @@ def resume_sweep(
 
     Args:
         sweep_dir: its directory.
-        overrides: those that leave the trials what they are.
+        overrides: more seeds or samples, a larger budget, and what leaves the trials as they are.
         console: where to write what is going on; None: nowhere.
 
     Raises:
@@ -89,27 +89,42 @@ def resume_sweep(
     # Locked before anything is read: a process that runs the sweep may be finishing trials.
     with folder.locked():
         plan = make_plan(load_resumed(folder.config_file, overrides))
-        plan.trials = [_resumed(trial, folder) for trial in folder.trials()]
+        take_up(plan, folder.trials())
+        plan.trials = [_resumed(trial, folder, plan) for trial in plan.trials]
+        write_text(folder.config_file, to_yaml(plan.config))
         return _run(plan, folder, console)
 
 
-def _resumed(record: TrialRecord, folder: SweepDirectory) -> TrialRecord:
+def _resumed(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> TrialRecord:
     """Returns the record of a trial to go on with: one that ended before the sweep died is done.
 
     One that was stopped early may have been stopped by the sweep's own end. All others keep the run
-    directory that has a whole checkpoint, and go on from there; without one they begin again.
+    directory that has a whole checkpoint, and go on from there; without one they begin again. So do
+    those that are done, if the sweep has a larger budget by now.
     """
-    if record.is_finished or not record.assignment:  # its simulation refused it, and would again
+    # What its simulation refused, it would refuse again.
+    if record.status == "stopped_early" or not record.assignment:
         return record
     final = folder.final_record_of(record)
-    if final is not None and final.status == "done" and final.id == record.id:
-        return replace(final, run_dir=record.run_dir)
+    if record.status != "done" and final is not None and final.id == record.id:
+        record = replace(final, run_dir=record.run_dir) if final.status == "done" else record
+    if record.status == "done" and _has_its_budget(record, folder, plan):
+        return record
     begun = TrialRecord(record.id, record.assignment, record.roles, record.parameters, record.seed)
     if run_dir := folder.run_of(record):
         with contextlib.suppress(CannotResume):
             find_checkpoint(RunDirectory(run_dir))
             begun.run_dir = record.run_dir
     return begun
+
+
+def _has_its_budget(record: TrialRecord, folder: SweepDirectory, plan: SweepPlan) -> bool:
+    """Whether a trial that is done stopped where it would stop now."""
+    try:
+        played = RunDirectory(folder.run_of(record) or folder.path).read_config()
+    except (OSError, ConfigError):  # somebody has tidied up, or its muxrl was another
+        return True
+    return played.stop == plan.config_of(record).stop
 
 
 def _run(plan: SweepPlan, folder: SweepDirectory, console: Console | None) -> SweepResult:

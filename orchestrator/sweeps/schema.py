@@ -143,3 +143,8 @@ class SweepConfig:
     """Directory in which every sweep gets a directory of its own."""
     address: str = ""
     """Ray cluster to join, such as "auto"; "" starts a local one."""
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """With each of which every setting runs."""
+        return self.seeds or [self.experiment.seed]

@@ -7,17 +7,18 @@ finished. A searcher that learns from earlier trials, such as optuna, adds new o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from ray import tune
 from ray.tune.search import Searcher
 
+from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.parameters import active, given
-from muxrl.orchestrator.sweeps.plan import SweepPlan, name_trial
+from muxrl.orchestrator.sweeps.plan import SweepPlan, by_setting, name_trial
 from muxrl.orchestrator.sweeps.schema import ParameterConfig
 from muxrl.orchestrator.sweeps.trial import METRIC, tune_config
 from muxrl.protocol.assignment import file_name
@@ -78,16 +79,33 @@ class TableSearch(Searcher):
         """Does nothing, likewise."""
 
 
+Point = dict[str, Any]
+"""What a suggestion is: the number of its assignment, and the parameters which that one uses."""
+Spaces = Sequence[dict[str, ParameterConfig]]
+"""For each assignment the parameters that it uses."""
+
+
+class Learner(Protocol):
+    """Suggests points, and learns from what came of them."""
+
+    def suggest(self, number: int) -> Point:
+        """Returns the point of a suggestion, the sweep's first being 0."""
+
+    def tell(self, point: Point, value: float | None) -> None:
+        """Takes in what came of a point, None if it failed."""
+
+
 class Suggestions:
     """What the searcher suggests, as one trial for each seed.
 
     The searcher is told the mean of the seeds' metrics when all of them are known; if one of these
-    trials failed, the suggestion counts as failed.
+    trials failed, the suggestion counts as failed. It hears what ran and nothing else, whether that
+    ended before the sweep was resumed or after.
 
     Args:
         plan: the sweep's.
         earlier: trials of the sweep that is resumed.
-        make_searcher: from the space, mode and known (point, value) pairs to Tune's searcher.
+        make_searcher: from the spaces, mode and known (point, value) pairs to a `Learner`.
         on_new: called with new trials.
         on_refused: called with trials that cannot be run, and why: a simulation may refuse its
             arguments.
@@ -97,7 +115,7 @@ class Suggestions:
         self,
         plan: SweepPlan,
         earlier: Sequence[TrialRecord],
-        make_searcher: Callable[..., Searcher],
+        make_searcher: Callable[[Spaces, str, list[tuple[Point, float | None]]], Learner],
         on_new: Callable[[Sequence[TrialRecord]], None],
         on_refused: Callable[[Sequence[TrialRecord], str], None],
     ) -> None:
@@ -105,56 +123,49 @@ class Suggestions:
         self._on_new = on_new
         self._on_refused = on_refused
         config = plan.config
-        self._seeds = config.seeds or [config.experiment.seed]
-        self._num_left = config.num_samples - len(earlier) // len(self._seeds)
-        self._num_made = len(earlier)
+        self._seeds = config.all_seeds
+        self._num_trials = len(earlier)
         self._width = len(str(max(0, config.num_samples * len(self._seeds) - 1)))
-        self._suggestion_of: dict[str, str] = {}
-        """Trial to the searcher's id of what it tries."""
-        self._metrics: dict[str, list[float | None]] = {}
-        """Suggestion to the metrics of its trials so far."""
+        groups = by_setting(earlier)
+        self._num_suggestions = len(groups)
+        self._group_of = {record.id: group for group in groups for record in group}
+        self._metrics: dict[str, float | None] = {
+            record.id: record.metric
+            for record in earlier
+            if record.is_finished or not record.assignment  # its simulation refused it
+        }
+        """Of each trial that is over."""
         known = [
-            (self._point(records), sum(metrics) / len(metrics))
-            # The trials of a suggestion are made and written one after another.
-            for i in range(0, len(earlier), len(self._seeds))
-            for records in [earlier[i : i + len(self._seeds)]]
-            if all(r.is_finished for r in records)
-            and len(metrics := [r.metric for r in records if r.metric is not None]) == len(records)
+            (self._point(group[0]), self._mean(group)) for group in groups if self._is_over(group)
         ]
-        space: dict[str, Any] = {k: domain(p) for k, p in config.parameters.items()}
-        space[ROLES_KEY] = tune.choice(list(range(len(plan.role_assignments))))
-        self._searcher = make_searcher(space, config.metric.mode, known)
+        spaces = [active(config.parameters, set(r.values())) for r in plan.role_assignments]
+        self._searcher = make_searcher(spaces, config.metric.mode, known)
 
     def next(self) -> list[TrialRecord]:
         """Returns the trials of the next suggestion that can be run; none after the last."""
-        while self._num_left > 0:
-            suggestion_id = f"suggestion-{self._num_made}"
-            point = self._searcher.suggest(suggestion_id)
-            if not isinstance(point, dict):
-                break
-            self._num_left -= 1
+        while self._num_suggestions < self._plan.config.num_samples:
+            point = self._searcher.suggest(self._num_suggestions)
+            self._num_suggestions += 1
             roles = self._plan.role_assignments[point[ROLES_KEY]]
-            used = active(self._plan.config.parameters, set(roles.values()))
-            parameters = {key: point[key] for key in used}
+            parameters = {key: value for key, value in point.items() if key != ROLES_KEY}
             try:
                 assignment = self._plan.assignment(roles, parameters)
             except ConfigError as error:
-                self._searcher.on_trial_complete(suggestion_id, error=True)
+                self._searcher.tell(point, None)
                 records = self._make_records("refused", "", roles, parameters)
                 self._on_refused(records, "; ".join(error.problems))
                 continue
             records = self._make_records(file_name(assignment), assignment, roles, parameters)
-            self._suggestion_of |= {record.id: suggestion_id for record in records}
-            self._metrics[suggestion_id] = []
+            self._group_of |= {record.id: records for record in records}
             self._on_new(records)
-            return records
+            return list(records)
         return []
 
     def _make_records(
         self, name: str, assignment: str, roles: RoleAssignment, parameters: dict[str, Any]
     ) -> list[TrialRecord]:
         """Returns one trial for each seed."""
-        first, self._num_made = self._num_made, self._num_made + len(self._seeds)
+        first, self._num_trials = self._num_trials, self._num_trials + len(self._seeds)
         return [
             TrialRecord(
                 name_trial(first + i, self._width, name, seed), assignment, roles, parameters, seed
@@ -164,46 +175,92 @@ class Suggestions:
 
     def complete(self, record: TrialRecord, metric: float | None) -> None:
         """Takes in the metric of a trial, None if it failed."""
-        suggestion_id = self._suggestion_of.get(record.id)
-        if suggestion_id is None:  # begun before the sweep was resumed
-            return
-        metrics = self._metrics[suggestion_id]
-        metrics.append(metric)
-        if len(metrics) < len(self._seeds):
-            return
-        values = [value for value in metrics if value is not None]
-        has_failed = len(values) < len(metrics)
-        result = None if has_failed else {METRIC: sum(values) / len(values)}
-        self._searcher.on_trial_complete(suggestion_id, result, error=has_failed)
+        group = self._group_of[record.id]
+        self._metrics[record.id] = metric
+        if self._is_over(group):
+            self._searcher.tell(self._point(record), self._mean(group))
 
-    def _point(self, records: Sequence[TrialRecord]) -> dict[str, Any]:
-        # Searchers want all keys, also those that an assignment does not use.
-        values = {
-            key: next(iter(given(p).values()))[0] for key, p in self._plan.config.parameters.items()
-        }
-        number = self._plan.role_assignments.index(records[0].roles)
-        return {**values, **records[0].parameters, ROLES_KEY: number}
+    def _is_over(self, group: Sequence[TrialRecord]) -> bool:
+        return all(record.id in self._metrics for record in group)
+
+    def _mean(self, group: Sequence[TrialRecord]) -> float | None:
+        values = [v for record in group if (v := self._metrics[record.id]) is not None]
+        return sum(values) / len(values) if len(values) == len(group) else None
+
+    def _point(self, record: TrialRecord) -> Point:
+        return {ROLES_KEY: self._plan.role_assignments.index(record.roles), **record.parameters}
 
 
-def domain(parameter: ParameterConfig) -> Any:
-    """Returns Tune's form of a distribution."""
+class Optuna:
+    """optuna's TPE sampler.
+
+    A suggestion depends only on its number, the seed and what is known by then, so that a sweep
+    that is resumed goes on as if it had not been cut, and draws nothing again.
+
+    Args:
+        spaces: for each assignment its parameters.
+        mode: "max" or "min".
+        known: points, and what came of them.
+        seed: of its draws.
+    """
+
+    def __init__(
+        self, spaces: Spaces, mode: str, known: list[tuple[Point, float | None]], seed: int
+    ) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._spaces = spaces
+        self._seed = seed
+        self._study = optuna.create_study(direction=f"{mode}imize")
+        for point, value in known:
+            self.tell(point, value)
+
+    def suggest(self, number: int) -> Point:
+        """Returns an assignment and values of the parameters which that one uses."""
+        from optuna.samplers import TPESampler
+
+        self._study.sampler = TPESampler(seed=derive_seed(self._seed, str(number)))
+        return self._draw(self._study.ask())
+
+    def tell(self, point: Point, value: float | None) -> None:
+        """Takes in what came of a point, of this session or an earlier one; None if it failed."""
+        from optuna.trial import FixedTrial, TrialState, create_trial
+
+        parameters = self._spaces[point[ROLES_KEY]]
+        fixed = FixedTrial({key: _number(parameters.get(key), v) for key, v in point.items()})
+        self._draw(fixed)
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.FAIL if value is None else TrialState.COMPLETE,
+                value=value,
+                params=fixed.params,
+                distributions=fixed.distributions,
+            )
+        )
+
+    def _draw(self, trial: Any) -> Point:
+        roles = trial.suggest_categorical(ROLES_KEY, list(range(len(self._spaces))))
+        values = {key: _suggested(trial, key, p) for key, p in self._spaces[roles].items()}
+        return {ROLES_KEY: roles, **values}
+
+
+def _suggested(trial: Any, key: str, parameter: ParameterConfig) -> Any:
+    """Returns a value of a distribution, as optuna's trial has it."""
     ((kind, values),) = given(parameter).items()
-    return tune.choice(values) if kind == "choice" else getattr(tune, kind)(*values)
+    if kind == "choice":  # by number, since a choice may be a list
+        return values[trial.suggest_categorical(key, list(range(len(values))))]
+    low, high = values[:2]
+    if kind == "randint":
+        return trial.suggest_int(key, low, high - 1)
+    if kind == "quniform":
+        step = values[2]
+        low, high = math.ceil(low / step) * step, math.floor(high / step) * step
+        return round(trial.suggest_float(key, low, high, step=step), 12)
+    return trial.suggest_float(key, low, high, log=kind == "loguniform")
 
 
-def make_optuna(
-    space: Mapping[str, Any], mode: str, known: Sequence[tuple[dict[str, Any], float]], seed: int
-) -> Searcher:
-    """Returns Tune's optuna (its TPE sampler), which begins with the known points."""
-    import optuna
-    from ray.tune.search.optuna import OptunaSearch
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return OptunaSearch(
-        OptunaSearch.convert_search_space(dict(space)),
-        metric=METRIC,
-        mode=mode,
-        seed=seed,
-        points_to_evaluate=[point for point, _ in known] or None,
-        evaluated_rewards=[value for _, value in known] or None,
-    )
+def _number(parameter: ParameterConfig | None, value: Any) -> Any:
+    """Returns what `_suggested` asks optuna for, to get this value."""
+    choices = parameter.choice if parameter is not None else None
+    return value if choices is None else choices.index(value)

@@ -17,6 +17,7 @@ from typing import Any
 
 from ray import tune
 
+from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
 from muxrl.orchestrator.records.checkpoints import Manifest
@@ -129,10 +130,10 @@ class Trial(tune.Trainable):
         if experiment is None:
             experiment = plan.resolve(record.roles, record.parameters, record.seed)
         has_begun = self._path.exists()  # see `runner.resume_sweep`
+        named = replace(experiment, config=replace(experiment.config, name=record.id))
         if has_begun:
             self._folder = RunDirectory.open(self._path)
         else:
-            named = replace(experiment, config=replace(experiment.config, name=record.id))
             self._folder = make_folder(named, self._path)
         set_up(self._folder.log(TRIAL_LOG))
         self._lock()
@@ -141,6 +142,7 @@ class Trial(tune.Trainable):
             # Of the end before, which is not this trial's any more.
             (self._folder.path / FINAL_RECORD_FILE).unlink(missing_ok=True)
             experiment, before = take_up(experiment, self._folder, logger.warning)
+            self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
         resumed_at = before.env_steps if before else None
         self._trackers = Tracking(self._folder, experiment.config.trackers, resumed_at)
         self._metrics = MetricsWriter(self._folder, self._trackers.take)

@@ -29,7 +29,7 @@ from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import SweepConfig
-from muxrl.orchestrator.sweeps.search import Suggestions, TableSearch, make_optuna
+from muxrl.orchestrator.sweeps.search import Optuna, Suggestions, TableSearch
 from muxrl.orchestrator.sweeps.trial import (
     IS_FINISHED,
     METRIC,
@@ -52,7 +52,7 @@ def num_trials(plan: SweepPlan) -> int:
     config = plan.config
     if config.searcher == "random":
         return len(plan.trials)
-    return config.num_samples * max(1, len(config.seeds))
+    return config.num_samples * len(config.all_seeds)
 
 
 def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> None:
@@ -79,7 +79,7 @@ def run_trials(plan: SweepPlan, trial_log: TrialLog, *, should_print: bool) -> N
     ]
     more = None
     if config.searcher == "optuna":
-        make = functools.partial(make_optuna, seed=derive_seed(config.seed, "searcher"))
+        make = functools.partial(Optuna, seed=derive_seed(config.seed, "searcher"))
         more = Suggestions(plan, trial_log.records, make, trial_log.add, trial_log.refuse)
     search = TableSearch(
         unfinished, trial_log.folder, config.metric.mode, more, columns=tuple(config.parameters)

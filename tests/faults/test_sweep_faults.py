@@ -160,6 +160,15 @@ def test_a_trial_that_was_cut_goes_on_from_its_checkpoint(
     learned = rows(run, "all")
     assert [row["iteration"] for row in learned] == list(range(1, len(learned) + 1))
 
+    grown = start(None, str(folder), "--resume", "experiment.stop.env_steps=12_000", "seeds=[0,1]")
+    assert grown.wait(PATIENCE_S) == 0, grown.output
+    first, second = trials(folder)
+    assert (first.id, first.run_dir) == (before.id, before.run_dir)
+    assert [trial.seed for trial in (first, second)] == [0, 1]
+    assert all(t.status == "done" and t.env_steps >= 12_000 for t in (first, second))
+    resumed_from = [row["resumed_from"] for row in rows(run, "joint") if "resumed_from" in row]
+    assert resumed_from == [newest, after.env_steps]
+
 
 def test_a_trial_that_fails_is_named_and_the_others_go_on(
     start: Callable[..., Started], tmp_path: Path

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from muxrl.orchestrator.config import ExperimentConfig, StopConfig, to_yaml
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
 from muxrl.orchestrator.records.checkpoints import (
     CheckpointFolder,
@@ -13,6 +14,7 @@ from muxrl.orchestrator.records.checkpoints import (
     SavedServer,
     hash_files,
 )
+from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.runner import _resumed
 from muxrl.orchestrator.sweeps.search import TableSearch
@@ -77,15 +79,42 @@ def test_one_process_runs_it_at_a_time(folder):
         pass
 
 
+PLAN = SimpleNamespace(config_of=lambda trial: ExperimentConfig(stop=StopConfig(env_steps=50)))
+
+
 @pytest.mark.parametrize("status", ["done", "stopped_early"])
 def test_finished_trials_stay_when_a_sweep_is_resumed(folder, status):
     finished = record(status=status, metric=2.0, run_dir="runs/0-x")
-    assert _resumed(finished, folder) is finished
+    assert _resumed(finished, folder, PLAN) is finished
+
+
+@pytest.mark.parametrize(("env_steps", "is_kept"), [(50, True), (40, False)])
+def test_a_trial_that_is_done_goes_on_if_the_budget_is_larger_by_now(folder, env_steps, is_kept):
+    run = RunDirectory.create_at(folder.new_run("0-x"))
+    run.write_config(to_yaml(ExperimentConfig(stop=StopConfig(env_steps=env_steps))))
+    commit_checkpoint(run.path)
+    finished = record(status="done", metric=2.0, run_dir="runs/0-x")
+    (run.path / FINAL_RECORD_FILE).write_text(finished.to_json())
+    resumed = _resumed(finished, folder, PLAN)
+    assert resumed == (finished if is_kept else record(run_dir="runs/0-x"))
+    # The sweep may have been killed before it wrote that down.
+    running = record(status="running", run_dir="runs/0-x")
+    assert _resumed(running, folder, PLAN) == resumed
+
+
+def commit_checkpoint(run):
+    checkpoints = CheckpointFolder(run / "checkpoints")
+    draft = checkpoints.draft(40)
+    (draft / "a").mkdir()
+    (draft / "a" / "weights").write_text("1")
+    servers = {"a": SavedServer("A2C", 1, hash_files(draft / "a"))}
+    checkpoints.commit(draft, Manifest(40, 1.0, "2026", None, servers, {}, {}, {}))
+    return checkpoints
 
 
 def test_what_a_simulation_refused_is_not_tried_again(folder):
     refused = record(status="failed", cause="no such size", assignment="")
-    assert _resumed(refused, folder) is refused
+    assert _resumed(refused, folder, PLAN) is refused
 
 
 def test_trials_that_are_stopped_last_are_waited_for(folder):
@@ -107,26 +136,21 @@ def test_trials_that_are_stopped_last_are_waited_for(folder):
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "waiting"])
 def test_others_without_a_checkpoint_begin_again(folder, status):
     begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained", env_steps=5)
-    assert _resumed(begun, folder) == record()
+    assert _resumed(begun, folder, PLAN) == record()
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted"])
 def test_a_trial_with_a_whole_checkpoint_goes_on_in_its_run_directory(folder, status):
-    checkpoints = CheckpointFolder(folder.new_run("0-x") / "checkpoints")
-    draft = checkpoints.draft(40)
-    (draft / "a").mkdir()
-    (draft / "a" / "weights").write_text("1")
-    servers = {"a": SavedServer("A2C", 1, hash_files(draft / "a"))}
-    checkpoints.commit(draft, Manifest(40, 1.0, "2026", None, servers, {}, {}, {}))
+    checkpoints = commit_checkpoint(folder.new_run("0-x"))
     begun = record(status=status, metric=2.0, run_dir="runs/0-x", cause="it rained")
-    resumed = _resumed(begun, folder)
+    resumed = _resumed(begun, folder, PLAN)
     assert resumed == record(run_dir="runs/0-x")
     given = TableSearch([resumed, record(1)], folder, "max")
     run_dirs = [given.suggest(str(i))["run_dir"] for i in range(2)]
     assert run_dirs == [str(folder.runs / "0-x"), str(folder.runs / "1-x")]
 
     (checkpoints.path / "40" / "a" / "weights").write_text("2")  # not what was written
-    assert _resumed(begun, folder) == record()
+    assert _resumed(begun, folder, PLAN) == record()
 
 
 def test_a_trial_that_ended_just_before_its_sweep_was_killed_is_finished(folder):
@@ -134,11 +158,11 @@ def test_a_trial_that_ended_just_before_its_sweep_was_killed_is_finished(folder)
     run.mkdir()
     outcome = record(status="done", metric=3.0)
     (run / FINAL_RECORD_FILE).write_text(outcome.to_json())
-    resumed = _resumed(record(status="running", run_dir="runs/0-x"), folder)
+    resumed = _resumed(record(status="running", run_dir="runs/0-x"), folder, PLAN)
     assert resumed == record(status="done", metric=3.0, run_dir="runs/0-x")
     # "stopped_early" may be the end of the sweep, not its scheduler's word.
     for status in ("failed", "stopped_early"):
         (run / FINAL_RECORD_FILE).write_text(record(status=status).to_json())
-        assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()
+        assert _resumed(record(status="running", run_dir="runs/0-x"), folder, PLAN) == record()
     (run / FINAL_RECORD_FILE).write_text("{")
-    assert _resumed(record(status="running", run_dir="runs/0-x"), folder) == record()
+    assert _resumed(record(status="running", run_dir="runs/0-x"), folder, PLAN) == record()

@@ -1,12 +1,14 @@
 """From a sweep's YAML to its table of trials, and every mistake by name before anything starts."""
 
+import json
 import re
 
 import pytest
 
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep, load_written, to_yaml
-from muxrl.orchestrator.sweeps.plan import make_plan
+from muxrl.orchestrator.sweeps.plan import make_plan, take_up
 
 BASE = """
 simulation: {env: "muxrl.experiments.simulations.zero_cost:ZeroCost", kwargs: {num_agents: 3}}
@@ -138,8 +140,56 @@ def test_what_is_written_down_makes_the_same_table(write, tmp_path):
     with pytest.raises(ConfigError, match=r"stays\.token: is left open"):
         load_resumed(tmp_path / "sweep.yaml")
     assert load_written(tmp_path / "sweep.yaml").experiment.servers["stays"].token == ""
-    with pytest.raises(ConfigError, match=r"'seeds'.*goes on with the trials it has"):
-        load_resumed(tmp_path / "sweep.yaml", ["seeds=[1]"])
+
+
+@pytest.mark.parametrize(
+    ("override", "story"),
+    [
+        ("seeds=[3,6]", r"seeds: the sweep has trials of \[5\], too"),
+        ("num_samples=1", "num_samples: is 1, and the sweep had 2"),
+        ("experiment.stop.env_steps=300", "is 300, and the sweep had 400; it goes on with more"),
+        ("experiment.stop.time_s=9", "is 9.0, and the sweep had no such end"),
+        (
+            "algorithms.small_ppo.settings.lr=0.1",
+            r"small_ppo\.settings\.lr: cannot change, .* second sweep, 'muxrl sweep .*mine.yaml "
+            r"algorithms.small_ppo.settings.lr=...', and compare both, 'muxrl compare ",
+        ),
+        ("metric.of=left", "metric.of: cannot change"),
+        ("seedz=[3]", "unknown key 'seedz'"),
+    ],
+)
+def test_a_resumed_sweep_says_what_cannot_change_and_how_to_go_on(write, override, story):
+    file = write(to_yaml(load_sweep(write(DRAWN))))
+    with pytest.raises(ConfigError, match=story):
+        load_resumed(file, [override])
+    # All that is in the second sweep's command is a sweep itself.
+    assert load_sweep(file, ["algorithms.small_ppo.settings.lr=0.1"]).seeds == [3, 5]
+
+
+DRAWN = SWEEP + (
+    "parameters: {algorithms.small_ppo.settings.lr: {loguniform: [0.001, 0.1]}}\nnum_samples: 2\n"
+)
+
+
+def test_more_seeds_and_samples_leave_the_trials_that_were(write):
+    few = make_plan(load_sweep(write(DRAWN)))
+    file = write(to_yaml(few.config))
+    # As `trials.jsonl` keeps them.
+    earlier = [TrialRecord.from_dict(json.loads(trial.to_json())) for trial in few.trials]
+    more = make_plan(load_resumed(file, ["seeds=[3,5,8]", "num_samples=3"]))
+    number = len(more.trials)
+    take_up(more, earlier)
+    assert more.trials[: len(earlier)] == earlier
+    assert len(more.trials) == len({trial.id for trial in more.trials}) == number
+    assert {trial.seed for trial in more.trials} == {3, 5, 8}
+    assert len({(str(t.roles), str(t.parameters), t.seed) for t in more.trials}) == number
+    for trial in more.trials:  # each has the experiment that is its own
+        experiment = more.experiments[trial.id]
+        assert experiment.config.seed == trial.seed
+        for role, name in trial.roles.items():
+            lr = trial.parameters.get("algorithms.small_ppo.settings.lr")
+            if name == "small_ppo":
+                assert experiment.config.servers[role].settings["lr"] == lr
 
 
 def test_all_mistakes_of_the_file_are_named_at_once_with_their_lines(write):

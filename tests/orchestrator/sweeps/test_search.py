@@ -1,6 +1,6 @@
 """Rows are handed out once each; a searcher that learns hears the mean over the seeds."""
 
-import math
+from dataclasses import replace
 
 import pytest
 from ray.tune.experiment import Trial
@@ -8,15 +8,13 @@ from ray.tune.experiment import Trial
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps import SweepDirectory, load_sweep, make_plan
 from muxrl.orchestrator.sweeps.directory import TrialRecord
-from muxrl.orchestrator.sweeps.search import (
-    ROLES_KEY,
-    Suggestions,
-    TableSearch,
-    domain,
-    make_optuna,
-)
+from muxrl.orchestrator.sweeps.parameters import draw
+from muxrl.orchestrator.sweeps.plan import take_up
+from muxrl.orchestrator.sweeps.schema import ParameterConfig
+from muxrl.orchestrator.sweeps.search import ROLES_KEY, Optuna, Suggestions, TableSearch
 from muxrl.orchestrator.sweeps.trial import METRIC, trial_of
 from muxrl.orchestrator.sweeps.tuner import _reporter
+from muxrl.protocol.assignment import file_name
 
 SWEEP = """
 experiment:
@@ -56,11 +54,11 @@ class Script:
         self.made_with = arguments
         return self
 
-    def suggest(self, suggestion_id):
+    def suggest(self, number):
         return self.points.pop(0)
 
-    def on_trial_complete(self, suggestion_id, result=None, error=False):
-        self.heard.append((suggestion_id, result and result[METRIC], error))
+    def tell(self, point, value):
+        self.heard.append((point, value))
 
 
 def test_a_table_is_handed_out_once_in_its_order(plan, folder):
@@ -112,7 +110,7 @@ def suggestions(monkeypatch, plan, points, earlier=()):
 
 
 def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch, plan, folder):
-    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0, LR: 0.02}, {ROLES_KEY: 1, LR: 0.01}]
+    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}, {ROLES_KEY: 1, LR: 0.01}]
     _, script, rows, more = suggestions(monkeypatch, plan, points)
     search = TableSearch([], folder, "max", more)
     configs = [search.suggest(f"t{i}") for i in range(6)]
@@ -124,17 +122,17 @@ def test_each_suggestion_is_tried_with_every_seed_and_heard_of_once(monkeypatch,
     assert [spec.parameters for spec in rows[1:3]] == [{LR: 0.01}, {}]
     for i, value in enumerate([1.0, 3.0, 5.0]):
         search.on_trial_complete(f"t{i}", {METRIC: value})
-    assert script.heard == [("suggestion-0", 2.0, False)]
+    assert script.heard == [(points[0], 2.0)]
     search.on_trial_complete("t3", error=True)
     search.on_trial_complete("t4", {METRIC: 4.0})
     search.on_trial_complete("t5", {METRIC: 8.0})
-    assert script.heard[1:] == [("suggestion-2", None, True), ("suggestion-4", 6.0, False)]
+    assert script.heard[1:] == [(points[1], None), (points[2], 6.0)]
 
 
 def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
     monkeypatch, plan, folder
 ):
-    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0, LR: 0.02}]
+    points = [{ROLES_KEY: 1, LR: 0.01}, {ROLES_KEY: 0}]
     made, script, rows, more = suggestions(monkeypatch, plan, points)
     assignment = made.assignment
 
@@ -149,39 +147,107 @@ def test_what_a_simulation_refuses_is_a_failed_suggestion_and_the_next_is_tried(
     assert cause == "simulation: no such size"
     assert [spec.id for spec in refused] == ["0-refused-s0", "1-refused-s1"]
     assert [spec.id[0] for spec in others] == ["2", "3"]
-    assert script.heard == [("suggestion-0", None, True)]
+    assert script.heard == [(points[0], None)]
 
 
-def test_a_resumed_search_is_told_what_is_known_and_makes_the_rest(monkeypatch, plan):
-    def record(number, template, values, seed, status, metric=None):
-        return TrialRecord(
-            f"{number}", "x", {"all": template}, values, seed, status=status, metric=metric
-        )
+def record(number, template, values, seed, status, metric=None, assignment="ppo:a"):
+    return TrialRecord(
+        f"{number}", assignment, {"all": template}, values, seed, status=status, metric=metric
+    )
 
+
+def test_a_resumed_search_is_told_what_ran_and_makes_the_rest(monkeypatch, plan):
     earlier = [
         record(0, "ppo", {LR: 0.02}, 0, "done", 1.0),
-        record(1, "ppo", {LR: 0.02}, 1, "done", 2.0),
+        record(1, "ppo", {LR: 0.02}, 1, "stopped_early", 2.0),
         record(2, "random", {}, 0, "done", 3.0),
         record(3, "random", {}, 1, "waiting"),
     ]
-    _, script, rows, more = suggestions(monkeypatch, plan, [{ROLES_KEY: 0, LR: 0.5}], earlier)
-    _, mode, known = script.made_with
+    _, script, rows, more = suggestions(monkeypatch, plan, [{ROLES_KEY: 0}], earlier)
+    spaces, mode, known = script.made_with
+    assert [list(space) for space in spaces] == [[], [LR]]
     assert mode == "max"
-    assert known == [({LR: 0.02, ROLES_KEY: 1}, 1.5)]
+    assert known == [({ROLES_KEY: 1, LR: 0.02}, 1.5)]
     assert [spec.id.partition("-")[0] for spec in more.next()] == ["4", "5"]
     assert more.next() == []
     assert len(rows) == 2
+    # Of an earlier session is only the record; its end is heard of in this one.
+    more.complete(replace(earlier[3]), 5.0)
+    assert script.heard == [({ROLES_KEY: 0}, 4.0)]
 
 
-def test_optuna_itself_finds_what_is_better(monkeypatch, plan):
+def test_what_was_refused_or_has_no_metric_is_known_as_failed(monkeypatch, plan):
+    earlier = [
+        *(record(seed, "ppo", {LR: 0.02}, seed, "failed", assignment="") for seed in (0, 1)),
+        record(2, "random", {}, 0, "done", 3.0),
+        record(3, "random", {}, 1, "done"),
+    ]
+    _, script, _, _ = suggestions(monkeypatch, plan, [], earlier)
+    assert script.made_with[2] == [({ROLES_KEY: 1, LR: 0.02}, None), ({ROLES_KEY: 0}, None)]
+
+
+def test_more_seeds_are_added_to_what_was_suggested(monkeypatch, plan):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    made = plan("searcher=optuna", "seeds=[0,1,7]")
+    twice = [record(i, "ppo", {LR: 0.02}, i % 2, "done", float(i)) for i in range(4)]
+    refused = record(4, "ppo", {LR: 0.9}, 0, "failed", assignment="")
+    take_up(made, [*twice, refused])
+    name = file_name("ppo:a")
+    assert made.trials[:5] == [*twice, refused]
+    assert [(one.id, one.parameters[LR], one.status) for one in made.trials[5:]] == [
+        *((f"5-{name}-s7", 0.02, "waiting"), (f"6-{name}-s7", 0.02, "waiting"))
+    ]
+
+
+LIST = ParameterConfig(choice=[[8], [8, 8]])
+SPACES = [
+    {"lr": ParameterConfig(loguniform=[0.001, 0.1]), "widths": LIST},
+    {"n": ParameterConfig(randint=[2, 5]), "q": ParameterConfig(quniform=[0.15, 0.45, 0.1])},
+]
+
+
+def value_of(point):
+    return float(point.get("n", 0.0)) + point.get("lr", 0.0)
+
+
+def test_a_search_that_is_cut_goes_on_as_if_it_had_not_been():
     pytest.importorskip("optuna")
-    made = plan("searcher=optuna")
-    space = {LR: domain(made.config.parameters[LR])}
-    best = math.log(0.004)
-    search = make_optuna(space, "max", [({LR: 0.05}, best - math.log(0.05))], seed=3)
+    whole = Optuna(SPACES, "max", [], seed=3)
+    known = []
+    for number in range(25):
+        if number in (2, 11, 24):
+            cut = Optuna(SPACES, "max", known, seed=3)
+            assert cut.suggest(number) == whole.suggest(number)
+            assert cut.suggest(number + 1) not in [point for point, _ in known if "lr" in point]
+        point = whole.suggest(number)
+        whole.tell(point, value_of(point))
+        known.append((point, value_of(point)))
+    lrs = [point["lr"] for point, _ in known if "lr" in point]
+    assert len(set(lrs)) == len(lrs)
+    for point, _ in known:
+        assert set(point) == {ROLES_KEY, *SPACES[point[ROLES_KEY]]}
+        if "q" in point:
+            assert point["q"] in (0.2, 0.3, 0.4)
+            assert point["n"] in (2, 3, 4)
+        else:
+            assert point["widths"] in LIST.choice
+
+
+def test_optuna_takes_whatever_a_table_draws():
+    pytest.importorskip("optuna")
+    told = Optuna(SPACES, "min", [], seed=0)
+    for sample in range(20):
+        for number, space in enumerate(SPACES):
+            drawn = {key: draw(key, p, sample, seed=0) for key, p in space.items()}
+            told.tell({ROLES_KEY: number, **drawn}, None if sample % 3 else 1.0)
+
+
+def test_optuna_itself_finds_what_is_better():
+    pytest.importorskip("optuna")
     found = []
-    for i in range(40):
-        found.append(abs(math.log(search.suggest(f"t{i}")[LR]) - best))
-        search.on_trial_complete(f"t{i}", {METRIC: -found[-1]})
-    assert max(found) <= math.log(0.1 / 0.004) + 1e-9
-    assert sum(found[-10:]) < 0.6 * sum(found[:10])
+    search = Optuna(SPACES, "max", [({ROLES_KEY: 0, "lr": 0.01, "widths": [8]}, -1.0)], seed=3)
+    for number in range(40):
+        point = search.suggest(number)
+        found.append(value_of(point))
+        search.tell(point, found[-1])
+    assert sum(found[-10:]) > 1.5 * sum(found[:10])
