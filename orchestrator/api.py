@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from muxrl.orchestrator.config import ExperimentConfig, Overrides, load_config, prepare
+from muxrl.orchestrator.config import ConfigSource, Overrides, load_config, prepare
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.background import BackgroundRun, start_resumed, start_run
 from muxrl.orchestrator.runs.lasting_output import lasting_output
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @overload
 def launch(
-    config: str | Path | ExperimentConfig,
+    config: ConfigSource,
     overrides: Overrides = ...,
     *,
     run_dir: str | Path | None = ...,
@@ -31,7 +32,7 @@ def launch(
 
 @overload
 def launch(
-    config: str | Path | ExperimentConfig,
+    config: ConfigSource,
     overrides: Overrides = ...,
     *,
     run_dir: str | Path | None = ...,
@@ -42,7 +43,7 @@ def launch(
 
 
 def launch(
-    config: str | Path | ExperimentConfig,
+    config: ConfigSource,
     overrides: Overrides = (),
     *,
     run_dir: str | Path | None = None,
@@ -55,9 +56,11 @@ def launch(
     Ctrl-C (a notebook's stop button) ends it cleanly, too: the result then says "interrupted".
 
     Args:
-        config: a YAML file, the name of a packaged config, or the experiment itself; with `resume`
-            the directory of a run.
-        overrides: ``{"key.path": value}``, or ``["key.path=value"]``, on top of a file; later ones
+        config: a YAML file, the name of a packaged config, or what such a file would say: a nested
+            mapping, or an `ExperimentConfig`. In these `simulation.env`, and whatever else names
+            code of yours, may be the class or function itself, if other processes can import it.
+            With `resume` the directory of a run.
+        overrides: ``{"key.path": value}``, or ``["key.path=value"]``, on top of it; later ones
             win, and an empty mapping clears what is there.
         run_dir: the run's directory, which must not exist yet; None makes one under the
             experiment's `runs_dir`.
@@ -71,24 +74,18 @@ def launch(
         NotARunDirectory, CannotResume, RunIsRunning: nothing can be resumed, or it is running.
         OSError: the run directory is there already, or cannot be made.
     """
-    if isinstance(config, ExperimentConfig) and (overrides or resume):
-        raise TypeError(
-            "overrides go on top of a file, and resume is for the directory of a run; change "
-            "the ExperimentConfig instead"
-        )
+    if resume and not isinstance(config, str | Path):
+        raise TypeError("with resume, the first argument is the run's directory, not a config")
     if resume and run_dir is not None:
         raise TypeError("with resume, the first argument is the run's directory")
     if show_progress and not wait:
         raise TypeError("show_progress is for a launch that waits; ask the BackgroundRun's status")
     folder = RunDirectory.open(Path(str(config))) if resume else None
-    if folder is not None:
-        config = load_resumed_config(folder, overrides)
-    elif not isinstance(config, ExperimentConfig):
-        config = load_config(config, overrides)
-    experiment = prepare(config)
+    loaded = load_resumed_config(folder, overrides) if folder else load_config(config, overrides)
+    experiment = prepare(loaded)
     new_dir = None if run_dir is None else Path(run_dir)
     if not wait:
-        return start_run(experiment, new_dir) if folder is None else start_resumed(config, folder)
+        return start_run(experiment, new_dir) if folder is None else start_resumed(loaded, folder)
     from rich.console import Console
 
     how: dict[str, Any] = {
@@ -102,7 +99,7 @@ def launch(
 
 
 def sweep(
-    config: str | Path | SweepConfig,
+    config: str | Path | Mapping[str, Any] | SweepConfig,
     overrides: Overrides = (),
     *,
     sweep_dir: str | Path | None = None,
@@ -114,9 +111,10 @@ def sweep(
     A trial that fails does not end the sweep, and is named in the result. Ctrl-C ends it cleanly.
 
     Args:
-        config: a YAML file, the name of a packaged sweep, or the sweep itself; with `resume` the
-            directory of one.
-        overrides: as for `launch`; `experiment.` leads to the experiment.
+        config: a YAML file, the name of a packaged sweep, or what such a file would say, as for
+            `launch`; with `resume` the directory of one.
+        overrides: as for `launch`; `experiment.` leads to the experiment. With `resume` more seeds
+            or samples, or a larger budget.
         sweep_dir: the sweep's directory, which must not exist yet; None makes one under its
             `sweeps_dir`.
         resume: goes on with a sweep: finished trials are kept, all others go on
@@ -131,17 +129,13 @@ def sweep(
     """
     from rich.console import Console
 
-    from muxrl.orchestrator.sweeps import SweepConfig, load_sweep
+    from muxrl.orchestrator.sweeps import load_sweep
     from muxrl.orchestrator.sweeps.runner import resume_sweep, start_sweep
 
     console = Console() if show_progress else None
-    if isinstance(config, SweepConfig):
-        if overrides or resume:
-            raise TypeError("overrides and resume are for files and directories of sweeps")
-    elif resume:
-        if sweep_dir is not None:
+    if resume:
+        if sweep_dir is not None or not isinstance(config, str | Path):
             raise TypeError("with resume, the first argument is the sweep's directory")
         return resume_sweep(Path(config), overrides, console=console)
-    else:
-        config = load_sweep(config, overrides)
-    return start_sweep(config, None if sweep_dir is None else Path(sweep_dir), console=console)
+    loaded = load_sweep(config, overrides)
+    return start_sweep(loaded, None if sweep_dir is None else Path(sweep_dir), console=console)

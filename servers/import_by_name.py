@@ -9,7 +9,7 @@ from muxrl.protocol.suggestions import did_you_mean
 
 
 class CannotImport(ValueError):
-    """Nothing can be imported by that name; the message says why."""
+    """Nothing can be imported by that name, or it has none; the message says why."""
 
 
 def import_by_name(path: str, example: str) -> Any:
@@ -39,3 +39,35 @@ def import_by_name(path: str, example: str) -> Any:
             )
         found = getattr(found, part)
     return found
+
+
+def name_of(value: Any) -> str:
+    """Returns the "package.module:name" by which another process imports a class or function.
+
+    Raises:
+        CannotImport: no other process can.
+    """
+    module, name = (getattr(value, key, None) for key in ("__module__", "__qualname__"))
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise CannotImport(
+            f"{value!r} is an object without a name that another process could import; give the "
+            "class or function, and its arguments beside it"
+        )
+    reason = ""
+    if "<lambda>" in name:
+        reason = "is a lambda, which has no name"
+    elif "<locals>" in name:
+        reason = "is made inside of a function"
+    elif module == "__main__":
+        reason = "is of the script or notebook that runs here"
+    if reason:
+        raise CannotImport(
+            f"{name!r} {reason}, so no other process can import it; define it at the top of a "
+            "module of its own beside this one, and import it from there"
+        )
+    path = f"{module}:{name}"
+    if import_by_name(path, path) is not value:
+        raise CannotImport(
+            f"{path!r} is another object than the one given, as after a reload; import it again"
+        )
+    return path

@@ -9,6 +9,7 @@ neither ray nor torch; `resolve` does, for the algorithms' settings.
 
 from muxrl.orchestrator.config.facts import SimulationFacts, probe
 from muxrl.orchestrator.config.load import (
+    ConfigSource,
     find_config,
     from_yaml,
     load_config,
@@ -33,6 +34,7 @@ from muxrl.orchestrator.errors import ConfigError
 __all__ = [
     "CheckpointConfig",
     "ConfigError",
+    "ConfigSource",
     "EvaluationConfig",
     "Experiment",
     "ExperimentConfig",

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from muxrl.orchestrator.config.merge import (
     MISFIT,
     KeyPath,
+    Tree,
     dotted,
     first_line,
     leaves,
@@ -27,12 +28,16 @@ from muxrl.orchestrator.config.overrides import (
     apply_overrides,
     nested,
     override_keys,
+    plain,
     put,
 )
 from muxrl.orchestrator.config.schema import ExperimentConfig
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean, listed
 from muxrl.servers.config import ServerConfig
+
+ConfigSource = str | Path | Mapping[str, Any] | ExperimentConfig
+"""A file or its name, or what it would say, nested, with dataclasses and classes if one likes."""
 
 T = TypeVar("T")
 Server = TypeVar("Server", bound=ServerConfig)
@@ -89,22 +94,27 @@ def is_sweep(name: str | Path) -> bool:
     return str(name) in packaged_configs("sweeps") and str(name) not in packaged_configs()
 
 
-def load_config(path: str | Path, overrides: Overrides = ()) -> ExperimentConfig:
+def load_config(source: ConfigSource, overrides: Overrides = ()) -> ExperimentConfig:
     """Reads an experiment.
 
     Args:
-        path: a YAML file, or the bare name of a packaged config.
-        overrides: on top of the file, see `Overrides`.
+        source: a YAML file, or the bare name of a packaged config; or what such a file would say,
+            see `plain`.
+        overrides: on top of it, see `Overrides`.
 
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
             a file that is missing or is not YAML. Whether the experiment makes sense
             is checked by `muxrl.orchestrator.config.resolve`.
     """
-    if is_sweep(path):
-        raise ConfigError([_a_sweep(path)], str(path))
-    file = find_config(path)
-    return load_structured(file, ExperimentConfig(name=file.stem), overrides, str(path))
+    if not isinstance(source, str | Path):
+        config = load_structured(plain(source), ExperimentConfig(), overrides)
+        config.name = config.name or "experiment"
+        return config
+    if is_sweep(source):
+        raise ConfigError([_a_sweep(source)], str(source))
+    file = find_config(source)
+    return load_structured(file, ExperimentConfig(name=file.stem), overrides, str(source))
 
 
 def _a_sweep(name: str | Path) -> str:
@@ -114,11 +124,13 @@ def _a_sweep(name: str | Path) -> str:
     )
 
 
-def load_structured(file: Path, defaults: T, overrides: Overrides = (), source: str = "") -> T:
+def load_structured(
+    file: Path | Tree, defaults: T, overrides: Overrides = (), source: str = ""
+) -> T:
     """Reads a file into the dataclass that its defaults are of.
 
     Args:
-        file: YAML.
+        file: YAML, or what it would say.
         defaults: what holds where the file says nothing.
         overrides: on top of the file, see `Overrides`.
         source: what the user calls the file, for the message.
@@ -127,7 +139,7 @@ def load_structured(file: Path, defaults: T, overrides: Overrides = (), source: 
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations; or
             the file cannot be read.
     """
-    raw, lines = read_yaml(file)
+    raw, lines = read_yaml(file) if isinstance(file, Path) else (renamed(file), {})
     schema = type(defaults)
     problems: list[str] = []
     config = OmegaConf.structured(defaults)

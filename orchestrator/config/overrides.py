@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -17,6 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from muxrl.orchestrator.config.merge import KeyPath, Tree, dotted, grammar_problem, leaves, merge
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.servers.import_by_name import CannotImport, name_of
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """``["stop.env_steps=9000"]``, each value YAML; or ``{"stop.env_steps": 9000}``, which may be
@@ -80,12 +83,41 @@ def put(config: DictConfig, tree: Tree, schema: type) -> tuple[DictConfig, list[
 
 def nested(keys: Sequence[str], value: Any) -> Tree:
     """Returns a value as a tree, below its keys from the top down."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)  # a section of an ExperimentConfig
-    value = copy.deepcopy(value)  # `merge` takes out what does not fit
+    value = plain(value, tuple(keys))  # a copy: `merge` takes out what does not fit
     for key in reversed(keys):
         value = {key: value}
     return typing.cast(Tree, value)
+
+
+def plain(value: Any, path: KeyPath = ()) -> Any:
+    """Returns a copy that YAML can hold: what Python gives in place of a file.
+
+    Dataclasses become mappings, classes and functions the names by which they are imported, paths
+    text, arrays and numbers of NumPy those of Python.
+
+    Args:
+        value: a config, or a part of one.
+        path: where it stands, for the message.
+
+    Raises:
+        ConfigError: a class or function that no other process can import.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(inner, (*path, key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, path) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy's
+        return value.tolist()
+    if callable(value):
+        try:
+            return name_of(value)
+        except CannotImport as error:
+            raise ConfigError([f"{dotted(path)}: {error}"]) from error
+    return copy.deepcopy(value)
 
 
 def _parsed(overrides: Overrides) -> Iterator[tuple[str, Tree | str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from muxrl.protocol.suggestions import listed
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from muxrl.orchestrator.reports.table import Grid
 
 REPORT_FILE = "report.html"
 
@@ -42,6 +44,18 @@ def page_environment(folder: Path, package: str = "") -> Environment:
 
     environment.filters.update(href=href, listed=listed_as_text, number=number)
     return environment
+
+
+def notebook_html(title: str, sentences: Iterable[str], tables: Sequence[Sequence[Grid]]) -> str:
+    """Returns what a notebook shows of a result.
+
+    Args:
+        title: its heading.
+        sentences: below that.
+        tables: each of one or more grids with the same headings.
+    """
+    template = page_environment(Path()).get_template("notebook.html")
+    return template.render(title=title, sentences=list(sentences), tables=tables)
 
 
 def from_folder(path: Path, folder: Path) -> str:

@@ -71,6 +71,17 @@ class RunResult:
         """Of a process that ran it: 0 done or going on, 1 failed, 130 interrupted."""
         return _EXIT_CODES.get(self.outcome, ExitCode.DONE)
 
+    def _repr_html_(self) -> str:
+        """A notebook's view: what the report says, and its table."""
+        from muxrl.orchestrator.reports.pages import notebook_html
+        from muxrl.orchestrator.reports.run_page import sentences, servers_grid
+
+        title = f"{self.run_dir.name}: {self.outcome}, {self.env_steps:,} env steps"
+        if self.report is None:
+            return notebook_html(title, [self.problem], [])
+        told = [self.problem] * bool(self.problem) + [*sentences(self.report), *self.report.notes]
+        return notebook_html(title, told, [[servers_grid(self.report)]])
+
     def frame(self) -> DataFrame:
         """Returns the evaluations, a row for each episode and agent; see `evaluation_frame`."""
         from muxrl.orchestrator.records.frames import evaluation_frame

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from muxrl.orchestrator.config import ExperimentConfig, find_config, load_config
 from muxrl.orchestrator.config.load import load_structured, mask_tokens, mask_tokens_of
 from muxrl.orchestrator.config.merge import read_yaml
-from muxrl.orchestrator.config.overrides import Overrides, override_value
+from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.runs.resuming import differences
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -21,25 +23,40 @@ _RESUMABLE = ("max_concurrent", "report_interval_s", "address")
 _BUDGET = tuple(f"experiment.stop.{key}" for key in ("env_steps", "time_s", "iterations"))
 
 
-def load_sweep(path: str | Path, overrides: Overrides = ()) -> SweepConfig:
+def load_sweep(
+    source: str | Path | Mapping[str, Any] | SweepConfig, overrides: Overrides = ()
+) -> SweepConfig:
     """Reads a sweep.
 
     Args:
-        path: a YAML file, or the bare name of a packaged sweep.
-        overrides: on top of the file, see `Overrides`; `experiment.` leads to the experiment.
+        source: a YAML file, or the bare name of a packaged sweep; or what such a file would say.
+        overrides: on top of it, see `Overrides`; `experiment.` leads to the experiment.
 
     Raises:
         ConfigError: with all unknown keys, values of a wrong type and broken interpolations, of
             the sweep or of the experiment it is based on.
     """
-    file = find_config(path, "sweeps")
-    base = read_yaml(file)[0].get("base")
-    base = override_value(overrides, "base", base)
-    defaults = SweepConfig(name=file.stem, experiment=ExperimentConfig(name=file.stem))
+    if isinstance(source, str | Path):
+        file = find_config(source, "sweeps")
+        tree, folder, name, said = read_yaml(file)[0], file.parent, file.stem, str(source)
+    else:
+        file = tree = plain(source)
+        folder, name, said = Path(), tree.get("name") or "sweep", ""
+        tree["name"] = name
+        if isinstance(source, SweepConfig) and source.base:
+            if source.experiment != ExperimentConfig():
+                raise ConfigError(
+                    ["base: is for a mapping; a SweepConfig's experiment says all or nothing"]
+                )
+            del tree["experiment"]
+    base = override_value(overrides, "base", tree.get("base"))
+    defaults = SweepConfig(name=name, experiment=ExperimentConfig(name=name))
     if isinstance(base, str) and base:  # a base of another type is an error below
-        beside = file.parent / base
+        beside = folder / base
         defaults.experiment = load_config(beside if beside.is_file() else base)
-    return load_structured(file, defaults, overrides, str(path))
+    config = load_structured(file, defaults, overrides, said)
+    config.experiment.name = config.experiment.name or name
+    return config
 
 
 def load_resumed(file: Path, overrides: Overrides = ()) -> SweepConfig:

@@ -74,6 +74,20 @@ class SweepResult:
             if trial.status == "done" and trial.run_dir is not None
         ]
 
+    def _repr_html_(self) -> str:
+        """A notebook's view: a row for each trial, and why some failed."""
+        from muxrl.orchestrator.reports.pages import notebook_html
+        from muxrl.orchestrator.reports.table import Cell, Grid, GridRow, Heading
+
+        headings = [*_headings(self.trials), "status", "env steps", self.config.metric.title, "of"]
+        rows = [[*_cells(trial, self.trials), *_outcome(trial)] for trial in self.trials]
+        grid = Grid(
+            tuple(map(Heading, headings)), tuple(GridRow(tuple(map(Cell, row))) for row in rows)
+        )
+        causes = [f"{trial.id} failed: {trial.cause}" for trial in self.failed]
+        title = f"{self.sweep_dir.name}: {self.counts()}"
+        return notebook_html(title, causes, [[grid]])
+
     def frame(self) -> DataFrame:
         """Returns a row for each trial.
 
@@ -134,14 +148,9 @@ def print_result(result: SweepResult, console: Console) -> None:
     table.add_column(metric.title, justify="right", no_wrap=True)
     table.add_column("of", no_wrap=True)
     for trial in result.trials:
-        status = trial.status.replace("_", " ")
-        table.add_row(
-            *_cells(trial, result.trials),
-            Text(status, style=_STYLES.get(trial.status, "")),
-            f"{trial.env_steps:,}" if trial.run_dir else MISSING,
-            number(trial.metric),
-            trial.metric_source or MISSING,
-        )
+        status, *others = _outcome(trial)
+        shown = Text(status, style=_STYLES.get(trial.status, ""))
+        table.add_row(*_cells(trial, result.trials), shown, *others)
     console.print(table)
     for trial in result.failed:
         console.print(
@@ -151,10 +160,25 @@ def print_result(result: SweepResult, console: Console) -> None:
 
 def _table(title: str, trials: Sequence[TrialRecord]) -> Table:
     table = plain_table(title)
-    table.add_column("trial", no_wrap=True)
-    for heading in (*_roles(trials), *(key.split(".", 1)[-1] for key in _keys(trials)), "seed"):
+    first, *others = _headings(trials)
+    table.add_column(first, no_wrap=True)
+    for heading in others:
         table.add_column(heading, overflow="fold")
     return table
+
+
+def _headings(trials: Sequence[TrialRecord]) -> list[str]:
+    keys = [key.split(".", 1)[-1] for key in _keys(trials)]
+    return ["trial", *_roles(trials), *keys, "seed"]
+
+
+def _outcome(trial: TrialRecord) -> list[str]:
+    return [
+        trial.status.replace("_", " "),
+        f"{trial.env_steps:,}" if trial.run_dir else MISSING,
+        number(trial.metric),
+        trial.metric_source or MISSING,
+    ]
 
 
 def _cells(trial: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:

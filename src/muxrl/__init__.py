@@ -22,20 +22,32 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.api import launch, sweep
     from muxrl.orchestrator.comparisons.compare import Comparison
     from muxrl.orchestrator.comparisons.compare import compare_runs as compare
+    from muxrl.orchestrator.config.schema import (
+        EvaluationConfig,
+        ExperimentConfig,
+        SimulationConfig,
+        StopConfig,
+    )
     from muxrl.orchestrator.errors import CannotCompare, ConfigError
     from muxrl.orchestrator.evaluations.evaluate import evaluate_run as evaluate
     from muxrl.orchestrator.runs.background import BackgroundRun
     from muxrl.orchestrator.runs.result import RunResult
     from muxrl.orchestrator.sweeps import SweepResult
+    from muxrl.servers.config import ServerConfig
 
 _EXPORTS = {
     "BackgroundRun": "muxrl.orchestrator.runs.background:BackgroundRun",
     "CannotCompare": "muxrl.orchestrator.errors:CannotCompare",
     "Comparison": "muxrl.orchestrator.comparisons.compare:Comparison",
     "ConfigError": "muxrl.orchestrator.errors:ConfigError",
+    "EvaluationConfig": "muxrl.orchestrator.config.schema:EvaluationConfig",
+    "ExperimentConfig": "muxrl.orchestrator.config.schema:ExperimentConfig",
     "MultiplexingClient": "muxrl.client:MultiplexingClient",
     "PolicyClient": "muxrl.client:PolicyClient",
     "RunResult": "muxrl.orchestrator.runs.result:RunResult",
+    "ServerConfig": "muxrl.servers.config:ServerConfig",
+    "SimulationConfig": "muxrl.orchestrator.config.schema:SimulationConfig",
+    "StopConfig": "muxrl.orchestrator.config.schema:StopConfig",
     "SweepResult": "muxrl.orchestrator.sweeps:SweepResult",
     "compare": "muxrl.orchestrator.comparisons.compare:compare_runs",
     "evaluate": "muxrl.orchestrator.evaluations.evaluate:evaluate_run",
@@ -52,9 +64,14 @@ __all__ = [
     "CannotCompare",
     "Comparison",
     "ConfigError",
+    "EvaluationConfig",
+    "ExperimentConfig",
     "MultiplexingClient",
     "PolicyClient",
     "RunResult",
+    "ServerConfig",
+    "SimulationConfig",
+    "StopConfig",
     "SweepResult",
     "compare",
     "evaluate",

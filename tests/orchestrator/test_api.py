@@ -8,7 +8,7 @@ import pytest
 
 import muxrl
 from muxrl.orchestrator.api import launch, sweep
-from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.errors import ConfigError, NotARunDirectory
 from muxrl.orchestrator.sweeps import SweepConfig
 
@@ -43,18 +43,21 @@ def test_mistakes_come_before_anything_is_started(tmp_path):
         launch(tmp_path / "nowhere", resume=True)
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
         launch(ExperimentConfig(name="x"), run_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"servers\.a\.algoritm: .*mean 'algorithm'"):
+        launch({"servers": {"a": {"algoritm": "PPO"}}}, run_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"simulation\.env: .*<lambda>' is a lambda"):
+        launch(ExperimentConfig(simulation=SimulationConfig(env=lambda: None)), wait=False)
     with pytest.raises(ConfigError, match=r"simulation\.env: is missing"):
         sweep(SweepConfig(name="x"), sweep_dir=tmp_path / "sweep")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_overrides_go_on_files():
-    with pytest.raises(TypeError, match="on top of a file"):
-        launch(ExperimentConfig(), ["seed=1"])
-    with pytest.raises(TypeError, match="files and directories"):
-        sweep(SweepConfig(), ["seed=1"])
-    with pytest.raises(TypeError, match="resume is for the directory of a run"):
-        launch(ExperimentConfig(), resume=True)
+def test_resume_is_for_directories():
+    for config in (ExperimentConfig(), {"name": "x"}):
+        with pytest.raises(TypeError, match="first argument is the run's directory, not a config"):
+            launch(config, resume=True)
+    with pytest.raises(TypeError, match="first argument is the sweep's directory"):
+        sweep({"name": "x"}, resume=True)
     with pytest.raises(TypeError, match="first argument is the run's directory"):
         launch("here", resume=True, run_dir="there")
     with pytest.raises(TypeError, match="first argument is the sweep's directory"):

@@ -1,6 +1,7 @@
 """`muxrl.compare`: scores, thresholds, roles among the same others, and what notes say."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,11 @@ def test_the_simulation_s_metrics_stand_beside_the_returns(tmp_path: Path) -> No
     assert wins[["seed", "env_steps", "return"]].to_numpy().tolist() == [
         [seed, env_steps, 0.5] for seed in (2, 3) for env_steps in (0, 500, 1000)
     ]
+
+
+def test_a_notebook_shows_the_headline_and_the_returns(comparison: Comparison) -> None:
+    page = comparison._repr_html_()
+    assert page.count("<table") == 1
+    for contestant in comparison.contestants:
+        assert contestant.name in page
+    assert len(re.findall("<p>", page)) == 1 + len(comparison.headline) + len(comparison.notes)

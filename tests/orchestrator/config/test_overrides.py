@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from muxrl.orchestrator.config import ExperimentConfig, StopConfig, load_config
+from muxrl.experiments.simulations.zero_cost import ZeroCost
+from muxrl.orchestrator.config import (
+    ExperimentConfig,
+    StopConfig,
+    from_yaml,
+    load_config,
+    to_yaml,
+)
 from muxrl.orchestrator.config.overrides import Overrides, override_keys
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.servers.config import ServerConfig
 
 FILE = """\
 simulation: {env: "gymnasium:CartPole-v1", kwargs: {max_episode_steps: 100}}
@@ -105,3 +115,43 @@ def test_one_text_is_no_list_of_them(file: Path) -> None:
 def test_keys_are_those_of_the_values() -> None:
     assert override_keys(["a.b=1", "c={d: 2}"]) == ["a.b", "c.d"]
     assert override_keys({"a.b": 1, "c": {"d": 2, "e": {}}}) == ["a.b", "c.d", "c.e"]
+
+
+def test_what_python_gives_is_what_the_file_says(file: Path) -> None:
+    said = load(file, ["servers.ppo.algorithm=PPO", "runs_dir=out"])
+    ppo = ServerConfig(
+        algorithm="PPO",
+        agents=["agent"],
+        settings={"lr": np.float32(0.5), "gamma": np.float64(0.9)},
+        token="t",
+    )
+    config = ExperimentConfig(
+        name="some",
+        runs_dir=Path("out"),  # type: ignore[arg-type]
+        simulation={"env": "gymnasium:CartPole-v1", "kwargs": {"max_episode_steps": 100}},  # type: ignore[arg-type]
+        servers={"ppo": ppo},
+        stop=StopConfig(env_steps=1000, time_s=60),
+    )
+    tree = {
+        "name": "some",
+        "runs_dir": "out",
+        "simulation": config.simulation,
+        "servers": {"ppo": dataclasses.asdict(ppo)},
+        "stop": config.stop,
+    }
+    for source in (config, tree):
+        assert load_config(source, {"servers.ppo.settings.lr": 0.001}) == said
+    assert ppo.settings["lr"] == 0.5, "what was given stays as it was"
+    assert load_config({"seed": 4}).name == "experiment"
+
+
+def test_classes_and_functions_are_named_wherever_they_stand(file: Path) -> None:
+    values = {"simulation": {"env": ZeroCost}, "servers.ppo.settings": {"policy": load_config}}
+    config = load(file, values)
+    assert config.simulation.env == "muxrl.experiments.simulations.zero_cost:ZeroCost"
+    assert config.servers["ppo"].settings["policy"] == "muxrl.orchestrator.config.load:load_config"
+    assert from_yaml(to_yaml(config)).simulation == config.simulation
+    with pytest.raises(
+        ConfigError, match=r"servers\.ppo\.settings\.policy: .*<lambda>' is a lambda"
+    ):
+        load(file, {"servers.ppo.settings": {"policy": lambda: 1}})

@@ -52,6 +52,16 @@ def test_a_run_that_is_over_reads_as_it_ended(run: RunDirectory) -> None:
     assert [server.server_id for server in result.report.servers] == ["wolves", "sheep"]
 
 
+def test_a_notebook_shows_the_verdicts_and_the_servers(run: RunDirectory) -> None:
+    play(run).enter("failed", 260, "server <sheep> died")
+    page = RunResult.read(run.path)._repr_html_()
+    assert f"{run.path.name}: failed, 260 env steps" in page
+    assert "server &lt;sheep&gt; died" in page
+    assert page.count("<tr") == 3
+    nothing = RunResult(run.path, "failed", "no server listened", 0, 0.0, None)
+    assert "no server listened" in nothing._repr_html_()
+
+
 def test_one_that_goes_on_reads_as_far_as_it_has_come(run: RunDirectory) -> None:
     play(run)
     result = RunResult.read(run.path)

@@ -78,6 +78,14 @@ def test_what_came_of_it_is_printed_with_the_causes_of_failures():
     assert line in text.splitlines()
 
 
+def test_a_notebook_shows_each_trial_and_the_causes_of_failures():
+    page = result()._repr_html_()
+    assert "s: 2 done, 1 stopped early, 1 failed" in page
+    assert "<button" not in page, "nothing sorts in a notebook"
+    assert page.count("<tr") == 1 + len(TRIALS)
+    assert "server &#39;prey&#39; died" in page
+
+
 def test_trials_to_come_are_printed():
     console = Console(file=io.StringIO(), width=120)
     rows = [

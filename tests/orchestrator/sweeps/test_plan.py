@@ -2,13 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
+import yaml
 
+from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.load import load_resumed, load_sweep, load_written, to_yaml
 from muxrl.orchestrator.sweeps.plan import make_plan, take_up
+from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 BASE = """
 simulation: {env: "muxrl.experiments.simulations.zero_cost:ZeroCost", kwargs: {num_agents: 3}}
@@ -56,6 +60,18 @@ def test_the_base_is_found_beside_the_sweep_and_changed(write):
     assert config.experiment.name == "base"
     assert config.experiment.stop.env_steps == 400
     assert config.experiment.simulation.kwargs == {"num_agents": 3, "num_steps": 7}
+
+
+def test_a_mapping_and_a_dataclass_are_what_the_file_says(write, monkeypatch, tmp_path):
+    said = load_sweep(write(), ["experiment.simulation.kwargs.num_steps=7"])
+    tree = yaml.safe_load(SWEEP) | {"name": "mine"}
+    tree["experiment"]["simulation"] = {"env": ZeroCost, "kwargs": {"num_steps": 7}}
+    monkeypatch.chdir(tmp_path)  # where a mapping's base is looked for
+    assert load_sweep(tree) == said
+    assert load_sweep(replace(said, base="")) == replace(said, base="")
+    with pytest.raises(ConfigError, match="base: is for a mapping"):
+        load_sweep(said)
+    assert load_sweep(SweepConfig(base="base.yaml")).experiment.stop.env_steps == 500
 
 
 def test_the_table_has_all_of_a_seed_before_the_next(write):

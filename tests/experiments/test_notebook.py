@@ -1,0 +1,52 @@
+"""The notebook of `experiments/examples`, played cell by cell on a tiny budget."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl import Comparison, RunResult
+
+NOTEBOOK = Path(__file__).parents[2] / "experiments" / "examples" / "notebook.ipynb"
+
+
+def cells() -> list[dict[str, Any]]:
+    return [c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code"]
+
+
+def test_it_is_kept_without_what_it_showed() -> None:
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells())
+
+
+@pytest.mark.learning
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_its_cells_run_and_show_what_they_end_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = []
+    for cell in cells():
+        source = re.sub(r"ENV_STEPS = [\d_]+", "ENV_STEPS = 2_000", "".join(cell["source"]))
+        *first, last = ast.parse(source).body
+        is_shown = isinstance(last, ast.Expr)
+        exec(compile(ast.Module(first if is_shown else [*first, last], []), "cell", "exec"), names)
+        if isinstance(last, ast.Expr):
+            shown.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+    run, means, curves, returns, compared = shown
+    assert isinstance(run, RunResult)
+    assert run.outcome == "done"
+    assert "predators (PPO)" in run._repr_html_()
+    assert {server for server, _ in means.index} == {"predators", "prey"}
+    assert len(curves.lines) == 2
+    assert len(curves.lines[0].get_xdata()) >= 3
+    assert set(returns) == {"predators", "prey"}
+    assert isinstance(compared, Comparison)
+    assert compared._repr_html_().count("<tr") >= 2

@@ -1,0 +1,43 @@
+"""Users' code by name, and the name of users' code."""
+
+import functools
+import sys
+import types
+from collections import OrderedDict
+
+import pytest
+
+from muxrl.servers.import_by_name import CannotImport, import_by_name, name_of
+
+
+class Outer:
+    class Inner:
+        pass
+
+
+@functools.lru_cache
+def decorated():
+    pass
+
+
+@pytest.mark.parametrize("value", [Outer.Inner, decorated, name_of, OrderedDict])
+def test_a_name_leads_back(value):
+    assert import_by_name(name_of(value), "a:b") is value
+
+
+def test_what_no_other_process_can_import_is_refused_with_the_way(monkeypatch):
+    def inner():
+        pass
+
+    of_notebook = type("Mine", (), {"__module__": "__main__"})
+    monkeypatch.setitem(sys.modules, "old", types.SimpleNamespace(Mine=Outer))
+    reloaded = type("Mine", (), {"__module__": "old"})
+    for value, reason in (
+        (lambda: 1, "is a lambda, .* define it at the top of a module of its own"),
+        (inner, "is made inside of a function, so no other process"),
+        (of_notebook, "'Mine' is of the script or notebook that runs here"),
+        (functools.partial(print, 1), "is an object without a name .* its arguments beside it"),
+        (reloaded, "'old:Mine' is another object than the one given"),
+    ):
+        with pytest.raises(CannotImport, match=reason):
+            name_of(value)
