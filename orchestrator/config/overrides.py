@@ -110,7 +110,7 @@ def plain(value: Any, path: KeyPath = ()) -> Any:
         return [plain(inner, path) for inner in value]
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "tolist"):  # NumPy's
+    if hasattr(value, "tolist") and not isinstance(value, type):  # NumPy's
         return value.tolist()
     if callable(value):
         try:

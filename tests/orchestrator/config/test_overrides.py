@@ -146,8 +146,11 @@ def test_what_python_gives_is_what_the_file_says(file: Path) -> None:
 
 
 def test_classes_and_functions_are_named_wherever_they_stand(file: Path) -> None:
-    values = {"simulation": {"env": ZeroCost}, "servers.ppo.settings": {"policy": load_config}}
+    settings = {"policy": load_config, "dtype": np.float32, "widths": np.array([8, 8])}
+    values = {"simulation": {"env": ZeroCost}, "servers.ppo.settings": settings}
     config = load(file, values)
+    assert config.servers["ppo"].settings["dtype"] == "numpy:float32"
+    assert config.servers["ppo"].settings["widths"] == [8, 8]
     assert config.simulation.env == "muxrl.experiments.simulations.zero_cost:ZeroCost"
     assert config.servers["ppo"].settings["policy"] == "muxrl.orchestrator.config.load:load_config"
     assert from_yaml(to_yaml(config)).simulation == config.simulation
