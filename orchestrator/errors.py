@@ -171,8 +171,8 @@ class CannotRecord(RunFailed):
 
     def __init__(self, path: Path, error: OSError, env_steps: int) -> None:
         super().__init__(
-            f"cannot write to {path}: {error.strerror or error}; nothing is lost up to env step "
-            f"{env_steps:,}"
+            f"cannot write to {path}: {error.strerror or error}; the metrics are whole up to env "
+            f"step {env_steps:,}"
         )
         self.path = path
         self.env_steps = env_steps

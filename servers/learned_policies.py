@@ -148,6 +148,8 @@ class LearnedPolicies:
         return path
 
     def _write(self, path: Path) -> None:
+        if what := resume.find_not_finite(self.algo):
+            raise ServerProblem(f"{what} of server {self._plan.server_id!r} is not finite any more")
         trainer = self.trainer.get_state()
         state = resume.get_state(self.algo, self.store, self.feed, self.acting, self._normalization)
         replay, about_replay = self._get_replay()

@@ -24,7 +24,7 @@ SAVE_TIMEOUT_S = 30.0
 
 
 class ServerProblem(RuntimeError):
-    """The server cannot start; the message says why."""
+    """The server cannot start, or what it has learned is not worth saving; the message says why."""
 
 
 class StillLearning(RuntimeError):
@@ -90,5 +90,6 @@ class Policies(Protocol):
 
         Raises:
             StillLearning: an update takes longer than that.
+            ServerProblem: weights or an optimizer's state are not finite.
             OSError: it cannot be written.
         """

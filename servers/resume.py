@@ -126,6 +126,22 @@ def get_state(
     return {**state, "learner": get_tables(algo.learner_group._learner)}
 
 
+def find_not_finite(algo: Algorithm) -> str:
+    """Returns the name of a parameter, or of an optimizer's state, that holds NaN or infinity."""
+    learner: Any = algo.learner_group._learner
+    held = {
+        f"parameter {name!r} of policy {policy_id!r}": parameter
+        for policy_id, module in learner.module.items()
+        for name, parameter in module.named_parameters()
+    }
+    for name, optimizer in learner._named_optimizers.items():
+        for i, state in enumerate(optimizer.state.values()):
+            for key, value in state.items():
+                held[f"{key} of parameter {i} in optimizer {name!r}"] = value
+    tensors = {n: t for n, t in held.items() if torch.is_tensor(t) and t.is_floating_point()}
+    return next((name for name, t in tensors.items() if not t.isfinite().all()), "")
+
+
 def _get_random_state() -> State:
     state: State = {
         "torch": torch.get_rng_state().numpy(),

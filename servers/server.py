@@ -355,7 +355,7 @@ def _save(server: PolicyServer, checkpoint: Path) -> None:
     """Writes a checkpoint while the server goes on; one that cannot be written is logged."""
     try:
         server.policies.save(checkpoint)
-    except (StillLearning, OSError) as error:
+    except (StillLearning, ServerProblem, OSError) as error:
         logger.warning("no checkpoint, and the next one when it is due: %s", error)
 
 

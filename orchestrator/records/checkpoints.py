@@ -123,14 +123,15 @@ class CheckpointFolder:
         """Makes an empty folder for a checkpoint to grow in; leftovers of others are removed.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be made: the run's directory is gone, for instance.
         """
+        if not self.path.exists():
+            self.path.mkdir()
         self.restore()
-        for left in self.path.glob(f"{_HIDDEN}*"):
-            _remove(left)
+        self._tidy()
         # A name of its own: a server that was given up may still write into the one before.
         draft = self.path / f"{_HIDDEN}{env_steps}-{secrets.token_hex(4)}"
-        draft.mkdir(parents=True)
+        draft.mkdir()
         return draft
 
     def commit(self, draft: Path, manifest: Manifest) -> Path:
@@ -179,9 +180,24 @@ class CheckpointFolder:
         for env_steps in self.env_steps[keep_last:]:
             place = self.path / str(env_steps)
             if env_steps not in keep and place.resolve() not in named:
-                # Without its manifest first, so that what is left of it is no checkpoint.
+                # Under a hidden name, so that what a killed writer leaves of it is no checkpoint.
+                left = place.with_name(f"{_HIDDEN}pruned-{place.name}")
                 with contextlib.suppress(OSError):
-                    (place / MANIFEST_FILE).unlink()
+                    place.rename(left)
+                    _remove(left)
+
+    def _tidy(self, servers: Collection[str] = ()) -> None:
+        """Removes what a writer that was killed has left.
+
+        Args:
+            servers: of the run. Folders with numbers for names that hold nothing but these
+                servers', and no manifest, are what earlier versions left of what they deleted.
+        """
+        for left in self.path.glob(f"{_HIDDEN}*"):
+            _remove(left)
+        for place in self.path.iterdir() if servers else ():
+            is_place = place.name.isdecimal() and place.is_dir() and not place.is_symlink()
+            if is_place and {entry.name for entry in place.iterdir()}.issubset(servers):
                 _remove(place)
 
     def restore(self) -> None:
@@ -195,15 +211,19 @@ class CheckpointFolder:
             if not place.exists():
                 old.parent.rename(place)
 
-    def set_aside(self, after: int) -> None:
+    def set_aside(self, after: int, servers: Collection[str] = ()) -> None:
         """Renames newer checkpoints to ``N.unused``: the run goes on from `after`, not from them.
+
+        What a writer that was killed has left is removed.
 
         Args:
             after: env steps of the checkpoint from which it goes on.
+            servers: of the run.
 
         Raises:
             OSError: one cannot be moved.
         """
+        self._tidy(servers)
         for env_steps in self.env_steps:
             if env_steps > after:
                 place = self.path / str(env_steps)

@@ -30,6 +30,7 @@ Evaluation record, one for each condition at each evaluation point
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -146,7 +147,7 @@ class MetricsWriter:
 
         Raises:
             ValueError: the server's name is one of `RESERVED_NAMES` or no file's name.
-            CannotRecord: the file cannot be written to.
+            CannotRecord: the file cannot be written to, or was removed.
         """
         if server_id in RESERVED_NAMES or not server_id or Path(server_id).name != server_id:
             raise ValueError(
@@ -238,7 +239,10 @@ class MetricsWriter:
             if name not in self._files:
                 _drop_torn_line(path)
                 self._files[name] = path.open("ab", buffering=0)
-            _write_line(self._files[name], line.encode())
+            file = self._files[name]
+            if not os.path.samestat(path.stat(), os.fstat(file.fileno())):  # as if removed
+                raise FileNotFoundError(errno.ENOENT, "another file is in its place")
+            _write_line(file, line.encode())
         except OSError as error:
             raise CannotRecord(path, error, self.recorded_env_steps) from error
         if self._take is not None:

@@ -159,6 +159,18 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
     )
 
 
+def how_to_go_on(folder: RunDirectory) -> str:
+    """Says from where a run that has failed can be resumed, in a clause."""
+    try:
+        _, manifest, _ = find_checkpoint(folder)
+    except (CannotResume, OSError):
+        return "it has no whole checkpoint, so it cannot be resumed"
+    return (
+        f"once the cause is mended, 'muxrl launch --resume {folder.path}' goes on from its "
+        f"checkpoint at {manifest.env_steps:,} env steps"
+    )
+
+
 def take_up(
     experiment: Experiment, folder: RunDirectory, say: Callable[[str], object]
 ) -> tuple[Experiment, Manifest]:
@@ -184,7 +196,7 @@ def take_up(
     say(f"resuming at {manifest.env_steps:,} env steps from {place}")
     for sentence in find_missing_replays(place, manifest):
         say(sentence)
-    CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps)
+    CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps, manifest.servers)
     folder.write_versions(manifest.env_steps)
     return going_on(experiment, place, manifest), manifest
 

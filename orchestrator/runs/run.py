@@ -439,7 +439,8 @@ class Run:
     def stop(self) -> list[str]:
         """Ends every process that is left; saves a last checkpoint; never raises.
 
-        None is saved where a server has died or cannot learn any more: the last whole one counts.
+        None is saved where a server has died or its weights are not finite: the last whole one
+        counts.
 
         Returns:
             What could not be saved, and why, in a sentence each.
@@ -453,7 +454,7 @@ class Run:
         try:
             if not self.has_started:  # nothing to save, and what is still made does not answer
                 self._servers.kill()
-            elif not self._has_ended and not any(s.problem for s in self.statuses.values()):
+            elif not self._has_ended:
                 self._servers.notice_deaths()  # else simulations would wait for it
                 if lost := self._servers.restarting:
                     raise RunFailed(f"{', '.join(lost)} was lost and does not listen again yet")

@@ -158,7 +158,7 @@ class ServerActors:
 
     def _take_whole(self, server_id: str, report: ServerReport) -> None:
         self._take(server_id, report)
-        if report.status.problem:
+        if report.status.problem and self.may_restart:  # else the run is ending, of that perhaps
             raise RunFailed(
                 f"server {server_id!r}: {report.status.problem}; its log: "
                 f"{self._folder.log(server_id)}"

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.config.resolve import compares_untrained
-from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.errors import NotARunDirectory, RunFailed
 from muxrl.orchestrator.records.checkpoints import Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
@@ -27,7 +27,7 @@ from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.result import RunResult
-from muxrl.orchestrator.runs.resuming import locked, take_up
+from muxrl.orchestrator.runs.resuming import how_to_go_on, locked, take_up
 from muxrl.orchestrator.runs.run import Run
 from muxrl.orchestrator.runs.shared_folder import check_shared
 from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals, interruptible
@@ -139,11 +139,13 @@ def _run(
         if unsaved and outcome != "failed":
             outcome = "failed" if outcome == "done" else outcome
             problem = "; ".join(filter(None, [problem, *unsaved]))
+        if outcome == "failed" and run.has_started:
+            problem = f"{problem}; {how_to_go_on(folder)}"
         run.status.enter(outcome, run.tally.env_steps, problem)  # the report says so, too
         if run.has_started:
             try:
                 report = write_report(folder)
-            except OSError as error:
+            except (NotARunDirectory, OSError) as error:  # the folder may be gone
                 outcome = "failed" if outcome == "done" else outcome
                 problem = "; ".join(filter(None, [problem, f"the report is not whole: {error}"]))
                 run.status.enter(outcome, run.tally.env_steps, problem)

@@ -234,7 +234,7 @@ def test_a_full_disk_ends_a_run_by_name(launch: Callable[..., Run]) -> None:
     assert run.wait(PATIENCE_S) == 1, run.output
     problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
     assert f"cannot write to {run.folder / 'metrics'}" in problem
-    assert "File too large; nothing is lost up to env step " in problem
+    assert "File too large; the metrics are whole up to env step " in problem
     assert "the report is not whole" in problem  # its picture is larger than that
     assert "nothing more is written for the tracker 'tensorboard'" in run.output
     assert "Traceback" not in run.output
@@ -244,7 +244,23 @@ def test_a_full_disk_ends_a_run_by_name(launch: Callable[..., Run]) -> None:
     place, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
     assert (place / "ppo").is_dir()
     assert manifest.env_steps > 0
+    at = f"goes on from its checkpoint at {manifest.env_steps:,} env steps"
+    assert f"once the cause is mended, 'muxrl launch --resume {run.folder}' {at}" in problem
     assert damage == []
+    run.assert_nothing_is_left()
+
+
+def test_a_run_whose_directory_is_removed_ends_at_once(launch: Callable[..., Run]) -> None:
+    run = launch(config() | {"checkpoint": {"at_end": True}})
+    run.wait_for_learning()
+    run.folder.rename(run.folder.with_name("moved"))
+    assert run.wait(PATIENCE_S) == 1, run.output
+    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    assert f"cannot write to {run.folder / 'metrics'}" in problem
+    assert "No such file or directory" in problem
+    assert "it has no whole checkpoint, so it cannot be resumed" in problem
+    assert "Traceback" not in run.output
+    assert not (run.folder / "checkpoints").exists()
     run.assert_nothing_is_left()
 
 
@@ -284,6 +300,21 @@ def test_a_run_whose_simulation_never_plays_has_failed(launch: Callable[..., Run
     problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
     assert "no simulation finished an env step in " in problem
     assert "simulation-0 failed: " in problem or "none was ready" in problem
+    assert_readable(run)
+
+
+def test_a_learner_that_diverges_ends_the_run_and_names_the_checkpoint(
+    launch: Callable[..., Run],
+) -> None:
+    wild = config() | {"checkpoint": {"interval_env_steps": 1}}
+    wild["servers"]["a2c"]["settings"]["lr"] = [[0, 0.0], [600, 0.0], [601, 1e38]]
+    run = launch(wild)
+    assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
+    problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
+    assert "its learner has diverged" in problem
+    _, manifest, damage = find_checkpoint(RunDirectory.open(run.folder))
+    assert f"goes on from its checkpoint at {manifest.env_steps:,} env steps" in problem
+    assert damage == []
     assert_readable(run)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,23 @@ def test_the_newest_and_the_best_are_kept(folder: CheckpointFolder) -> None:
     assert folder.env_steps == [2_000, 40, 5]
     assert folder.names("ppo") == ["2000", "40", "5", "last", "best", "best-2"]
     assert folder.of_server("ppo", "best") == folder.path / "best" / "ppo"
+
+
+def test_what_a_killed_writer_leaves_is_removed_when_the_run_goes_on(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for env_steps in (5, 40, 300):
+        write(folder, env_steps)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: sys.exit())
+        with pytest.raises(SystemExit):
+            folder.prune(1)
+    assert folder.env_steps == [300, 5]
+    (folder.path / "5" / MANIFEST_FILE).unlink()  # as earlier versions began
+    for ours, other in (("7", "ppo"), ("8", "notes"), ("old", "ppo")):
+        (folder.path / ours / other).mkdir(parents=True)
+    folder.set_aside(300, ["ppo", "a2c"])
+    assert sorted(p.name for p in folder.path.iterdir()) == ["300", "8", "last", "old"]
 
 
 def test_last_is_found_without_links(folder: CheckpointFolder) -> None:

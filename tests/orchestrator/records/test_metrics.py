@@ -73,7 +73,7 @@ with MetricsWriter(run) as metrics:
     assert done.returncode == 0, done.stderr
     path = run.metrics / "joint.jsonl"
     assert done.stdout.strip() == (
-        f"cannot write to {path}: File too large; nothing is lost up to env step 2,000"
+        f"cannot write to {path}: File too large; the metrics are whole up to env step 2,000"
     )
     assert [r["env_steps"] for r in read_metrics(path)] == [1_000, 2_000, 4_000]
 
@@ -83,6 +83,20 @@ def test_a_file_that_cannot_be_made_is_named(run: RunDirectory) -> None:
     metrics = MetricsWriter(run)
     with pytest.raises(CannotRecord, match=r"prey.jsonl: No such file.* env step 0$"):
         metrics.server("prey", {"env_steps": 1})
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_folder_that_was_removed_is_noticed_at_the_next_record(
+    run: RunDirectory, is_back: bool
+) -> None:
+    with MetricsWriter(run) as metrics:
+        metrics.joint({"env_steps": 7})
+        run.path.rename(run.path.with_name("elsewhere"))  # to the run it is as if removed
+        if is_back:
+            run.metrics.mkdir(parents=True)
+            (run.metrics / "joint.jsonl").touch()
+        with pytest.raises(CannotRecord, match=r"joint.jsonl: .* whole up to env step 7$"):
+            metrics.joint({"env_steps": 8})
 
 
 @pytest.mark.parametrize("broken", ['{"a": ', "3"])

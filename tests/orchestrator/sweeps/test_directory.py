@@ -104,6 +104,7 @@ def test_a_trial_that_is_done_goes_on_if_the_budget_is_larger_by_now(folder, env
 
 def commit_checkpoint(run):
     checkpoints = CheckpointFolder(run / "checkpoints")
+    run.mkdir(exist_ok=True)
     draft = checkpoints.draft(40)
     (draft / "a").mkdir()
     (draft / "a" / "weights").write_text("1")
