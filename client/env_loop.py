@@ -303,7 +303,7 @@ class EnvLoop:
             return None
         try:
             return slot.simulation.state()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SimulationFailed(
                 f"the simulation raised in state(), which servers ask for the global state: "
                 f"{type(error).__name__}: {error}; with use_global_state: false they do without"
@@ -312,7 +312,7 @@ class EnvLoop:
     def _guarded(self, verb: str, call: Callable[[Any], Any], argument: Any) -> Any:
         try:
             return call(argument)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # this one would end the process in silence
             raise SimulationFailed(
                 f"the simulation raised in {verb}(): {type(error).__name__}: {error}"
             ) from error

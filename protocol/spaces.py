@@ -98,13 +98,25 @@ def bounds(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return filled(space.low, -math.inf), filled(space.high, math.inf)
 
 
+_KINDS = frozenset({"Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"})
+
+
+def kind_of(space: Any) -> str:
+    """Returns which of Gymnasium's kinds a space is, by the names of its classes: "Box", "Dict".
+
+    Simulators bring subclasses of them. One of no kind that is known has its own class's name.
+    """
+    names = [base.__name__ for base in type(space).__mro__]
+    return next((name for name in names if name in _KINDS), names[0])
+
+
 def from_gymnasium(space: Any) -> Space:
-    """Returns the plain form of a Gymnasium space, recognised by its class name.
+    """Returns the plain form of a Gymnasium space; see `kind_of`.
 
     Raises:
         TypeError: a kind of space that the protocol does not carry (Text, Graph, Sequence).
     """
-    kind = type(space).__name__
+    kind = kind_of(space)
     if kind == "Box":
         return Box(
             shape=tuple(int(n) for n in space.shape),

@@ -10,6 +10,7 @@ Ray come in with the environment that needs them.
 """
 
 from muxrl.client.adapters.factory import adapt, make_simulation
+from muxrl.client.adapters.first_look import look
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 
-__all__ = ["Simulation", "SimulationError", "StepResult", "adapt", "make_simulation"]
+__all__ = ["Simulation", "SimulationError", "StepResult", "adapt", "look", "make_simulation"]

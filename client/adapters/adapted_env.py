@@ -8,9 +8,12 @@ the environment's own agent id.
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import traceback
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,10 @@ from muxrl.protocol.spaces import (
     Discrete,
     Space,
     from_gymnasium,
+    kind_of,
 )
+
+logger = logging.getLogger(__name__)
 
 Reader = Callable[[Any], Any]
 """Makes an environment's observation a plain one."""
@@ -54,6 +60,10 @@ def came_back(agent: Hashable) -> SimulationError:
         f"the environment observes agent {agent!r} again, which is done in this episode; one that "
         "comes back needs a new agent id or a new episode"
     )
+
+
+class NotYet(SimulationError):
+    """The environment does not say who its agents are, or what they see; maybe after a reset."""
 
 
 class Names(dict[Hashable, str]):
@@ -95,10 +105,13 @@ class AdaptedEnv:
         has_state: bool = True,
     ) -> None:
         self._env = env
+        self.notes: list[str] = []
+        """What of the environment is not as it should be, and was taken all the same."""
+        self._takes_seed = True
         self._names = Names((agent, str(agent)) for agent in ids)
         self.possible_agents: tuple[str, ...] = tuple(self._names.values())
         if not self.possible_agents:
-            raise SimulationError(
+            raise NotYet(
                 "the environment lists no agents; set possible_agents to every agent that may "
                 "ever appear, in its constructor"
             )
@@ -119,7 +132,7 @@ class AdaptedEnv:
             self.action_spaces[name] = _plain(space, agent, "action")
             self._writers[agent] = writer(space)
         self._masked = self._find_masked()
-        self.state_size = _state_size_of(env) if has_state else None
+        self.state_size = self._find_state_size() if has_state else None
         self._acting: dict[str, Hashable] = {}
         """Agents that were observed last and are to act, in the environment's order."""
         self._is_closed = False
@@ -145,10 +158,56 @@ class AdaptedEnv:
         return self._env.render()
 
     def close(self) -> None:
-        """See `Simulation.close`."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._env.close()
+        """See `Simulation.close`; what the environment raises meanwhile is logged, as a note."""
+        close = getattr(self._env, "close", None)
+        if self._is_closed or close is None:
+            return
+        self._is_closed = True
+        try:
+            close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code may raise anything
+            self._note(f"its close() raised {told(error)}; it counts as closed")
+
+    def _note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        logger.warning("of the environment: %s", sentence)
+
+    def _reset_env(self, seed: int | None = None) -> Any:
+        """Resets the environment, even one that takes no seed; returns what it returned."""
+        if self._takes_seed:
+            try:
+                return self._env.reset(seed=seed)
+            except TypeError as error:
+                if "keyword argument 'seed'" not in str(error):
+                    raise
+            self._takes_seed = False
+            self._note("its reset() takes no seed, so its episodes are others in every run")
+        return self._env.reset()
+
+    def _observe_reset(self, seed: int | None = None) -> tuple[Any, Any]:
+        """Resets the environment; returns observations and infos, if need be none of the latter.
+
+        Raises:
+            SimulationError: it returned nothing.
+        """
+        given = self._reset_env(seed)
+        if given is None:
+            raise SimulationError(
+                "the environment's reset() returned None; expected (observations, infos)"
+            )
+        is_pair = isinstance(given, tuple | list) and len(given) == 2 and _are_infos(given[1])
+        return (given[0], given[1]) if is_pair else (given, {})
+
+    def _step_env(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Steps the environment and returns what it returned, which is of five parts.
+
+        Raises:
+            SimulationError: it is not.
+        """
+        given: tuple[Any, Any, Any, Any, Any] = self._env.step(actions)
+        if not isinstance(given, Sized) or len(given) != 5:
+            raise _wrong_step(given)
+        return given
 
     def _begin(
         self, given: Mapping[Any, Any], infos: Mapping[Any, Any]
@@ -174,7 +233,7 @@ class AdaptedEnv:
 
     def _first_infos(self) -> Mapping[Any, Any]:
         """Resets the environment; returns the infos by its own agent ids."""
-        infos: Mapping[Any, Any] = self._env.reset()[1]
+        infos: Mapping[Any, Any] = self._observe_reset()[1]
         return infos
 
     def _find_masked(self) -> dict[str, int]:
@@ -200,6 +259,23 @@ class AdaptedEnv:
             mask = Box((num_actions,), "int8", 0, 1)
             self.observation_spaces[name] = DictSpace({**parts, ACTION_MASK_KEY: mask})
         return masked
+
+    def _find_state_size(self) -> int | None:
+        """Returns the length of `env.state()` flattened, None if the environment has none.
+
+        An environment that does not declare a `state_space` is reset once to look at its state.
+        """
+        state = getattr(self._env, "state", None)
+        if not callable(state) or _is_inherited_stub(self._env):
+            return None
+        shape = getattr(getattr(self._env, "state_space", None), "shape", None)
+        if shape is not None:
+            return math.prod(shape)
+        self._reset_env()
+        try:
+            return int(np.size(state()))
+        except NotImplementedError:  # another stub, or a wrapper's
+            return None
 
     def _add_masks(
         self, infos: Mapping[str, Mapping[str, Any]], *observations: dict[str, Any]
@@ -254,7 +330,7 @@ def _ask(space_of: Callable[[Any], Any], agent: Hashable, kind: str) -> Any:
         space, cause = None, error
     if space is None:
         reason = f" ({type(cause).__name__}: {cause})" if cause else ""
-        raise SimulationError(
+        raise NotYet(
             f"the environment has no {kind} space of agent {agent!r}{reason}; give it a method "
             f"{kind}_space(agent) or a dict {kind}_spaces"
         ) from cause
@@ -268,23 +344,32 @@ def _plain(space: Any, agent: Hashable, kind: str) -> Space:
         raise SimulationError(f"the {kind} space of agent {agent!r}: {error}") from None
 
 
-def _state_size_of(env: Any) -> int | None:
-    """Returns the length of `env.state()` flattened, None if the environment has none.
+def told(error: BaseException) -> str:
+    """Returns an exception in one line, with the file and line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return f"{text} ({os.path.basename(frame.filename)}, line {frame.lineno})"
 
-    An environment that does not declare a `state_space` is reset once to look at its state.
-    """
-    state = getattr(env, "state", None)
-    if not callable(state) or _is_inherited_stub(env):
-        return None
-    space = getattr(env, "state_space", None)
-    shape = getattr(space, "shape", None)
-    if shape is not None:
-        return math.prod(shape)
-    env.reset()
-    try:
-        return int(np.size(state()))
-    except NotImplementedError:  # another stub, or a wrapper's
-        return None
+
+def _are_infos(given: Any) -> bool:
+    """Whether it is a dict, or one for each agent; else it is an agent's observation."""
+    if isinstance(given, list | tuple):
+        return all(isinstance(one, Mapping) for one in given)
+    return isinstance(given, Mapping)
+
+
+def _wrong_step(given: Any) -> SimulationError:
+    came = f"{len(given)} values" if isinstance(given, Sized) else f"a {type(given).__name__}"
+    why = ""
+    if came == "4 values":
+        why = (
+            "; with one dict of dones, as in the old gym, an episode that was cut off cannot be "
+            "told from one that has ended, and learning needs to know"
+        )
+    return SimulationError(
+        f"the environment's step() returned {came}; expected five: observations, rewards, "
+        f"terminations, truncations, infos{why}"
+    )
 
 
 def _is_inherited_stub(env: Any) -> bool:
@@ -322,7 +407,7 @@ def reader(space: Any) -> Reader:
     arrays get the declared width. Anything else that is wrong stays as it is: the server refuses
     it and names the agent.
     """
-    kind = type(space).__name__
+    kind = kind_of(space)
     if kind == "Box" and np.dtype(space.dtype).kind == "f":
         dtype = np.dtype(space.dtype)
 
@@ -378,7 +463,7 @@ def writer(space: Any) -> Writer:
     An array is copied in the space's dtype: Gymnasium's `contains` refuses a wider dtype, and
     arrays from the network are read-only, which an environment may not expect.
     """
-    kind = type(space).__name__
+    kind = kind_of(space)
     if kind == "Discrete":
         return _same
     if kind == "Dict":

@@ -1,4 +1,4 @@
-"""Makes a `Simulation` from 'package.module:callable' or 'gymnasium:ENV_ID'.
+"""Makes a `Simulation` from 'package.module:callable', 'gymnasium:ENV_ID' or 'pettingzoo:ENV_ID'.
 
 The named code is the user's: whatever it raises while it is imported or called becomes a
 `SimulationError` of one sentence, with the exception as its cause.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from muxrl.client.adapters.adapted_env import NotYet, told
 from muxrl.client.adapters.gymnasium_env import GymnasiumEnv
 from muxrl.client.adapters.gymnasium_multi_agent import (
     GymnasiumMultiAgent,
@@ -21,11 +22,11 @@ from muxrl.client.adapters.gymnasium_multi_agent import (
 )
 from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
-from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent
+from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent, has_dicts_by_agent
 from muxrl.client.adapters.simulation import Simulation, SimulationError
 from muxrl.protocol.suggestions import did_you_mean
 
-FORMS = "'package.module:callable' or 'gymnasium:ENV_ID'"
+FORMS = "'package.module:callable', 'gymnasium:ENV_ID' or 'pettingzoo:ENV_ID'"
 
 
 def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
@@ -35,11 +36,14 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
         env: 'package.module:callable', where the callable is a PettingZoo parallel or AEC
             factory, a Gymnasium environment class or factory, or an RLlib MultiAgentEnv
             class; or 'gymnasium:ENV_ID', an id registered with Gymnasium, or
-            'gymnasium:package:ENV_ID' where importing the package registers it.
+            'gymnasium:package:ENV_ID' where importing the package registers it; or
+            'pettingzoo:ENV_ID', an id registered with PettingZoo (1.27 or newer), whose parallel
+            form is taken where there is one.
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
 
     Raises:
-        SimulationError: nothing has that name, the callable failed, or it made no environment.
+        SimulationError: nothing has that name, the callable failed, or it made no environment, or
+            one that failed when it was asked for its agents and spaces.
     """
     module_name, separator, attribute = env.partition(":")
     if not (module_name and separator and attribute):
@@ -48,20 +52,35 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
         # Gymnasium's checker expects one agent and one reward, and servers check what they get.
         unchecked = {"disable_env_checker": True, **kwargs, "id": attribute}
         made = _call(env, _import("gymnasium", env).make, unchecked)
+    elif module_name == "pettingzoo" and "/" in attribute:
+        pettingzoo = _import("pettingzoo", env)
+        if not hasattr(pettingzoo, "make"):
+            raise SimulationError(f"simulation {env!r}: ids need PettingZoo 1.27 or newer")
+        try:
+            pettingzoo.spec("parallel", attribute)
+            form = "parallel"
+        except Exception:  # noqa: BLE001  # its own errors, of one that is turn-based or unknown
+            form = "aec"
+        made = _call(env, pettingzoo.make, {**kwargs, "env_type": form, "id": attribute})
     else:
         made = _call(env, _find(env, module_name, attribute), dict(kwargs))
     try:
         return adapt(made)
     except SimulationError as error:
         raise SimulationError(f"simulation {env!r}: {error}") from None
+    except (Exception, SystemExit) as error:  # the user's environment may raise anything
+        raise SimulationError(
+            f"simulation {env!r}: reading its agents and spaces failed with {told(error)}"
+        ) from error
 
 
 def adapt(env: Any) -> Simulation:
     """Returns an environment as a `Simulation`.
 
-    A Gymnasium environment has several agents if its spaces are two Tuples with as many parts. Of
+    A Gymnasium environment has several agents if its spaces are two Tuples with as many parts, or
+    two Dicts with the same keys. Of
     RLlib's `with_agent_groups` the environment inside is taken, with its agents: groups are formed
-    by servers.
+    by servers. One that knows its agents or spaces only then is reset first.
 
     Args:
         env: a PettingZoo ParallelEnv or AECEnv, a Gymnasium Env, or RLlib's MultiAgentEnv.
@@ -69,6 +88,17 @@ def adapt(env: Any) -> Simulation:
     Raises:
         SimulationError: it is none of these, or its agents or spaces cannot be read.
     """
+    try:
+        return _adapt(env)
+    except NotYet as error:
+        try:
+            env.reset()
+        except Exception:  # noqa: BLE001  # what is missing is said better by the first error
+            raise error from None
+    return _adapt(env)
+
+
+def _adapt(env: Any) -> Simulation:
     bases = {base.__name__ for base in type(env).__mro__}
     if "GroupAgentsWrapper" in bases:
         return _adapt_ungrouped(env)
@@ -76,7 +106,7 @@ def adapt(env: Any) -> Simulation:
         return RLlibMultiAgent(env)
     if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only
         return PettingZooAEC(env)
-    if hasattr(env, "possible_agents") and hasattr(env, "step"):
+    if "ParallelEnv" in bases or (hasattr(env, "possible_agents") and hasattr(env, "step")):
         return PettingZooParallel(env)
     if "VectorEnv" in bases:
         raise SimulationError(
@@ -91,6 +121,8 @@ def adapt(env: Any) -> Simulation:
     if "Env" in bases or all(
         hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")
     ):
+        if has_dicts_by_agent(env):
+            return RLlibMultiAgent(env)
         return GymnasiumMultiAgent(env) if has_a_part_for_each_agent(env) else GymnasiumEnv(env)
     raise SimulationError(
         f"the callable returned {_an_instance(env)}, which is no environment: a PettingZoo "
@@ -157,9 +189,9 @@ def _import(module_name: str, env: str) -> ModuleType:
                 "which is not installed here"
             )
         raise SimulationError(message) from error
-    except Exception as error:  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise SimulationError(
-            f"simulation {env!r}: importing {module_name!r} failed with {_told(error)}"
+            f"simulation {env!r}: importing {module_name!r} failed with {told(error)}"
         ) from error
 
 
@@ -179,9 +211,9 @@ def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         return factory(**kwargs)
     except SimulationError:
         raise
-    except Exception as error:  # the user's factory may raise anything
+    except (Exception, SystemExit) as error:  # the user's factory may raise anything
         raise SimulationError(
-            f"simulation {env!r}: making it with kwargs {kwargs} failed with {_told(error)}"
+            f"simulation {env!r}: making it with kwargs {kwargs} failed with {told(error)}"
         ) from error
 
 
@@ -231,10 +263,6 @@ def _submodules(package: Any) -> dict[str, str]:
     return {
         module.name: f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(path)
     }
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _an_instance(value: Any) -> str:

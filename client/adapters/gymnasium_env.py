@@ -31,17 +31,17 @@ class GymnasiumEnv(AdaptedEnv):
         )
 
     def _first_infos(self) -> Mapping[Any, Any]:
-        return {AGENT: self._env.reset()[1]}
+        return {AGENT: self._observe_reset()[1]}
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        observation, info = self._env.reset(seed=seed)
+        observation, info = self._observe_reset(seed)
         return self._begin({AGENT: observation}, {AGENT: info})
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """See `Simulation.step`."""
         action = self._env_actions(actions)[AGENT]
-        given, reward, is_terminated, is_truncated, info = self._env.step(action)
+        given, reward, is_terminated, is_truncated, info = self._step_env(action)
         observation = {AGENT: self._readers[AGENT](given)}
         if self._masked:
             self._add_masks({AGENT: info}, observation)

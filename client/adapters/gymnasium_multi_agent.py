@@ -14,7 +14,7 @@ import numpy as np
 
 from muxrl.client.adapters.adapted_env import AdaptedEnv, plain_reward
 from muxrl.client.adapters.simulation import COMMON, SimulationError, StepResult
-from muxrl.protocol.spaces import ACTION_MASK_KEY
+from muxrl.protocol.spaces import ACTION_MASK_KEY, kind_of
 
 
 def has_a_part_for_each_agent(env: Any) -> bool:
@@ -23,7 +23,9 @@ def has_a_part_for_each_agent(env: Any) -> bool:
     One agent that observes and acts in Tuples of the same length looks the same; it has to make
     one of them a Dict.
     """
-    observed, acted = _parts(env.observation_space), _parts(env.action_space)
+    observed, acted = (
+        _parts(getattr(env, name, None)) for name in ("observation_space", "action_space")
+    )
     return bool(observed and acted) and len(observed) == len(acted)
 
 
@@ -55,11 +57,11 @@ class GymnasiumMultiAgent(AdaptedEnv):
         self._live: set[str] = set()
 
     def _first_infos(self) -> Mapping[Any, Any]:
-        return self._infos(self._env.reset()[1])
+        return self._infos(self._observe_reset()[1])
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        given, info = self._env.reset(seed=seed)
+        given, info = self._observe_reset(seed)
         self._live = set(self._agents)
         return self._begin(self._by_agent("observations", given), self._infos(info))
 
@@ -67,7 +69,7 @@ class GymnasiumMultiAgent(AdaptedEnv):
         """See `Simulation.step`."""
         self._actions |= {str(agent): one for agent, one in self._env_actions(actions).items()}
         joint = tuple(self._actions[agent] for agent in self._agents)
-        given, given_rewards, terminated, truncated, info = self._env.step(joint)
+        given, given_rewards, terminated, truncated, info = self._step_env(joint)
         terminations = self._ends("terminated", terminated)
         truncations = self._ends("truncated", truncated).keys() - terminations.keys()
         self._live -= terminations.keys() | truncations
@@ -132,6 +134,6 @@ class GymnasiumMultiAgent(AdaptedEnv):
 
 def _parts(space: Any) -> Sequence[Any]:
     """Returns the parts of a Tuple, or of a list of spaces as older environments have it."""
-    if type(space).__name__ == "Tuple":
+    if kind_of(space) == "Tuple":
         return tuple(space.spaces)
     return space if isinstance(space, list | tuple) else ()

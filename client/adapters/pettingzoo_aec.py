@@ -25,7 +25,7 @@ class PettingZooAEC(AdaptedEnv):
     def __init__(self, env: Any) -> None:
         super().__init__(
             env,
-            env.possible_agents,
+            getattr(env, "possible_agents", ()),
             space_lookup(env, "observation_space", "observation_spaces"),
             space_lookup(env, "action_space", "action_spaces"),
         )
@@ -33,12 +33,12 @@ class PettingZooAEC(AdaptedEnv):
         self._have_acted: set[Hashable] = set()
 
     def _first_infos(self) -> Mapping[Any, Any]:
-        self._env.reset()
+        self._reset_env()
         return getattr(self._env, "infos", {})
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        self._env.reset(seed=seed)
+        self._reset_env(seed)
         self._live = {agent: self._names[agent] for agent in self._env.agents}
         self._have_acted = set()
         result = self._until_next_turn()

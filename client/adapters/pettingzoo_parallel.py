@@ -22,7 +22,7 @@ class PettingZooParallel(AdaptedEnv):
     def __init__(self, env: Any) -> None:
         super().__init__(
             env,
-            env.possible_agents,
+            getattr(env, "possible_agents", ()),
             space_lookup(env, "observation_space", "observation_spaces"),
             space_lookup(env, "action_space", "action_spaces"),
         )
@@ -31,7 +31,7 @@ class PettingZooParallel(AdaptedEnv):
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        given, infos = self._env.reset(seed=seed)
+        given, infos = self._observe_reset(seed)
         self._live = {agent: self._names[agent] for agent in given}
         self._finished = set()
         return self._begin(given, infos)
@@ -40,7 +40,7 @@ class PettingZooParallel(AdaptedEnv):
         """See `Simulation.step`."""
         live, finished = self._live, self._finished
         names, readers = self._names, self._readers
-        given, given_rewards, terminateds, truncateds, infos = self._env.step(
+        given, given_rewards, terminateds, truncateds, infos = self._step_env(
             self._env_actions(actions)
         )
         terminations = {

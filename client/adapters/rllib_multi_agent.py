@@ -10,6 +10,7 @@ from typing import Any
 
 from muxrl.client.adapters.adapted_env import AdaptedEnv, came_back, plain_reward, space_lookup
 from muxrl.client.adapters.simulation import SimulationError, StepResult
+from muxrl.protocol.spaces import kind_of
 
 ALL = "__all__"
 MAX_IDLE_STEPS = 10_000
@@ -24,23 +25,28 @@ class RLlibMultiAgent(AdaptedEnv):
     somebody acts or the episode is over; their rewards are summed.
 
     Args:
-        env: a `ray.rllib.env.multi_agent_env.MultiAgentEnv`. Where it has a method
-            `state()`, as PettingZoo's have, that is the global state.
+        env: a `ray.rllib.env.multi_agent_env.MultiAgentEnv`, or a `gymnasium.Env` of which
+            `has_dicts_by_agent` is true. Where it has a method `state()`, as PettingZoo's have,
+            that is the global state.
     """
 
     def __init__(self, env: Any) -> None:
-        super().__init__(
-            env,
-            _agent_ids(env),
-            space_lookup(env, "get_observation_space", "observation_spaces"),
-            space_lookup(env, "get_action_space", "action_spaces"),
-        )
+        if has_dicts_by_agent(env):
+            observed, acted = env.observation_space.spaces, env.action_space.spaces
+            super().__init__(env, observed, observed.get, acted.get)
+        else:
+            super().__init__(
+                env,
+                _agent_ids(env),
+                space_lookup(env, "get_observation_space", "observation_spaces"),
+                space_lookup(env, "get_action_space", "action_spaces"),
+            )
         self._seen: dict[Hashable, str] = {}  # observed in this episode, in order
         self._finished: set[Hashable] = set()
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """See `Simulation.reset`."""
-        given, infos = self._env.reset(seed=seed)
+        given, infos = self._observe_reset(seed)
         if not given:
             raise SimulationError(
                 "the environment's reset() observed nobody, so nobody could act; it must return "
@@ -70,7 +76,7 @@ class RLlibMultiAgent(AdaptedEnv):
 
     def _step_once(self, actions: dict[Hashable, Any]) -> StepResult:
         names, readers, finished = self._names, self._readers, self._finished
-        given, rewards, terminateds, truncateds, infos = self._env.step(actions)
+        given, rewards, terminateds, truncateds, infos = self._step_env(actions)
         for agent in given:
             if agent not in self._seen:
                 self._seen[agent] = names[agent]
@@ -108,6 +114,20 @@ class RLlibMultiAgent(AdaptedEnv):
             plain_infos,
             is_over or len(finished) == len(names),
         )
+
+
+def has_dicts_by_agent(env: Any) -> bool:
+    """Whether a Gymnasium environment's spaces are two Dicts with the same keys: its agents.
+
+    So MetaDrive and mobile-env step their agents together, in dicts as RLlib's. One agent whose
+    observation and action have the same parts looks the same; it has to name one of them otherwise.
+    """
+    if "MultiAgentEnv" in {base.__name__ for base in type(env).__mro__}:
+        return False
+    observed: Any = getattr(env, "observation_space", None)
+    acted: Any = getattr(env, "action_space", None)
+    are_dicts = kind_of(observed) == kind_of(acted) == "Dict"
+    return are_dicts and bool(observed.keys() == acted.keys())
 
 
 def _joined(first: StepResult, second: StepResult) -> StepResult:

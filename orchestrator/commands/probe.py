@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "env",
         metavar="ENV",
         help="package.module:callable of a PettingZoo, Gymnasium or RLlib environment, or "
-        "gymnasium:ENV_ID",
+        "gymnasium:ENV_ID, or pettingzoo:ENV_ID",
     )
     parser.add_argument(
         "kwargs",
@@ -55,16 +56,17 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: the environment cannot be made, or an agent's id cannot be declared.
     """
-    from muxrl.client.adapters import SimulationError, make_simulation
+    from muxrl.client.adapters import SimulationError, look, make_simulation
 
     try:
-        simulation = make_simulation(args.env, dict(map(_argument, args.kwargs)))
-        try:
+        with quiet():
+            simulation = make_simulation(args.env, dict(map(_argument, args.kwargs)))
+            notes = look(simulation)
             text = external_section(simulation)
-        finally:
-            simulation.close()
     except SimulationError as error:
         raise ConfigError([" ".join(str(error).split())]) from error
+    for note in notes:
+        sys.stderr.write(f"muxrl: {args.env}: {note}\n")
     sys.stdout.write(f"# Of {args.env}, by muxrl probe; servers and stop are still to be said.\n")
     sys.stdout.write(text)
     return ExitCode.DONE

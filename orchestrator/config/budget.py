@@ -53,7 +53,9 @@ class _Learner(NamedTuple):
 
 
 def find_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yields a sentence for each thing that settings ask for and the run cannot give."""
+    """Yields a sentence for each thing that settings ask for and the run cannot give, and for each
+    that is not as it should be of the environment."""
+    yield from (f"simulation.env: {note}" for note in experiment.facts.notes)
     yield from _find_lag(experiment)
     yield from find_overflow(experiment)
     budget = experiment.config.stop.env_steps

@@ -158,8 +158,8 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
     simulation = config.simulation
     if not simulation.env:
         yield (
-            "simulation.env: is missing; give 'package.module:callable', 'gymnasium:ENV_ID' "
-            f"or '{EXTERNAL}'"
+            "simulation.env: is missing; give 'package.module:callable', 'gymnasium:ENV_ID', "
+            f"'pettingzoo:ENV_ID' or '{EXTERNAL}'"
         )
     elif simulation.env == EXTERNAL:
         if not simulation.agents:
@@ -190,11 +190,17 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
                 "simulation; have it send its metrics with the end of each episode"
             )
     else:
+        if simulation.env.startswith("__main__:"):
+            yield (
+                f"simulation.env: {simulation.env!r} is in the script that runs, and simulations "
+                "run in processes of their own, which do not know it; put it into a module, and "
+                f"give 'module:{simulation.env.partition(':')[2]}'"
+            )
         if ":" not in simulation.env:
             hint = did_you_mean(simulation.env, [EXTERNAL])
             yield (
                 f"simulation.env: {simulation.env!r} is neither 'package.module:callable' nor "
-                f"'gymnasium:ENV_ID' nor '{EXTERNAL}'{hint}"
+                f"'gymnasium:ENV_ID' nor 'pettingzoo:ENV_ID' nor '{EXTERNAL}'{hint}"
             )
         for key, value in {
             "agents": simulation.agents,

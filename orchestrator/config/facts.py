@@ -29,32 +29,33 @@ class SimulationFacts:
     """Agent to its observation and action space, in the order of `possible_agents`."""
     state_size: int | None = None
     """Length of the global state that it sends; None: it sends none."""
+    notes: tuple[str, ...] = ()
+    """What of the environment is not as it should be, and was taken all the same."""
 
 
 def probe(simulation: SimulationConfig) -> SimulationFacts:
-    """Makes the environment, reads its agents and spaces, and closes it.
+    """Makes the environment, reads its agents and spaces, plays a step, and closes it.
 
     Those of an external simulation are read from its config.
 
     Raises:
-        ConfigError: the environment cannot be made, or a space cannot be read.
+        ConfigError: the environment cannot be made, or its agents, spaces or step are wrong.
     """
     if simulation.env == EXTERNAL:
         return _external_facts(simulation)
-    from muxrl.client.adapters import SimulationError, make_simulation
+    from muxrl.client.adapters import SimulationError, look, make_simulation
 
     try:
         made = make_simulation(simulation.env, dict(simulation.kwargs))
         try:
-            return SimulationFacts(
-                agents={
-                    agent: (made.observation_spaces[agent], made.action_spaces[agent])
-                    for agent in made.possible_agents
-                },
-                state_size=made.state_size,
-            )
-        finally:
-            made.close()
+            notes = look(made)
+        except SimulationError as error:
+            raise SimulationError(f"{simulation.env!r}: {error}") from error
+        return SimulationFacts(
+            {a: (made.observation_spaces[a], made.action_spaces[a]) for a in made.possible_agents},
+            made.state_size,
+            tuple(notes),
+        )
     except SimulationError as error:
         sentence = " ".join(str(error).split()).removeprefix("simulation ")
         raise ConfigError([f"simulation.env: {sentence}"]) from error

@@ -37,7 +37,8 @@ class SimulationConfig:
 
     env: str = ""
     """'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib
-    multi-agent environment, 'gymnasium:ENV_ID', or 'external': someone else starts it."""
+    multi-agent environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', or 'external': someone
+    else starts it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments with which the environment is made."""
     metrics: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,279 @@
+"""Environments as people have them: what is taken for what it is, and what is refused at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from pettingzoo import ParallelEnv
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+from muxrl.client.adapters import SimulationError, adapt, look, make_simulation
+
+Play = Any
+BOX = Box(-1, 1, (3,), np.float32)
+
+
+class Env:
+    """Two agents, ten steps."""
+
+    possible_agents = ("a", "b")
+    seen: Any = np.zeros(3, np.float32)
+    reward: Any = 1.0
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return BOX
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.t, self.agents = 0, list(self.possible_agents)
+        return dict.fromkeys(self.agents, self.seen), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.t += 1
+        acted, is_over = self.agents, self.t == 10
+        self.agents = [] if is_over else acted
+        none = dict.fromkeys(acted, False)
+        return (
+            dict.fromkeys(acted, self.seen),
+            dict.fromkeys(acted, self.reward),
+            none,
+            dict.fromkeys(acted, is_over),
+            {},
+        )
+
+    def close(self) -> None: ...
+
+
+class MyBox(Box): ...
+
+
+class MyDict(Dict): ...
+
+
+class MyDiscrete(Discrete): ...
+
+
+class Subclasses(Env):
+    def observation_space(self, agent: str) -> Any:
+        return MyDict({"x": MyBox(-1, 1, (2,), np.float32), "n": MyDiscrete(4)})
+
+    def action_space(self, agent: str) -> Any:
+        return MyDiscrete(3)
+
+    seen = {"x": np.zeros(2), "n": np.int64(1)}
+
+
+class DictsByAgent(gymnasium.Env):
+    observation_space = Dict({"a": BOX, "b": BOX})
+    action_space = Dict({"a": Discrete(3), "b": Discrete(3)})
+
+    def __init__(self) -> None:
+        self.env = Env()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.env.reset()
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminations, truncations, infos = self.env.step(actions)
+        over = {"__all__": not self.env.agents}
+        return seen, rewards, terminations, {**truncations, **over}, infos
+
+
+class AfterReset(ParallelEnv):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.env = Env()
+
+    def observation_space(self, agent: str) -> Any:
+        return self.box
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.possible_agents, self.box = ["a", "b"], BOX
+        given = self.env.reset()
+        self.agents = self.env.agents
+        return given
+
+    def step(self, actions: Any) -> Any:
+        given = self.env.step(actions)
+        self.agents = self.env.agents
+        return given
+
+
+class OneAfterReset(gymnasium.Env):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.observation_space, self.action_space = BOX, Discrete(2)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        return np.zeros(3, np.float32), 1.0, True, False, {}
+
+
+class ObservationsAlone(Env):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset()[0]
+
+
+class OneObservationAlone(OneAfterReset):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset()[0]
+
+
+class RLlibAlone(MultiAgentEnv):  # type: ignore[misc]
+    possible_agents = ["a", "b"]
+    observation_spaces = dict.fromkeys("ab", BOX)
+    action_spaces = dict.fromkeys("ab", Discrete(3))
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__()
+        self.env = Env()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.env.reset()[0]
+
+    def step(self, actions: Any) -> Any:
+        return self.env.step(actions)
+
+
+class NoClose(Env):
+    close: Any = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "close":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class Seedless(Env):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class RaisesInClose(Env):
+    def close(self) -> None:
+        raise RuntimeError("connection lost")
+
+
+class ExitsInClose(Env):
+    def close(self) -> None:
+        sys.exit()
+
+
+class ExitsInInit(Env):
+    def __init__(self) -> None:
+        sys.exit("no licence")
+
+
+class ExitsInReset(Env):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        sys.exit(3)
+
+
+class ExitsInStep(Env):
+    def step(self, actions: Any) -> Any:
+        sys.exit()
+
+
+class FourValues(Env):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, _, dones, infos = super().step(actions)
+        return seen, rewards, dones, infos
+
+
+class NoResult(Env):
+    def step(self, actions: Any) -> Any: ...
+
+
+class NothingSeen(Env):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any: ...
+
+
+class WrongShape(Env):
+    seen = np.zeros(4, np.float32)
+
+
+class Words(Env):
+    seen = "nothing to see"
+
+
+class BadReward(Env):
+    reward = float("nan")
+
+
+class Raises(Env):
+    def step(self, actions: Any) -> Any:
+        raise KeyError("up")
+
+
+def named(env: type) -> str:
+    return f"{__name__}:{env.__name__}"
+
+
+@pytest.mark.parametrize(
+    ("env", "notes"),
+    [
+        (Subclasses, []),
+        (DictsByAgent, []),
+        (AfterReset, []),
+        (OneAfterReset, []),
+        (ObservationsAlone, []),
+        (OneObservationAlone, []),
+        (RLlibAlone, []),
+        (NoClose, []),
+        (Seedless, ["reset() takes no seed"]),
+        (RaisesInClose, ["close() raised RuntimeError: connection lost (test_habits.py, line "]),
+        (ExitsInClose, ["close() raised SystemExit (test_habits.py, line "]),
+    ],
+)
+def test_it_is_taken_as_it_is_and_plays(env: type, notes: list[str], play: Play) -> None:
+    assert play(make_simulation(named(env), {})).results
+    found = look(make_simulation(named(env), {}))
+    assert len(found) == len(notes)
+    assert all(note in sentence for note, sentence in zip(notes, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("env", "refusal"),
+    [
+        (ExitsInInit, r"failed with SystemExit: no licence \(test_habits.py, line "),
+        (ExitsInReset, "failed with SystemExit: 3"),
+        (ExitsInStep, r"step\(\) raised SystemExit \("),
+        (FourValues, "returned 4 values; expected five: .*cut off cannot be told from"),
+        (NoResult, "returned a NoneType; expected five"),
+        (NothingSeen, r"reset\(\) returned None; expected \(observations, infos\)"),
+        (WrongShape, r"reset\(\) gave agent 'a' .* expected Box\(3,\) float32, got shape \(4,\)"),
+        (Words, r"reset\(\) gave agent 'a' an observation .* got str 'nothing to see'"),
+        (BadReward, r"step\(\) gave agent 'a' the reward nan"),
+        (Raises, r"step\(\) raised KeyError: 'up' \(test_habits.py, line "),
+    ],
+)
+def test_what_cannot_run_is_said_before_it_does(env: type, refusal: str) -> None:
+    with pytest.raises(SimulationError, match=refusal):
+        look(make_simulation(named(env), {}))
+
+
+def test_agents_of_two_dicts_are_the_keys() -> None:
+    assert adapt(DictsByAgent()).possible_agents == ("a", "b")
+    one = DictsByAgent()
+    one.action_space = Dict({"up": Discrete(2), "left": Discrete(2)})
+    assert adapt(one).possible_agents == ("agent",)
+
+
+@pytest.mark.parametrize("env_id", ["classic/rps-v2", "classic/tictactoe-v3", "classic/rps_v2"])
+def test_ids_of_pettingzoo(env_id: str, play: Play) -> None:
+    simulation = make_simulation(f"pettingzoo:{env_id}", {})
+    assert len(simulation.possible_agents) == 2
+    look(simulation)
+    with pytest.raises(SimulationError, match=r"failed with .*NotFound"):
+        make_simulation("pettingzoo:classic/rsp-v2", {})
