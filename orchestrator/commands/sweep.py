@@ -37,7 +37,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--dry-run", action="store_true", help="show the trials and how long they would take"
     )
     how.add_argument(
-        "--resume", action="store_true", help="go on with a sweep: finished trials are kept"
+        "--resume",
+        action="store_true",
+        help="go on with a sweep: finished trials are kept; key=value may give more seeds or samples",
     )
 
 
