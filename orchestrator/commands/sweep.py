@@ -39,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     how.add_argument(
         "--resume",
         action="store_true",
-        help="go on with a sweep: finished trials are kept; key=value may give more seeds or samples",
+        help="go on with a sweep: finished trials are kept; seeds and samples may be more",
     )
 
 

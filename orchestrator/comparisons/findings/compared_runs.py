@@ -9,7 +9,7 @@ or take `TOLERANCE`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from muxrl.orchestrator.config import ExperimentConfig
@@ -106,11 +106,20 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     roles: dict[str, Sequence[str]] = {}
     scripts: dict[str, list[ServerConfig]] = {}
     notes: list[str] = []
+    of_sweeps: list[ExperimentConfig] = []
     for path in paths:
         if (path / TRIALS_FILE).is_file():
             sweep, trials = _read_sweep(path)
-            runs += [_read_run(path / t.run_dir) for t in trials if _is_done(t) and t.run_dir]
+            found = [_read_run(path / t.run_dir) for t in trials if _is_done(t) and t.run_dir]
+            new = [run for run in found if _unnamed(run) not in of_sweeps]
+            of_sweeps += map(_unnamed, new)
+            runs += new
             notes += _left_out(sweep, trials)
+            if twice := [run.name for run in found if run not in new]:
+                notes.append(
+                    f"left out of sweep {sweep.name!r}: {len(twice)} of {len(trials)} trials, "
+                    f"which an earlier sweep has with the same seed ({listed(twice, _MAX_LISTED)})"
+                )
             _add_sweep(sweep, trials, roles, scripts)
         else:
             runs.append(_read_run(path))
@@ -124,6 +133,11 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     _check_evaluated(runs)
     notes += _version_notes(runs)
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
+
+
+def _unnamed(run: ComparedRun) -> ExperimentConfig:
+    """Returns what a run and its repetition have in common."""
+    return replace(run.config, name="")
 
 
 def _read_run(path: Path) -> ComparedRun:

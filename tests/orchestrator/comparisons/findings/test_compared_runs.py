@@ -192,6 +192,19 @@ def test_a_sweep_gives_its_finished_runs_its_roles_and_its_scripts(tmp_path: Pat
     ]
 
 
+def test_what_two_sweeps_have_both_counts_once(tmp_path: Path) -> None:
+    first, second = (sweep(tmp_path / name) for name in "ab")
+    extra = made_up_run(second / "runs", "QMIX", "PPO", 2, 5.0)
+    done = {"id": "9", "assignment": "", "roles": {}, "parameters": {}, "status": "done"}
+    trials = SweepDirectory(second).trials()
+    more = TrialRecord(**done, seed=2, run_dir=f"runs/{extra.name}")
+    SweepDirectory(second).write_trials([*trials, more])
+    sources = read_compared_runs([first, second])
+    assert [run.path.parent.parent for run in sources.runs] == [first, first, second]
+    assert [run.seed for run in sources.runs] == [1, 1, 2]
+    assert "'b': 2 of 5 trials, which an earlier sweep has with the same seed" in sources.notes[-1]
+
+
 def test_a_sweep_s_masked_tokens_are_not_asked_for(tmp_path: Path) -> None:
     config = sweep(tmp_path) / "sweep.yaml"
     config.write_text(config.read_text().replace("ppo: {}", "ppo: {token: '???'}"))
