@@ -47,7 +47,7 @@ class Mismatch(ValueError):
         super().__init__(f"expected {self.expected}, got {got}" + (f" ({hint})" if hint else ""))
 
 
-def conform(space: Space, value: Any, where: str = "") -> Any:
+def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -> Any:
     """Returns `value` as the array, integer, dict or tuple that `space` describes.
 
     Plain numbers and nested lists (all that JSON has) become arrays of the space's dtype;
@@ -58,13 +58,14 @@ def conform(space: Space, value: Any, where: str = "") -> Any:
         space: what was declared.
         value: what came: array, number, nested list, dict.
         where: path so far, for the message.
+        most: largest real number in a Box, up or down.
 
     Raises:
-        Mismatch: wrong type, shape, dtype or keys; NaN; infinity; an integer out of range. The
+        Mismatch: wrong type, shape, dtype or keys; NaN; infinity; a number out of range. The
             bounds of a Box are not checked: simulations overstep them by rounding.
     """
     if isinstance(space, Box):
-        return _conform_box(space, value, where)
+        return _conform_box(space, value, where, most)
     if isinstance(space, Discrete):
         return _conform_discrete(space, value, where)
     if isinstance(space, MultiDiscrete | MultiBinary):
@@ -75,13 +76,13 @@ def conform(space: Space, value: Any, where: str = "") -> Any:
         if value.keys() != space.spaces.keys():
             raise Mismatch(f"keys {sorted(space.spaces)}", f"keys {_shown_keys(value)}", where)
         return {
-            key: conform(sub, value[key], f"{where}.{key}" if where else key)
+            key: conform(sub, value[key], f"{where}.{key}" if where else key, most)
             for key, sub in space.spaces.items()
         }
     if not _is_list(value) or len(value) != len(space.spaces):
         raise Mismatch(f"{len(space.spaces)} items", _kind(value), where)
     return tuple(
-        conform(sub, item, f"{where}[{i}]")
+        conform(sub, item, f"{where}[{i}]", most)
         for i, (sub, item) in enumerate(zip(space.spaces, value, strict=True))
     )
 
@@ -89,7 +90,7 @@ def conform(space: Space, value: Any, where: str = "") -> Any:
 _dtype = functools.lru_cache(maxsize=64)(np.dtype)
 
 
-def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
+def _conform_box(space: Box, value: Any, where: str, most: float) -> NDArray[Any]:
     dtype = _dtype(space.dtype)
     if isinstance(value, np.ndarray):
         array = value
@@ -101,20 +102,26 @@ def _conform_box(space: Box, value: Any, where: str) -> NDArray[Any]:
     if array.shape != space.shape:
         raise Mismatch(str(space), f"shape {array.shape}", where)
     if array.dtype.kind == "f":
-        # One pass over the data: a sum of squares is finite only if every element is. Where large
-        # numbers overflow it, the exact check below finds nothing.
+        # One pass over the data: no element is larger than the root of the sum of squares, and that
+        # is finite only if all are. Where many make it large, the exact check finds nothing.
         flat = array if array.ndim == 1 else array.reshape(-1)
-        if not math.isfinite(flat.dot(flat)):
-            _check_finite(array, where)
+        if not float(flat.dot(flat)) < most * most:
+            _check_numbers(array, where, most)
     return array if array.dtype == dtype else array.astype(dtype)
 
 
-def _check_finite(array: NDArray[Any], where: str) -> None:
-    for is_bad, name in ((np.isnan, "NaN"), (np.isinf, "infinity")):
-        bad = is_bad(array)
+def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
+    expected = "finite numbers" if most == math.inf else f"numbers from {-most:g} to {most:g}"
+    for bad, name in (
+        (np.isnan(array), "NaN"),
+        (np.isinf(array), "infinity"),
+        (np.abs(array) > most, ""),
+    ):
         if bad.any():
             at = np.unravel_index(int(bad.argmax()), array.shape)
-            raise Mismatch("finite numbers", f"{name} at index {list(map(int, at))}", where)
+            got = name or f"{array[at]:g}"
+            hint = "" if name else "limits.max_abs_observation; is it a mistake, or to scale down?"
+            raise Mismatch(expected, f"{got} at index {list(map(int, at))}", where, hint)
 
 
 def _from_plain(

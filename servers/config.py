@@ -38,6 +38,12 @@ class LimitsConfig:
     """Open connections at one time; one more is refused with 503."""
     max_message_bytes: int | None = None
     """Longest frame or body accepted; null: what the declared spaces can need, 64 MiB at most."""
+    max_abs_reward: float | None = 1e12
+    """Largest reward of an agent in a step, up or down; null: what is finite. Beyond it a number is
+    a mistake, or will spoil what is learned."""
+    max_abs_observation: float | None = 1e15
+    """Largest number in an observation or a global state, up or down, likewise; Boxes of real
+    numbers only. Milliseconds since 1970 are 2e12."""
     episode_timeout_s: float = 1800.0
     """An episode without a message for this long is closed as truncated. An idle HTTP connection is
     kept for as long."""

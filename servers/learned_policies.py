@@ -87,6 +87,7 @@ class LearnedPolicies:
             self.feed,
             batch_env_steps=entry.batch_env_steps(config),
             needs_whole_episodes=config.batch_mode == "complete_episodes",
+            max_sequence_steps=getattr(config, "max_sequence_steps", None),
             lookback=1 if self.acting.is_stateful else 0,
             policy_for=config.policy_mapping_fn,
             recorder=functools.partial(Recorder, reward_scales=scales),

@@ -27,6 +27,10 @@ class ServerProblem(RuntimeError):
     """The server cannot start, or what it has learned is not worth saving; the message says why."""
 
 
+class LearnerDiverged(RuntimeError):
+    """Too many updates in a row could not be applied; the message says of which policy."""
+
+
 class StillLearning(RuntimeError):
     """An update has not ended in time; the message says of which server."""
 

@@ -127,10 +127,13 @@ def get_state(
 
 
 def find_not_finite(algo: Algorithm) -> str:
-    """Returns the name of a parameter, or of an optimizer's state, that holds NaN or infinity."""
+    """Returns the name of a parameter, or of an optimizer's state, that holds NaN or infinity.
+
+    So does a parameter whose square would be infinite: nothing is computed with it.
+    """
     learner: Any = algo.learner_group._learner
     held = {
-        f"parameter {name!r} of policy {policy_id!r}": parameter
+        f"parameter {name!r} of policy {policy_id!r}": parameter.detach().square()
         for policy_id, module in learner.module.items()
         for name, parameter in module.named_parameters()
     }
@@ -213,6 +216,7 @@ def restore(
         algo.restore_from_path(checkpoint.path)
         _load(learner, networks)
         set_tables(learner, state["learner"], changed=changes.keys())
+        _mend(algo, plan.server_id)
         if changes:
             _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
         _restore_replay(algo, checkpoint, plan, state["trainer"]["env_steps"])
@@ -299,6 +303,24 @@ def _load(learner: Any, networks: Mapping[str, Mapping[str, Any]]) -> None:
         for key, parameter in module.unwrapped().state_dict().items():
             if isinstance(parameter, torch.Tensor):
                 parameter.copy_(torch.from_numpy(np.array(networks[module_id][key])))
+
+
+def _mend(algo: Algorithm, server_id: str) -> None:
+    """Begins spoilt optimizers anew; checkpoints of before they were looked at may have such.
+
+    Raises:
+        ValueError: weights are not finite.
+    """
+    spoilt = find_not_finite(algo)
+    if not spoilt:
+        return
+    logger.warning(
+        "server %r: in the checkpoint %s is not finite; optimizers begin anew", server_id, spoilt
+    )
+    for optimizer in algo.learner_group._learner._named_optimizers.values():
+        optimizer.state.clear()
+    if spoilt := find_not_finite(algo):
+        raise ValueError(f"{spoilt} is not finite; go on from an older checkpoint")
 
 
 def _shape(parameter: Any) -> tuple[int, ...]:

@@ -21,18 +21,11 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.feed import Feed, FeedClosed
-from muxrl.servers.policies import Record, StillLearning
+from muxrl.servers.policies import LearnerDiverged, Record, StillLearning
 
 logger = logging.getLogger(__name__)
 
 TOTAL_LOSS = "total_loss"
-
-_MAX_NOT_FINITE = 3
-"""Updated iterations in a row whose loss is NaN or infinite; then the learner has diverged.
-
-One such batch may be skipped or clipped (`torch_skip_nan_gradients`, `grad_clip`), and the next is
-well again. Weights that are NaN never are.
-"""
 
 _MAX_RECORDS = 10_000
 """Kept for `drain_records`, the newest ones: under ``muxrl serve`` nobody reads them."""
@@ -74,8 +67,6 @@ class Trainer:
         self._on_failure = on_failure
         self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
         self._is_working = threading.Lock()
-        self._num_not_finite: dict[str, int] = {}
-        self._weights_seq_no: int | None = None
         self._started_at: float | None = None
         self._time_before_s = 0.0
         # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
@@ -167,15 +158,13 @@ class Trainer:
             while self._max_iterations is None or self.iteration < self._max_iterations:
                 result = self.algo.train()
                 self.iteration += 1
-                record = self._record(result)
-                self._records.append(record)
-                if problem := self._find_divergence(result):
-                    logger.error("%s", problem)
-                    self._on_failure(problem)
-                    return
+                self._records.append(self._record(result))
             logger.info("training finished after %d iterations; acting goes on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
+        except LearnerDiverged as error:
+            logger.error("%s", error)
+            self._on_failure(f"training failed: {error}")
         except Exception as error:  # the top of the thread: nothing else would report it
             logger.exception("training failed in iteration %d", self.iteration + 1)
             self._on_failure(f"training failed: {type(error).__name__}: {error}")
@@ -183,30 +172,6 @@ class Trainer:
             self.is_finished = True
             self._feed.discard()
             self._feed.run_errands()
-
-    def _find_divergence(self, result: dict[str, Any]) -> str:
-        """Counts losses that are not finite; a sentence once there are too many in a row."""
-        weights_seq_no = self.env_runner.inference.weights_seq_no
-        if weights_seq_no == self._weights_seq_no:  # no update: a loss would be an old one
-            return ""
-        self._weights_seq_no = weights_seq_no
-        for policy_id, values in result.get(LEARNER_RESULTS, {}).items():
-            if policy_id == ALL_MODULES or not isinstance(values, dict):
-                continue
-            if TOTAL_LOSS not in values:
-                continue
-            if math.isfinite(float(values[TOTAL_LOSS])):
-                self._num_not_finite[policy_id] = 0
-                continue
-            num = self._num_not_finite.get(policy_id, 0) + 1
-            self._num_not_finite[policy_id] = num
-            if num >= _MAX_NOT_FINITE:
-                return (
-                    f"training failed: the loss of policy {policy_id!r} was {values[TOTAL_LOSS]} "
-                    f"in iteration {self.iteration} and not finite in {num} iterations in a row: "
-                    "its learner has diverged; try a lower lr, or clip gradients (grad_clip)"
-                )
-        return ""
 
     def _record(self, result: dict[str, Any]) -> Record:
         time_s = self._time_s

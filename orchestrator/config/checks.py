@@ -126,6 +126,8 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
             f"{at}.resources.num_torch_threads": server.resources.num_torch_threads,
             f"{at}.limits.max_episodes": server.limits.max_episodes,
             f"{at}.limits.max_message_bytes": server.limits.max_message_bytes,
+            f"{at}.limits.max_abs_reward": server.limits.max_abs_reward,
+            f"{at}.limits.max_abs_observation": server.limits.max_abs_observation,
             f"{at}.restarts.within_s": server.restarts.within_s,
             f"{at}.limits.episode_timeout_s": server.limits.episode_timeout_s,
         }

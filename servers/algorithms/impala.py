@@ -36,6 +36,7 @@ from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule, mask
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.algorithms.sound_updates import SoundUpdates
 from muxrl.servers.seating import Seating
 
 
@@ -117,7 +118,7 @@ class MaskableAPPOTorchRLModule(MaskablePPOTorchRLModule, DefaultAPPOTorchRLModu
         return {**outputs, key: masked(outputs[key], batch)}
 
 
-class IMPALALearner(IMPALATorchLearner):
+class IMPALALearner(SoundUpdates, IMPALATorchLearner):
     """IMPALA's loss, with V-trace; updates in the calling thread, which RLlib leaves to another.
 
     V-trace keeps its bootstrap values. RLlib appends a step to every chunk whose value stands for

@@ -60,6 +60,8 @@ class StepCheck:
         agents: by id, with their spaces.
         state_size: length of the global state that the server reads; None: it reads none.
         needs_state: whether each step has to have it; else it is checked where it comes.
+        max_abs_reward: of an agent in a step, up or down; None: what is finite.
+        max_abs_observation: of a number in an observation or a state, likewise.
     """
 
     def __init__(
@@ -68,7 +70,11 @@ class StepCheck:
         state_size: int | None,
         *,
         needs_state: bool = True,
+        max_abs_reward: float | None = None,
+        max_abs_observation: float | None = None,
     ) -> None:
+        self._max_reward = math.inf if max_abs_reward is None else max_abs_reward
+        self._max_observation = math.inf if max_abs_observation is None else max_abs_observation
         self._agents = agents
         self._observation_spaces = {a: agent.observation_space for a, agent in agents.items()}
         self._action_spaces = {a: agent.action_space for a, agent in agents.items()}
@@ -164,7 +170,7 @@ class StepCheck:
             if space is None:
                 raise self._unknown_agent(agent_id, what)
             try:
-                conformed[agent_id] = conform(space, value)
+                conformed[agent_id] = conform(space, value, "", self._max_observation)
             except Mismatch as error:
                 raise _mismatch(agent_id, what, error) from None
         return conformed
@@ -224,12 +230,21 @@ class StepCheck:
                 )
 
     def _check_rewards(self, rewards: Mapping[str, float], returns: Mapping[str, float]) -> None:
+        most = self._max_reward
         for agent_id, reward in rewards.items():
             if agent_id not in self._agents:
                 raise self._unknown_agent(agent_id, "reward")
             total = returns.get(agent_id, 0.0) + reward
-            if _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
+            if -most <= reward <= most and _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
                 continue
+            if math.isfinite(reward) and not -most <= reward <= most:
+                raise ValueMismatch(
+                    f"the reward of agent {agent_id!r} is {reward:g}, larger than "
+                    f"limits.max_abs_reward, {most:g}; is it a mistake, or rewards to scale down?",
+                    agent_id=agent_id,
+                    expected=f"{-most:g} to {most:g}",
+                    got=f"{reward:g}",
+                )
             if not math.isfinite(reward):
                 raise ValueMismatch(
                     f"the reward of agent {agent_id!r} is {reward}",
@@ -260,7 +275,7 @@ class StepCheck:
     def _state(self, state: Any) -> Any:
         assert self._state_space is not None
         try:
-            return conform(self._state_space, state)
+            return conform(self._state_space, state, "", self._max_observation)
         except Mismatch as error:
             raise ValueMismatch(
                 f"the global state of the simulation: {error}",

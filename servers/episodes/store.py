@@ -5,6 +5,7 @@ Time is an argument.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ class EpisodeStore:
         feed: where complete batches go.
         batch_env_steps: recorded env steps that make a batch.
         needs_whole_episodes: batches hold ended episodes only (QMIX), else whatever there is.
+        max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
         lookback: see `Recorder`.
         policy_for: RLlib's agent-to-module mapping function.
         recorder: records one episode.
@@ -97,6 +99,7 @@ class EpisodeStore:
         *,
         batch_env_steps: int,
         needs_whole_episodes: bool,
+        max_sequence_steps: int | None = None,
         lookback: int,
         policy_for: Callable[..., str],
         recorder: Callable[..., Recorder] = Recorder,
@@ -106,11 +109,17 @@ class EpisodeStore:
         self.plan = plan
         self.counts = EpisodeCounts()
         self.is_accepting = True
-        self._check = StepCheck(plan.agents, plan.state_size if plan.reads_state else None)
+        self._check = StepCheck(
+            plan.agents,
+            plan.state_size if plan.reads_state else None,
+            max_abs_reward=plan.limits.max_abs_reward,
+            max_abs_observation=plan.limits.max_abs_observation,
+        )
         self._seats = seats
         self._feed = feed
         self._batch_env_steps = batch_env_steps
         self._needs_whole_episodes = needs_whole_episodes
+        self._max_sequence_steps = max_sequence_steps or math.inf
         self._lookback = lookback
         self._policy_for = policy_for
         self._make_recorder = recorder
@@ -274,6 +283,11 @@ class EpisodeStore:
             self.counts.num_agent_steps += len(item.observations)
             self._count_env_steps(episode.recorder.num_uncut_steps - num_before)
             self._cut_if_due()
+            if (
+                self._needs_whole_episodes
+                and episode.recorder.num_uncut_steps >= self._max_sequence_steps
+            ):
+                self._keep_whole(episode.recorder.cut())
         return outcome
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
@@ -367,9 +381,7 @@ class EpisodeStore:
     ) -> None:
         if episode.is_training:
             chunk = episode.recorder.finish(is_aborted=is_aborted)
-            self._keep(chunk)
-            if self._needs_whole_episodes and chunk is not None:
-                self._num_uncut_steps += chunk.num_env_steps
+            self._keep_whole(chunk)
             if is_aborted:
                 self.counts.num_aborted += 1
             else:
@@ -405,6 +417,12 @@ class EpisodeStore:
     def _keep(self, chunk: Chunk | None) -> None:
         if chunk is not None:
             self._chunks.append(chunk)
+
+    def _keep_whole(self, chunk: Chunk | None) -> None:
+        """Keeps an episode, or the piece of one that is learned like an episode."""
+        self._keep(chunk)
+        if self._needs_whole_episodes and chunk is not None:
+            self._num_uncut_steps += chunk.num_env_steps
 
     def _deliver(self) -> None:
         batch, self._chunks = self._chunks, []

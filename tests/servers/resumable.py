@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -138,23 +139,28 @@ class Served:
         self.policies = policies
         self.policies.start()
 
-    def play(self, first: int, last: int) -> None:
-        """Plays whole episodes; what happens in each depends on its number and its actions."""
+    def play(self, first: int, last: int, who: Callable[[int], str] = lambda number: "ab") -> None:
+        """Plays whole episodes; what happens in each depends on its number and its actions.
+
+        `who` says for each episode which agents play.
+        """
         store = self.policies.store
         t_max = T_IN_TEAMS if store.plan.groups else T
         for number in range(first, last):
-            rng = np.random.default_rng(number)
+            rng, agents = np.random.default_rng(number), who(number)
             episode_id, rewards = f"episode-{number}", {}
             store.accept(StartEpisode(episode_id), 0.0)
             for t in range(t_max):
-                seen = {agent: rng.random(2, np.float32) for agent in "ab"}
+                seen = {agent: rng.random(2, np.float32) for agent in agents}
                 pending = store.accept(Step(episode_id, t, seen, rewards), 0.0)
                 store.finish_frame()
                 actions = self._act(pending)
-                rewards = {a: _reward(actions[a], seen[a][0] > 0.5) for a in "ab"}
-            final = {agent: rng.random(2, np.float32) for agent in "ab"}
+                rewards = {a: _reward(actions[a], seen[a][0] > 0.5) for a in agents}
+            final = {agent: rng.random(2, np.float32) for agent in agents}
             store.accept(
-                EndEpisode(episode_id, t_max, True, rewards, {}, dict.fromkeys("ab", True), final),
+                EndEpisode(
+                    episode_id, t_max, True, rewards, {}, dict.fromkeys(agents, True), final
+                ),
                 0.0,
             )
             store.finish_frame()

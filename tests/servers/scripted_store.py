@@ -89,6 +89,7 @@ class ScriptedStore:
         plan: ServerPlan,
         batch_env_steps: int = 10**9,
         needs_whole_episodes: bool = False,
+        max_sequence_steps: int | None = None,
         seating: Seating | None = None,
         reward_scales: Mapping[str, RewardScale] | None = None,
     ) -> None:
@@ -105,6 +106,7 @@ class ScriptedStore:
             self.feed,
             batch_env_steps=batch_env_steps,
             needs_whole_episodes=needs_whole_episodes,
+            max_sequence_steps=max_sequence_steps,
             lookback=0,
             policy_for=lambda seat_id, *args, **kwargs: policy_of[seat_id],
             recorder=partial(Recorder, reward_scales=reward_scales),

@@ -154,16 +154,6 @@ class HAPPOTorchLearner(MAPPOTorchLearner):
         self._losses.update({module_id: loss.detach() for module_id, loss in losses.items()})
         return fwd_out, dict(self._losses), metrics
 
-    def postprocess_gradients_for_module(
-        self, *, module_id: str, config: Any, module_gradients_dict: dict[Any, Tensor]
-    ) -> dict[Any, Tensor]:
-        """MAPPO's; modules whose turn it is not have no gradients, and no norms to log."""
-        if not module_gradients_dict:
-            return {}
-        return super().postprocess_gradients_for_module(
-            module_id=module_id, config=config, module_gradients_dict=module_gradients_dict
-        )
-
 
 def factors_of_nobody(batches: Mapping[str, Mapping[str, Any]]) -> Tensor:
     """Returns ``M`` of all joint steps before any module was updated: ones."""

@@ -33,6 +33,7 @@ from muxrl.servers.algorithms.on_policy.config import (
 )
 from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, actor_critic_loss
 from muxrl.servers.algorithms.settings import TrainingSettings, set_given
+from muxrl.servers.algorithms.sound_updates import MAX_GRADIENT
 
 _SMALLEST_STD = 1e-5
 """Of advantages; the paper's code adds as much."""
@@ -177,8 +178,11 @@ class CriticTargets(ConnectorV2):
                 columns[Postprocessing.ADVANTAGES] = (advantages - advantages[acted].mean()) / (
                     std + _SMALLEST_STD
                 )
-            module.critic.learn_units(targets[recorded])
-            columns[Postprocessing.VALUE_TARGETS] = module.critic.normalize(targets)
+            if targets[recorded].abs().max() <= MAX_GRADIENT:
+                module.critic.learn_units(targets[recorded])
+                columns[Postprocessing.VALUE_TARGETS] = module.critic.normalize(targets)
+            else:  # units of such numbers would last, and a Huber loss does not show them
+                columns[Postprocessing.VALUE_TARGETS] = torch.full_like(targets, torch.nan)
             with torch.no_grad():
                 columns[Columns.VF_PREDS] = module.normalized_values(columns)
         return batch
@@ -208,7 +212,7 @@ class MAPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         self, *, module_id: str, config: Any, module_gradients_dict: dict[Any, Tensor]
     ) -> dict[Any, Tensor]:
         """Clips the actor's gradients and the critic's, each by their own norm; see the config."""
-        if config.grad_clip is None or config.clip_jointly:
+        if config.grad_clip is None or config.clip_jointly or not module_gradients_dict:
             return super().postprocess_gradients_for_module(
                 module_id=module_id, config=config, module_gradients_dict=module_gradients_dict
             )

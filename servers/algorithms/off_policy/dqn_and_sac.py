@@ -14,6 +14,7 @@ from gymnasium import spaces
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn as rllib_dqn
+from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
@@ -42,6 +43,7 @@ from muxrl.servers.algorithms.settings import (
     read_count,
     suggestion,
 )
+from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import Seat
 
@@ -129,11 +131,18 @@ class _DrawsEveryStep:
         self.config = config
 
 
+class SoundDQNTorchLearner(SoundUpdatesFromReplay, DQNTorchLearner):
+    """RLlib's learner."""
+
+
 class DQNConfig(rllib_dqn.DQNConfig):
     """RLlib's; ``replay_buffer_config`` names RLlib's buffer, of which ours is a subclass."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or DQN)
+
+    def get_default_learner_class(self) -> type:
+        return SoundDQNTorchLearner
 
 
 class SACConfig(rllib_sac.SACConfig):

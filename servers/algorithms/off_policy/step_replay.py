@@ -70,6 +70,8 @@ class _DrawsEveryStep:
         by_module: dict[str, list[SingleAgentEpisode]] = defaultdict(list)
         by_agent: dict[str, list[SingleAgentEpisode]] = defaultdict(list)
         for module_id in sorted(modules_to_sample or self._module_to_indices):
+            if not self._module_to_indices.get(module_id):
+                continue  # its agents stay away, and what they played has been replaced
             for (number, agent_id, t, *_), weight in self._draw(module_id, num_items, beta):
                 n = int(self.rng.integers(*n_step)) if isinstance(n_step, tuple) else n_step or 1
                 whole = self.episodes[number - self._num_episodes_evicted].agent_episodes[agent_id]

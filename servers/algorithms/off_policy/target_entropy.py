@@ -12,6 +12,7 @@ from torch import Tensor
 
 from muxrl.servers.algorithms.action_masks import ACTION_MASK
 from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
 
 AUTO = "auto"
 SHARE = 0.3
@@ -20,7 +21,7 @@ ten, and the others alike, has 0.29 of it, with n = 2 actions 0.47, with n = 18 
 """
 
 
-class ReachableTargetEntropy(SACTorchLearner):
+class ReachableTargetEntropy(SoundUpdatesFromReplay, SACTorchLearner):
     """RLlib's learner, whose ``auto`` a policy of discrete actions can have.
 
     RLlib takes minus the number of action dimensions, a rule for densities: -1 for discrete

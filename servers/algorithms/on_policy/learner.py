@@ -21,7 +21,6 @@ from ray.rllib.algorithms.ppo.ppo import (
 )
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
-from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from muxrl.servers.algorithms.on_policy.episodes_to_batch import EpisodesToBatch
 from muxrl.servers.algorithms.on_policy.raw_advantages import keep_advantages_raw
+from muxrl.servers.algorithms.sound_updates import SoundUpdates
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _at(batch: dict[str, Any], rows: Tensor) -> dict[str, Any]:
     return {key: _at(x, rows) if isinstance(x, dict) else x[rows] for key, x in batch.items()}
 
 
-class LeanUpdate(TorchLearner):
+class LeanUpdate(SoundUpdates):
     """A mixin that comes before ``PPOTorchLearner``.
 
     If any module of a learner has a state (LSTM), RLlib's own pipeline, which pads sequences,
@@ -196,24 +196,6 @@ class LeanUpdate(TorchLearner):
         losses = self.compute_losses(fwd_out=fwd_out, batch=batch)
         self.apply_gradients(self.postprocess_gradients(self.compute_gradients(losses)))
         return fwd_out, losses, {}
-
-    def apply_gradients(self, gradients_dict: dict[Any, Any]) -> None:
-        """RLlib's, but checks all gradients for NaN at once; RLlib checks each of them twice."""
-        for ref, parameter in self._params.items():
-            parameter.grad = gradients_dict.get(ref)
-        gradients = [gradient for gradient in gradients_dict.values() if gradient is not None]
-        is_usual = self._grad_scalers is None and self._lr_scheduler_classes is None
-        if not (is_usual and gradients and _are_finite(gradients)):
-            super().apply_gradients(gradients_dict)
-            return
-        for module_id, optimizer_names in self._module_optimizers.items():
-            for name in optimizer_names:
-                self.get_optimizer(module_id, name).step()
-
-
-def _are_finite(tensors: list[Tensor]) -> bool:
-    """Whether all numbers are finite, and their squares can be added up."""
-    return bool(torch.stack(torch._foreach_norm(tensors)).isfinite().all())
 
 
 class _Unwatched:

@@ -51,6 +51,7 @@ class QMIXConfig(TeamReplayConfig):
         "adv_hypernet_embed",
         "n_step",
         "target_update_freq",
+        "max_sequence_steps",
     )
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
@@ -84,6 +85,7 @@ class QMIXConfig(TeamReplayConfig):
         # Replay.
         self.batch_size_episodes = 32
         self.buffer_capacity_episodes = 5_000
+        self.max_sequence_steps = 2_000
         self.num_episodes_before_learning = 32
         self.updates_per_episode = 1.0
         self.prioritized_replay_alpha = 0.0
@@ -116,6 +118,7 @@ class QMIXConfig(TeamReplayConfig):
         epsilon: Schedule = NotProvided,
         batch_size_episodes: int = NotProvided,
         buffer_capacity_episodes: int = NotProvided,
+        max_sequence_steps: int = NotProvided,
         num_episodes_before_learning: int = NotProvided,
         updates_per_episode: float = NotProvided,
         prioritized_replay_alpha: float = NotProvided,
@@ -153,6 +156,9 @@ class QMIXConfig(TeamReplayConfig):
             epsilon: The share of random actions.
             batch_size_episodes: Episodes in one update.
             buffer_capacity_episodes: Episodes that the replay holds, for each module.
+            max_sequence_steps: Steps of an episode that a policy server puts into one entry of the
+                replay; a longer episode is several, each bootstrapped at its end, and for each a
+                GRU begins anew. An update pads its batch to the longest.
             num_episodes_before_learning: Episodes of a module before its first update.
             updates_per_episode: Updates for each new episode of a module; may be a fraction.
             prioritized_replay_alpha: Above 0, episodes are drawn in proportion to that power of

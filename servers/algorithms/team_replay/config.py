@@ -45,9 +45,6 @@ class TeamReplayConfig(AlgorithmConfig):
         self.tau = 1.0
         self.standardize_rewards = False
 
-        # The learner checks the norms of gradients; a check of every tensor takes 2 ms an update.
-        self.torch_skip_nan_gradients = True
-
         # One result, and one point in a plot, for about this many env steps. Not by time, so that
         # runs on slow and fast machines report at the same steps.
         self.min_sample_timesteps_per_iteration = 1_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -18,18 +16,20 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import NUM_TARGET_UPDATES
 from torch import Tensor
 
+from muxrl.servers.algorithms.sound_updates import MAX_SKIPPED_FROM_REPLAY, SoundUpdates
+
 NUM_UPDATES = "num_updates"
 _NUM_UPDATES_STATE = "num_updates_per_module"
 
-logger = logging.getLogger(__name__)
 
-
-class TeamReplayLearner(TorchLearner):
+class TeamReplayLearner(SoundUpdates):
     """Without losses; it stands before RLlib's learner among the bases of one that has them.
 
     Batches have no learner connector to run through. Metrics of each module: ``num_updates``, and
     for each optimizer the gradient's norm before clipping, ``grad_norm`` or ``NAME_grad_norm``.
     """
+
+    max_skipped_in_a_row = MAX_SKIPPED_FROM_REPLAY
 
     def build(self) -> None:
         if self._is_built:
@@ -62,29 +62,17 @@ class TeamReplayLearner(TorchLearner):
         config: AlgorithmConfig | None = None,
         module_gradients_dict: dict[Any, Tensor | None],
     ) -> dict[Any, Tensor | None]:
-        """Clips the gradient of each optimizer by its norm, and logs the norm before clipping.
-
-        An update in which one is not finite is dropped whole, with a warning: one bad batch must
-        not end a run. The norms show it, so that RLlib need not check every single tensor.
-        """
+        """Clips the gradient of each optimizer by its norm, and logs the norm before clipping."""
         assert config is not None
         for name, optimizer in self.get_optimizers_for_module(module_id):
             found = map(module_gradients_dict.get, self._optimizer_parameters[optimizer])
             gradients = [gradient for gradient in found if gradient is not None]
-            if not gradients:  # the module is not in this update
+            if not gradients:  # the module is not in this update, or left out
                 continue
             is_only_one = name == DEFAULT_OPTIMIZER
             norm = float(torch.nn.utils.get_total_norm(gradients))
             metric = "grad_norm" if is_only_one else f"{name}_grad_norm"
             self.metrics.log_value((module_id, metric), norm, window=1)
-            if not math.isfinite(norm):
-                logger.warning(
-                    "module %r: the gradient%s is not finite, this update is skipped; are there "
-                    "NaNs or huge numbers in the observations, states or rewards?",
-                    module_id,
-                    "" if is_only_one else f" of the {name}",
-                )
-                return dict.fromkeys(module_gradients_dict)
             if config.grad_clip is not None and norm > config.grad_clip:
                 torch._foreach_mul_(gradients, config.grad_clip / (norm + 1e-6))
         return module_gradients_dict

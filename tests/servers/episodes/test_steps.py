@@ -142,7 +142,9 @@ def test_a_refused_end_can_be_mended(store: ScriptedStore) -> None:
     assert reply.returns == {"a": 1.0}  # type: ignore[union-attr]
 
 
-def test_a_reward_that_makes_the_return_infinite_is_refused(store: ScriptedStore) -> None:
+def test_a_reward_that_makes_the_return_infinite_is_refused() -> None:
+    store = ScriptedStore(make_plan(max_abs_reward=None))
+    store.start()
     store.step(0)
     store.step(1, rewards={"a": 3e38, "b": -3e38})
     for agent, reward in (("a", 3e38), ("b", -3e38), ("a", 1e308)):
@@ -157,6 +159,25 @@ def test_a_reward_that_makes_the_return_infinite_is_refused(store: ScriptedStore
             )
     store.step(2, rewards={"a": -3e38, "b": 3e38})
     assert store.end(3).returns == {"a": 0.0, "b": 0.0}
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30])
+def test_a_number_beyond_the_limits_is_refused_by_name(value: float) -> None:
+    store = ScriptedStore(make_plan(state_size=1))
+    store.start()
+    store.step(0, state=[0.0])
+    error = store.refused(Step("e", 1, GOOD, rewards={"a": value}, state=[0.0]), ValueMismatch)
+    assert error.agent_id == "a"
+    assert f"is {value:g}, larger than limits.max_abs_reward, 1e+12" in str(error)
+    seen = {**GOOD, "b": np.array([0.0, value], np.float32)}
+    error = store.refused(Step("e", 1, seen, state=[0.0]), ValueMismatch)
+    assert error.agent_id == "b"
+    assert f"expected numbers from -1e+15 to 1e+15, got {value:g} at index [1]" in str(error)
+    assert "limits.max_abs_observation" in str(error)
+    error = store.refused(Step("e", 1, GOOD, state=[value]), ValueMismatch)
+    assert "the global state" in str(error)
+    assert "max_abs_observation" in str(error)
+    store.step(1, rewards={"a": 1e12}, state=[1e15])
 
 
 def test_json_lists_are_recorded_as_arrays(store: ScriptedStore) -> None:

@@ -294,16 +294,6 @@ def test_a_value_far_from_its_target_is_learned_unless_a_clip_is_set(
     assert (float(bias.grad.abs()) > 100.0) is moves
 
 
-def test_a_nan_gradient_changes_no_weight() -> None:
-    learner = make_learner()
-    gradients = {pid: torch.zeros_like(p) for pid, p in learner._params.items()}
-    first = next(iter(gradients))
-    gradients[first] = torch.full_like(gradients[first], torch.nan)
-    learner.apply_gradients(gradients)
-    for weights in learner.module.get_state().values():
-        assert all(np.isfinite(value).all() for value in weights.values())
-
-
 def test_an_update_says_how_far_it_is_before_each_minibatch() -> None:
     told: list[float] = []
     parts = minibatches(

@@ -1,0 +1,213 @@
+"""Updates that would spoil a learner for good are left out, counted and said.
+
+One reward of 1e30 is a finite number, and so is the gradient that comes of it. Its square is not:
+Adam's mean of squared gradients is infinite from then on, and the parameter never moves again.
+Clipping hides it, since what is clipped has the same direction with a length of 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+import tree
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.utils.metrics import TD_ERROR_KEY
+from torch import Tensor
+
+from muxrl.servers.algorithms.recorded_rows import recorded_rows
+from muxrl.servers.policies import LearnerDiverged
+
+NUM_SKIPPED_UPDATES = "num_skipped_updates"
+
+MAX_GRADIENT = 1e12
+"""Norm of a parameter's gradient. Optimizers add up squares: 1e24 leaves 14 orders of magnitude
+below the end of float32, 3.4e38. Sane gradients, of returns of millions too, are far below."""
+
+MAX_LOSS = MAX_GRADIENT**2
+"""A squared error has a gradient of about its root. Where that is cut (Huber) the loss still shows
+what was absurd."""
+
+MAX_SKIPPED_FROM_REPLAY = 100
+"""See `SoundUpdates`."""
+
+_LARGE = 1e6
+"""From here on a number is named as the likely cause; below it, the learning rate is."""
+
+logger = logging.getLogger(__name__)
+
+
+class SoundUpdates(TorchLearner):
+    """A mixin that comes before RLlib's learner: what is not sound reaches no optimizer.
+
+    A module whose loss or gradient is not finite, or beyond `MAX_LOSS` or `MAX_GRADIENT`, is left
+    out of that gradient step; the others are not. A module without data has no gradients: it is
+    neither updated nor judged. Metrics of each module: ``num_skipped_updates``, from the first on.
+
+    Attributes:
+        max_skipped_in_a_row: calls of `update`; with one more the learner has diverged. Batches of
+            new data are soon free of a number that came once. From a replay it is drawn again and
+            again, in more than half of the updates while the replay is small.
+    """
+
+    max_skipped_in_a_row: ClassVar[int] = 10
+
+    def build(self) -> None:
+        self._num_skipped: Counter[str] = Counter()
+        self._num_skipped_in_a_row: Counter[str] = Counter()
+        self._last_skipped: dict[str, int] = {}
+        self._judged: dict[str, Tensor] = {}
+        self._learns_from: TrainingData | None = None
+        super().build()
+
+    def compute_losses(self, *, fwd_out: Any, batch: Any) -> dict[str, Any]:
+        losses: dict[str, Any] = super().compute_losses(fwd_out=fwd_out, batch=batch)
+        self._judged = {module_id: loss.detach().sum() for module_id, loss in losses.items()}
+        return losses
+
+    def postprocess_gradients(self, gradients_dict: dict[Any, Any]) -> dict[Any, Any]:
+        """Drops what is not sound before it is clipped, which would hide it.
+
+        Raises:
+            LearnerDiverged: nothing else has come for too long.
+        """
+        refs = {
+            module_id: [
+                ref
+                for _, optimizer in self.get_optimizers_for_module(module_id)
+                for ref in self._optimizer_parameters[optimizer]
+                if gradients_dict.get(ref) is not None
+            ]
+            for module_id in self._judged
+        }
+        gradients = [gradients_dict[ref] for of_module in refs.values() for ref in of_module]
+        if gradients:
+            # All numbers at once: one wait for the device.
+            norms = torch._foreach_norm(gradients)
+            numbers = iter(torch.stack([*self._judged.values(), *norms]).tolist())
+            losses = {module_id: next(numbers) for module_id in refs}
+            for module_id, of_module in refs.items():
+                norm = max((next(numbers) for _ in of_module), key=_size, default=0.0)
+                if abs(losses[module_id]) <= MAX_LOSS and norm <= MAX_GRADIENT:
+                    self._num_skipped_in_a_row[module_id] = 0
+                    continue
+                self._skip(module_id, losses[module_id], norm)
+                gradients_dict = {**gradients_dict, **dict.fromkeys(of_module)}
+        processed: dict[Any, Any] = super().postprocess_gradients(gradients_dict)
+        return processed
+
+    def postprocess_gradients_for_module(
+        self, *, module_id: str, config: Any, module_gradients_dict: dict[Any, Any]
+    ) -> dict[Any, Any]:
+        if not module_gradients_dict:  # it has no part in this update, and no norm to log
+            return {}
+        processed: dict[Any, Any] = super().postprocess_gradients_for_module(
+            module_id=module_id, config=config, module_gradients_dict=module_gradients_dict
+        )
+        return processed
+
+    def apply_gradients(self, gradients_dict: dict[Any, Any]) -> None:
+        """RLlib's, but a parameter without a gradient keeps none from the update before.
+
+        RLlib also looks at every gradient twice for what is not finite.
+        """
+        for ref, parameter in self._params.items():
+            parameter.grad = gradients_dict.get(ref)
+        if self._grad_scalers is not None or self._lr_scheduler_classes is not None:
+            present = {ref: g for ref, g in gradients_dict.items() if g is not None}
+            super().apply_gradients(present)
+            return
+        for module_id, optimizer_names in self._module_optimizers.items():
+            for name in optimizer_names:
+                self.get_optimizer(module_id, name).step()
+
+    def _make_batch_if_necessary(self, training_data: TrainingData) -> Any:
+        self._learns_from = training_data
+        return super()._make_batch_if_necessary(training_data)
+
+    def _skip(self, module_id: str, loss: float, norm: float) -> None:
+        """Counts, and says at the first time, the tenth, the hundredth and so on."""
+        self._num_skipped[module_id] += 1
+        self.metrics.log_value((module_id, NUM_SKIPPED_UPDATES), 1, reduce="lifetime_sum")
+        num, in_a_row = self._num_skipped[module_id], self._num_skipped_in_a_row[module_id]
+        is_said = math.log10(num).is_integer()
+        if self._last_skipped.get(module_id) != self._weights_seq_no:  # epochs are of one batch
+            self._last_skipped[module_id] = self._weights_seq_no
+            self._num_skipped_in_a_row[module_id] = in_a_row + 1
+        else:
+            in_a_row -= 1
+        if not is_said and in_a_row < self.max_skipped_in_a_row:
+            return
+        why = (
+            f"its loss is {loss:.3g} and its gradient {norm:.3g}, beyond {MAX_LOSS:.0e} or "
+            f"{MAX_GRADIENT:.0e} or not finite; {self._cause(module_id)}"
+        )
+        if in_a_row >= self.max_skipped_in_a_row:
+            raise LearnerDiverged(
+                f"more than {self.max_skipped_in_a_row} updates of policy {module_id!r} in a row "
+                f"were skipped: its learner has diverged; {why}"
+            )
+        logger.warning(
+            "policy %r: an update is skipped, the weights stay as they are (%d so far): %s",
+            module_id,
+            num,
+            why,
+        )
+
+    def _cause(self, module_id: str) -> str:
+        assert self._learns_from is not None
+        found = ((0.0, "the reward"), *_largest(self._learns_from, module_id))
+        size, what = max(found, key=lambda one: _size(one[0]))
+        if _size(size) >= _LARGE:
+            return f"the largest number in its batch is {what}, {size:.3g}"
+        return (
+            f"no number in its batch is larger than {size:.3g}, so try a lower lr, or clip "
+            "gradients (grad_clip)"
+        )
+
+
+class SoundUpdatesFromReplay(SoundUpdates):
+    """For RLlib's DQN and SAC, of several modules."""
+
+    max_skipped_in_a_row = MAX_SKIPPED_FROM_REPLAY
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        """RLlib's, whose algorithms read the errors of every module that has ever had some."""
+        results = super().update(*args, **kwargs)
+        for module_id in results.keys() - self._judged.keys():
+            results[module_id].pop(TD_ERROR_KEY, None)
+        return results
+
+
+def _size(number: float) -> float:
+    return math.inf if math.isnan(number) else abs(number)
+
+
+def _largest(data: TrainingData, module_id: str) -> Iterator[tuple[float, str]]:
+    """Yields the largest numbers that a module learned from, with what each is."""
+    names = {Columns.REWARDS: "reward", Columns.OBS: "observation"}
+    for episode in data.episodes or ():
+        is_of_many = isinstance(episode, MultiAgentEpisode)
+        for one in episode.agent_episodes.values() if is_of_many else (episode,):
+            if one.module_id == module_id:
+                whose = f" of agent {one.agent_id!r} in episode {one.multi_agent_episode_id}"
+                for name, rows in (("reward", one.rewards), ("observation", one.observations)):
+                    yield from _largest_in(recorded_rows(rows), f"the {name}{whose}")
+    if data.batch is not None:
+        columns = data.batch.policy_batches.get(module_id, {})
+        for column, name in names.items():
+            yield from _largest_in(columns.get(column), f"the {name}")
+
+
+def _largest_in(rows: Any, what: str) -> Iterator[tuple[float, str]]:
+    for leaf in tree.flatten(rows):
+        if leaf is not None and len(leaf):
+            values = torch.as_tensor(leaf).double()
+            yield max(values.max().item(), values.min().item(), key=_size), what
