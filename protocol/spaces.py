@@ -110,6 +110,31 @@ def kind_of(space: Any) -> str:
     return next((name for name in names if name in _KINDS), names[0])
 
 
+MAX_CHOICES = 1_024
+"""The most values of an integer in a Box for which it is a choice among them."""
+
+
+def choices(space: Space) -> tuple[tuple[int, int], ...]:
+    """Returns the lowest value and the number of values of each choice that an action makes.
+
+    () where it makes none: a Box of real numbers, one of integers with more than `MAX_CHOICES`
+    values, and what has such a part.
+    """
+    if isinstance(space, Discrete):
+        return ((space.start, space.n),)
+    if isinstance(space, MultiDiscrete):
+        return tuple((0, n) for n in space.nvec)
+    if isinstance(space, MultiBinary):
+        return ((0, 2),) * space.n
+    if isinstance(space, TupleSpace) and all(isinstance(s, Discrete) for s in space.spaces):
+        return tuple(choice for sub in space.spaces for choice in choices(sub))
+    if isinstance(space, Box) and np.dtype(space.dtype).kind in "iu":
+        low, high = (bound.ravel() for bound in bounds(space))
+        if (high - low < MAX_CHOICES).all():
+            return tuple((int(a), int(b - a) + 1) for a, b in zip(low, high, strict=True))
+    return ()
+
+
 def from_gymnasium(space: Any) -> Space:
     """Returns the plain form of a Gymnasium space; see `kind_of`.
 

@@ -22,7 +22,9 @@ from muxrl.protocol.spaces import (
     MultiBinary,
     MultiDiscrete,
     Space,
+    TupleSpace,
     bounds,
+    choices,
 )
 
 _MAX_KEYS = 20
@@ -291,32 +293,55 @@ def sample(space: Space, rng: np.random.Generator) -> Any:
     return tuple(sample(sub, rng) for sub in space.spaces)
 
 
-def available_actions(space: Space, observation: Any) -> NDArray[np.int64] | None:
-    """Returns the actions that an observation's action mask allows; None without a mask.
+def available_actions(space: Space, observation: Any) -> list[NDArray[np.int64]] | None:
+    """Returns the actions that an observation's action mask allows, for each choice of `space`.
+
+    None without a mask.
 
     Args:
-        space: of the actions; only Discrete actions can be masked.
-        observation: a conforming one.
+        space: of the actions.
+        observation: a conforming one. Its mask has a number for each action of the first choice,
+            then of the next; or it is a Tuple of one mask for each.
 
     Raises:
-        ValueError: the mask allows none.
+        Mismatch: the mask leaves no action, or has another length.
     """
-    if not isinstance(space, Discrete) or not isinstance(observation, dict):
+    mask = observation.get(ACTION_MASK_KEY) if isinstance(observation, dict) else None
+    if mask is None or not (parts := choices(space)):
         return None
-    mask = observation.get(ACTION_MASK_KEY)
-    if mask is None:
-        return None
-    allowed = np.flatnonzero(mask)
-    if not len(allowed):
-        raise ValueError("the action mask forbids every action")
-    return allowed + space.start
+    flat = np.hstack([np.ravel(m) for m in mask]) if isinstance(mask, tuple) else np.ravel(mask)
+    if len(flat) != sum(n for _, n in parts):
+        raise Mismatch(f"an action mask for {space}", f"{len(flat)} numbers")
+    split = np.split(flat, np.cumsum([n for _, n in parts])[:-1])
+    allowed = [np.flatnonzero(m) + low for m, (low, _) in zip(split, parts, strict=True)]
+    if not all(map(len, allowed)):
+        raise Mismatch("a mask with at least one action available", "the mask forbids every action")
+    return allowed
+
+
+def check_available(space: Space, observation: Any, action: Any) -> None:
+    """Raises `Mismatch` if an observation's mask forbids a conforming action."""
+    allowed = available_actions(space, observation)
+    for chosen, available in zip(np.ravel(action), allowed or (), strict=False):
+        if chosen not in available:
+            hint = f"its action mask forbids {chosen}"
+            raise Mismatch(f"one of {available.tolist()}", str(action), hint=hint)
 
 
 def sample_action(space: Space, observation: Any, rng: np.random.Generator) -> Any:
     """Draws a uniform random action of `space`, among the available ones if there is a mask.
 
     Raises:
-        ValueError: as `available_actions`.
+        Mismatch: as `available_actions`.
     """
     allowed = available_actions(space, observation)
-    return sample(space, rng) if allowed is None else int(rng.choice(allowed))
+    if allowed is None:
+        return sample(space, rng)
+    drawn = [int(rng.choice(available)) for available in allowed]
+    if isinstance(space, Discrete):
+        return drawn[0]
+    if isinstance(space, TupleSpace):
+        return tuple(drawn)
+    if isinstance(space, Box):
+        return np.array(drawn, space.dtype).reshape(space.shape)
+    return np.array(drawn)

@@ -99,6 +99,9 @@ class ServerConfig:
     spares the simulation from computing its state."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the algorithm's own RLlib config, by attribute name."""
+    action_bounds: list[float] = field(default_factory=list)
+    """[lowest, highest] in place of the bounds that its agents' Box actions lack, on one side or
+    both: policies act within them. Empty: they have bounds, or the algorithm needs none."""
     model: dict[str, Any] = field(default_factory=dict)
     """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` what it reads."""
     rl_module: str = ""

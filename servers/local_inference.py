@@ -145,6 +145,8 @@ def _problem_of_agents(
     for agent_id, agent in plan.agents.items():
         if not isinstance(agent.action_space, Discrete):
             return f"agent {agent_id!r} acts {agent.action_space}, not Discrete"
+        if is_team and agent.action_space.start:
+            return f"agent {agent_id!r} counts its actions from {agent.action_space.start}, not 0"
         space = _read_space(entry, agent)
         if observing.reading(agent_id, space) is not None:
             return f"what agent {agent_id!r} observes is scaled or normalised on the server"

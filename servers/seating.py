@@ -14,6 +14,7 @@ from typing import ClassVar
 import gymnasium
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
+from muxrl.servers.action_forms import ActionForm, action_form
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.observing import Observing
@@ -49,10 +50,12 @@ class Seating:
         follows_masks: whether the networks get an action mask apart from the rest of the
             observation; else the mask is flattened with it.
         shares_policies: whether agents that look alike to a network may share it.
+        acts_in_one_choice: whether several choices become one, with a value for each combination.
     """
 
     follows_masks: bool = False
     shares_policies: bool = True
+    acts_in_one_choice: bool = False
 
     is_joint: ClassVar[bool] = False
     """Whether groups of agents, and the global state, mean something to it."""
@@ -91,6 +94,10 @@ class Seating:
         space = agent.observation_space
         return split_mask(space)[0] if self.follows_masks else space
 
+    def action_form(self, agent: AgentPlan) -> ActionForm:
+        """Returns how an agent's actions become those of its network."""
+        return action_form(agent.action_space, as_one_choice=self.acts_in_one_choice)
+
     def find_mask_problem(self, agent_id: str, agent: AgentPlan) -> str | None:
         """Says why an agent's mask does not fit its actions, if it does not."""
         space = (
@@ -100,12 +107,13 @@ class Seating:
             return None
         assert isinstance(space, DictSpace)
         mask, actions = space.spaces[ACTION_MASK_KEY], agent.action_space
-        num_actions = actions.n if isinstance(actions, Discrete) else None
-        if flat_size(mask) == num_actions and not isinstance(mask, Discrete):
+        num_actions = sum(action_form(actions).choices)
+        if num_actions and flat_size(mask) == num_actions and not isinstance(mask, Discrete):
             return None
+        expected = f"{num_actions} numbers" if num_actions else "none, where none is an integer"
         return (
-            f"agent {agent_id!r} observes the action mask {mask}, but acts {actions}; a "
-            "mask has one number for each action of a Discrete action space"
+            f"agent {agent_id!r} observes the action mask {mask}, but acts {actions}; a mask has "
+            f"one number for each action, of several choices one choice after another: {expected}"
         )
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
@@ -121,7 +129,13 @@ class Seating:
         """
         observing = observing or Observing.of(plan)
         return {
-            agent_id: SoloSeat(agent_id, agent, observing, follows_mask=self.follows_masks)
+            agent_id: SoloSeat(
+                agent_id,
+                agent,
+                observing,
+                form=self.action_form(agent),
+                follows_mask=self.follows_masks,
+            )
             for agent_id, agent in plan.agents.items()
         }
 

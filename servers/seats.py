@@ -10,7 +10,7 @@ What is made anew in every step is a `msgspec.Struct`: making one costs a quarte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -18,16 +18,15 @@ from typing import Any, Protocol
 import gymnasium
 import msgspec
 import numpy as np
-from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from muxrl.protocol.errors import ValueMismatch
+from muxrl.servers.action_forms import ActionForm, action_form, is_scaled
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.frames import Frames
 from muxrl.servers.observing import Observing, Reader
 from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
-    module_action_space,
     split_mask,
     without_mask,
 )
@@ -134,6 +133,7 @@ class SoloSeat:
         agent_id: the agent.
         plan: its own.
         observing: how its observations are read; None: as they are.
+        form: how its actions become those of its network; None: the usual one.
         follows_mask: whether an action mask is kept apart from the rest of the observation (see
             `masked_space`), or is flattened with it.
     """
@@ -144,6 +144,7 @@ class SoloSeat:
         plan: AgentPlan,
         observing: Observing | None = None,
         *,
+        form: ActionForm | None = None,
         follows_mask: bool = False,
     ) -> None:
         observing = observing or Observing({agent_id: plan})
@@ -156,17 +157,17 @@ class SoloSeat:
         if not self._is_masked:
             space = plan.observation_space
         self.observation_space: gymnasium.Space = observing.space(space)
-        self.action_space = module_action_space(plan.action_space)
+        self._form = form or action_form(plan.action_space)
+        self.action_space = self._form.space
         if self._is_masked:
             self.observation_space = masked_space(self.observation_space, self.action_space)
         self._read = observing.reader(agent_id, space)
-        self._to_env = _action_writer(self.action_space)
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         value = step_view.observations.get(self.seat_id)
         if value is None or not self._is_masked:
             return None if value is None else step_view.read(self.seat_id, self._read, value)
-        mask = np.asarray(value[ACTION_MASK_KEY], np.float32)
+        mask = self._form.read_mask(value[ACTION_MASK_KEY])
         if step_view.is_final and not mask.any():
             mask = np.ones_like(mask)  # of a bootstrapped value it would leave nothing
         if not mask.any():
@@ -184,37 +185,17 @@ class SoloSeat:
         return rewards.get(self.seat_id, 0.0)
 
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        return {self.seat_id: self._to_env(action)}
+        return {self.seat_id: self._form.write(action)}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         value = logged.get(self.seat_id)
-        if value is None:
-            return None
-        if isinstance(self.action_space, gymnasium.spaces.Discrete):
-            return int(value) - int(self.action_space.start)
-        if isinstance(self.action_space, gymnasium.spaces.Box) and self.action_space.is_bounded(
-            "both"
-        ):
-            return normalize_action(value, self.action_space)
-        return value
+        return None if value is None else self._form.read(value)
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         log_prob = log_probs.get(self.seat_id)
-        space = self.action_space
-        if log_prob is None or not isinstance(space, gymnasium.spaces.Box):
-            return log_prob
-        if not space.is_bounded("both"):
+        space: Any = self.action_space
+        if log_prob is None or not is_scaled(space):
             return log_prob
         # The density of an action scaled to [-1, 1] is that of the action times the scale.
         widths = np.subtract(space.high, space.low, dtype=np.float64)
         return log_prob + float(np.log(widths[widths > 0] / 2).sum())
-
-
-def _action_writer(space: gymnasium.Space) -> Callable[[Any], Any]:
-    if isinstance(space, gymnasium.spaces.Discrete):
-        start = int(space.start)
-        return lambda action: int(action) + start
-    if isinstance(space, gymnasium.spaces.Box):
-        # Policies act in [-1, 1], as RLlib normalises actions; the simulation has its own bounds.
-        return lambda action: unsquash_action(np.asarray(action), space)
-    return np.asarray

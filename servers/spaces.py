@@ -46,16 +46,6 @@ def to_gymnasium(space: plain.Space) -> gymnasium.Space:
     return gymnasium.spaces.Tuple([to_gymnasium(v) for v in space.spaces])
 
 
-def module_action_space(space: plain.Space) -> gymnasium.Space:
-    """Returns the Gymnasium space that an RLModule acts in for actions of `space`.
-
-    RLlib has no distribution for ``MultiBinary``; as a ``MultiDiscrete`` of twos it is the same.
-    """
-    if isinstance(space, plain.MultiBinary):
-        return gymnasium.spaces.MultiDiscrete([2] * space.n)
-    return to_gymnasium(space)
-
-
 def module_observation_space(space: plain.Space) -> gymnasium.spaces.Box:
     """Returns the float32 Box that an RLModule sees for observations of `space`.
 

@@ -10,14 +10,18 @@ Importing this module imports RLlib.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from muxrl.orchestrator.config.checks import is_file_name
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.protocol.patterns import match, similar_pattern
+from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
@@ -167,7 +171,8 @@ class ServerResolver:
             server_id=self._server_id,
             algorithm=algorithm.name,
             agents={
-                a: AgentPlan("", *self._facts.agents[a], group_of.get(a)) for a in self._agents
+                a: AgentPlan("", seen, self._bounded(acted, a), group_of.get(a))
+                for a, (seen, acted) in ((a, self._facts.agents[a]) for a in self._agents)
             },
             groups=groups,
             state_size=self._facts.state_size if config.use_global_state else None,
@@ -192,6 +197,25 @@ class ServerResolver:
             rl_module=config.rl_module,
             samples_actions=algorithm.samples_actions,
         )
+
+    def _bounded(self, actions: Space, agent_id: str) -> Space:
+        """Returns an action space with the config's `action_bounds` where it lacks its own."""
+        given = self._config.action_bounds
+        if not given or not isinstance(actions, Box):
+            return actions
+        if len(given) != 2 or not given[0] < given[1] or not all(map(math.isfinite, given)):
+            self._refuse(f"has action_bounds {given}; expected [lowest, highest]")
+            return actions
+        low, high = bounds(actions)
+        low = np.where(np.isfinite(low), low, given[0])
+        high = np.where(np.isfinite(high), high, given[1])
+        if (low >= high).any():
+            self._refuse(
+                f"has action_bounds {given}, which leave agent {agent_id!r} nothing to do: its "
+                f"actions are {actions} from {actions.low} to {actions.high}"
+            )
+            return actions
+        return Box(actions.shape, actions.dtype, low.tolist(), high.tolist())
 
     def _refuse(self, problem: object) -> None:
         self._problems.append(f"server {self._server_id!r}: {' '.join(str(problem).split())}")

@@ -14,6 +14,8 @@ from gymnasium import spaces
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.protocol.messages import PolicyNetwork
+from muxrl.protocol.spaces import MAX_CHOICES
+from muxrl.servers.action_forms import MAX_COMBINATIONS
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
@@ -23,7 +25,7 @@ from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.numpy_mlp import mlp_network
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import Seat
-from muxrl.servers.spaces import module_observation_space, to_gymnasium
+from muxrl.servers.spaces import module_observation_space
 
 LearnsFrom = Literal["newest", "recent", "replay"]
 SpaceProblem = tuple[Literal["observation", "action"], str]
@@ -75,6 +77,8 @@ class AgentSpaces:
         if not isinstance(action_space, self.actions) or (box is not None and len(box.shape) != 1):
             if isinstance(action_space, spaces.Tuple | spaces.Dict):
                 instead = _OF_PARTS
+            elif isinstance(action_space, spaces.MultiDiscrete) and spaces.Discrete in self.actions:
+                instead = f", or up to {MAX_COMBINATIONS} combinations as one; use PPO or A2C"
             else:
                 instead = f"; use {self.instead}" if self.instead else ""
             return "action", f"it takes {self._actions_text()}{instead}"
@@ -84,14 +88,17 @@ class AgentSpaces:
     def _box_problem(self, box: spaces.Box) -> str | None:
         """Policies act in -1..1, which is scaled to the bounds; without bounds it is the action."""
         if not np.issubdtype(box.dtype, np.floating):
-            return f"a Box of {box.dtype} holds no real numbers; make it Discrete or MultiDiscrete"
+            return (
+                f"integers are chosen one by one, out of at most {MAX_CHOICES} each; give the Box "
+                "bounds (or the server action_bounds), or make it a Box of float32"
+            )
         is_unbounded = not (box.bounded_below.any() or box.bounded_above.any())
         if box.is_bounded("both") or (is_unbounded and self.can_act_unbounded):
             return None
         return (
             ("it has no bounds" if is_unbounded else "it has bounds on some sides only")
             + ", and actions are scaled to them from -1..1; give every action a lowest and a "
-            "highest value"
+            "highest value, or the server action_bounds: [lowest, highest]"
         )
 
     def _actions_text(self) -> str:
@@ -206,7 +213,7 @@ class AlgorithmEntry:
                 self.check_spaces(
                     agent.policy_id,
                     module_observation_space(self.seating.network_space(agent)),
-                    to_gymnasium(agent.action_space),
+                    self.seating.action_form(agent).space,
                     agent_id,
                 )
             except (ValueError, TypeError) as error:

@@ -16,9 +16,9 @@ import numpy as np
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import EndEpisode, Step
-from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, Discrete, Space
+from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.protocol.values import Mismatch, conform
+from muxrl.protocol.values import Mismatch, check_available, conform
 
 AgentIds = set[str] | frozenset[str]
 
@@ -187,20 +187,10 @@ class StepCheck:
                 )
             space = self._action_spaces[agent_id]
             try:
-                action = conformed[agent_id] = conform(space, value)
+                conformed[agent_id] = conform(space, value)
+                check_available(space, observations[agent_id], conformed[agent_id])
             except Mismatch as error:
                 raise _mismatch(agent_id, "logged action", error) from None
-            observation = observations[agent_id]
-            if isinstance(space, Discrete) and isinstance(observation, dict):
-                mask = observation.get(ACTION_MASK_KEY)
-                if mask is not None and not mask[action - space.start]:
-                    available = [int(a) + space.start for a in np.flatnonzero(mask)]
-                    raise ValueMismatch(
-                        f"logged action of agent {agent_id!r}: its action mask forbids {action}",
-                        agent_id=agent_id,
-                        expected=f"one of {available}",
-                        got=str(action),
-                    )
         return conformed
 
     def _check_log_probs(

@@ -19,6 +19,7 @@ from ray.rllib.core.models.base import CRITIC, StatefulActorCriticEncoder
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor, nn
 
+from muxrl.protocol import spaces as plain
 from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.config import AgentPlan, ServerPlan
@@ -27,7 +28,6 @@ from muxrl.servers.observing import Observing, Reading
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import SeatAction, SeatRequest
 from muxrl.servers.spaces import (
-    module_action_space,
     split_state,
     to_gymnasium,
     without_mask,
@@ -72,6 +72,7 @@ class PolicyGraph(nn.Module):
 
     _low: Tensor
     _high: Tensor
+    _combinations: Tensor
     _offset: Tensor
     _width: Tensor
     _mean: Tensor
@@ -93,7 +94,8 @@ class PolicyGraph(nn.Module):
             agent_id: None for agent_id, a in plan.agents.items() if a.policy_id == policy_id
         }
         agent = plan.agents[next(iter(self.agents))]
-        self.action_space: Any = module_action_space(agent.action_space)
+        self.form = seating.action_form(agent)
+        self.action_space: Any = self.form.space
         self._observes_state = seating.is_joint and split_state(agent.observation_space)[1]
         own, mask = self.find_spaces(plan, agent, seating)
         self.path = _path_of(own, agent.observation_space)
@@ -101,6 +103,11 @@ class PolicyGraph(nn.Module):
         self._add_constants()
         self.observation_space: Any = to_gymnasium(own)
         self.mask_space = None if mask is None else to_gymnasium(mask)
+        if self.form.is_one_choice and mask is not None:
+            raise CannotExport(
+                f"its action mask is of the parts of {agent.action_space}, and its network chooses "
+                "one of their combinations"
+            )
         self.inputs = ports_of(self.observation_space, self.path)
         self._seen = [port.name for port in self.inputs]
         if self.frame_stack > 1:
@@ -127,6 +134,8 @@ class PolicyGraph(nn.Module):
             low, high = self.action_space.low, self.action_space.high
             self.register_buffer("_low", torch.from_numpy(low.copy()))
             self.register_buffer("_high", torch.from_numpy(high.copy()))
+        elif self.form.is_one_choice:
+            self.register_buffer("_combinations", torch.from_numpy(self.form.combinations))
 
     def _add_constants(self) -> None:
         if self.reading is None:
@@ -318,15 +327,19 @@ class PolicyGraph(nn.Module):
 
     def _to_simulation(self, action: Tensor) -> Tensor:
         """As a seat's ``act``; the constants are those of RLlib's `unsquash_action`."""
-        space = self.action_space
-        if isinstance(space, spaces.Discrete):
-            return action.to(torch.int64) + int(space.start)
-        if not isinstance(space, spaces.Box):
-            return action.to(torch.int64)
-        if not space.is_bounded("both") or space.dtype not in (np.float32, np.float64):
-            return action
-        scaled = self._low + (action + 1.0) * (self._high - self._low) / 2.0
-        return torch.clamp(scaled, self._low, self._high)
+        space, kind, shape = self.action_space, self.form.kind, self.form.shape
+        if isinstance(space, spaces.Box):
+            if space.is_bounded("both") and space.dtype in (np.float32, np.float64):
+                action = self._low + (action + 1.0) * (self._high - self._low) / 2.0
+                action = torch.clamp(action, self._low, self._high)
+            return action if shape is None else action.unflatten(-1, shape)
+        if isinstance(kind, plain.Discrete):
+            return action.to(torch.int64) + kind.start
+        chosen = self._combinations[action] if self.form.is_one_choice else action.to(torch.int64)
+        chosen = chosen + torch.from_numpy(self.form.first)
+        if not isinstance(kind, plain.Box):
+            return chosen
+        return chosen.unflatten(-1, kind.shape).to(getattr(torch, kind.dtype))
 
 
 def _path_of(own: Space, space: Space) -> str:

@@ -166,7 +166,8 @@ class Verification:
         if isinstance(value, dict) and ACTION_MASK_KEY in value:
             mask = np.atleast_1d(value[ACTION_MASK_KEY])
             mask[:] = self._rng.random(mask.shape) < 0.5
-            mask[self._rng.integers(len(mask))] = 1
+            for part in np.split(mask, np.cumsum(self._graph.form.choices)[:-1]):
+                part[self._rng.integers(len(part))] = 1
         return value
 
     def _near_known(self, value: Any) -> Any:
@@ -234,7 +235,7 @@ class Verification:
         if not isinstance(space, gymnasium.spaces.Discrete):
             return False
         # Two actions of one score, as far as that is known, are equally greedy.
-        first, other = (float(scores[int(a) - int(space.start)]) for a in (server, file))
+        first, other = (float(scores[self._graph.form.read(a)]) for a in (server, file))
         return abs(first - other) <= 2 * allowed
 
 

@@ -66,7 +66,11 @@ class FrozenModules:
         if checkpoint.algorithm is not None:
             # What a policy observes does not say whether it was one agent's by default.
             trained = get_algorithm(checkpoint.algorithm).seating
-            self.seating = replace(self.seating, shares_policies=trained.shares_policies)
+            self.seating = replace(
+                self.seating,
+                shares_policies=trained.shares_policies,
+                acts_in_one_choice=trained.acts_in_one_choice,
+            )
         for policy_id, name in self._names.items():
             if name not in self._spaces:
                 raise AlgorithmProblem(self._no_policy(policy_id, name))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from muxrl.protocol.spaces import Box, bounds
-from muxrl.protocol.values import available_actions, conform, sample_action
+from muxrl.protocol.values import check_available, conform, sample_action
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
@@ -129,9 +129,7 @@ class PlainActing:
         space = self._agents[agent_id].action_space
         try:
             action = conform(space, action)
-            allowed = available_actions(space, observation)
-            if allowed is not None and action not in allowed:
-                raise ValueError(f"{action} is not available: the mask allows {allowed.tolist()}")
+            check_available(space, observation, action)
             if isinstance(space, Box):
                 low, high = bounds(space)
                 if (action < low - _BOUND_TOLERANCE).any() or (

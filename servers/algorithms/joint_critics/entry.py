@@ -34,13 +34,23 @@ _UNUSED = frozenset(
     }
 )
 _FLOAT32_BYTES = 4
-_MEMBER_SPACES = AgentSpaces((spaces.Box,), instead="QMIX or MAPPO", can_act_unbounded=False)
 
 
 def joint_critic_entry(
-    name: str, summary: str, config_class: type[JointCriticConfig], **fields: Any
+    name: str,
+    summary: str,
+    config_class: type[JointCriticConfig],
+    actions: tuple[type[spaces.Space], ...] = (spaces.Box,),
+    **fields: Any,
 ) -> AlgorithmEntry:
-    """Returns the entry of an algorithm; `fields` are others of `AlgorithmEntry`."""
+    """Returns the entry of an algorithm.
+
+    Args:
+        name, summary: of `AlgorithmEntry`, as `fields` are.
+        config_class: its RLlib config.
+        actions: the kinds of action space that members may have.
+    """
+    of_member = AgentSpaces(actions, instead="QMIX or MAPPO", can_act_unbounded=False)
     return AlgorithmEntry(
         name=name,
         summary=summary,
@@ -51,7 +61,7 @@ def joint_critic_entry(
             own_module_refused="its members' actor and its critics of all members belong together",
         ),
         seating=ContinuousTeamSeating(),
-        space_check=check_team_spaces,
+        space_check=lambda seen, acted: check_team_spaces(of_member, seen, acted),
         graph=MemberActorGraph,
         milestones=find_first_update,
         replay_size=find_replay_size,
@@ -60,12 +70,12 @@ def joint_critic_entry(
 
 
 def check_team_spaces(
-    observation_space: spaces.Space, action_space: spaces.Space
+    of_member: AgentSpaces, observation_space: spaces.Space, action_space: spaces.Space
 ) -> SpaceProblem | None:
     """A `SpaceCheck` of a team's spaces, or of one member's."""
     if keys_of(observation_space) == set(CONTINUOUS_TEAM_KEYS):
         return None
-    return _MEMBER_SPACES(observation_space, action_space)
+    return of_member(observation_space, action_space)
 
 
 def find_replay_size(config: JointCriticConfig, seats: Mapping[str, Seat]) -> ReplaySize:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from muxrl.protocol.spaces import Space
@@ -32,7 +33,7 @@ class MemberActorGraph(PolicyGraph):
     ) -> tuple[Space, Space | None]:
         own, _ = split_state(agent.observation_space)
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
-        sizes = flat_size(own), flat_size(agent.action_space)
+        sizes = flat_size(own), flatdim(self.action_space)
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
         padded = obs_dim, self.module.action_dim
         if len(looks) > 1 or sizes != padded:
@@ -55,6 +56,8 @@ class MemberActorGraph(PolicyGraph):
         if AGENT_ID in given:
             parts.append(one_hot(given[AGENT_ID], self.module.num_members))
         logits: Tensor = self.module.actor(torch.cat(parts, -1))
+        if self.module.has_choices:
+            return logits.argmax(-1), logits, None
         return torch.tanh(logits[:, : self.module.action_dim]), logits, None
 
     def server_scores(

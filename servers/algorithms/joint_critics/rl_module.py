@@ -21,7 +21,8 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     """A team's RLModule, for the spaces of a `ContinuousTeamSpec`.
 
     ``forward_exploration`` and ``forward_inference`` return the actions themselves, ``ACTIONS
-    [B, n, d]`` in -1..1. They read ``OBS`` alone: a member acts on its own row and its id.
+    [B, n, d]`` in -1..1, or one-hot. They read ``OBS`` alone: a member acts on its own row and
+    its id.
 
     ``model_config`` keys: ``hidden_dim`` and ``obs_agent_id`` of `TeamReplayConfig`.
 
@@ -29,13 +30,17 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         algorithm: its name, for messages.
         outputs_per_dimension: numbers that the actor gives for each dimension of an action.
         num_critics: 1 or 2.
+        takes_choices: whether members may have Discrete actions.
     """
 
     algorithm: ClassVar[str]
+    takes_choices: ClassVar[bool] = False
     outputs_per_dimension: ClassVar[int] = 1
 
     acting_keys = (OBS,)
     has_dimension: Tensor
+    has_choices: bool
+    _chooses: Tensor
     _member_ids: Tensor
 
     def setup(self) -> None:
@@ -67,6 +72,12 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         # [n, d]: 1 for the dimensions that a member's action has; see `ContinuousTeamSpec`.
         has_dimension = torch.from_numpy(self.action_space.high > 0).float()
         self.register_buffer("has_dimension", has_dimension, persistent=False)
+        # [n, 1]: whether a member's row is one-hot.
+        chooses = (self.action_space.low == 0).all(-1, keepdims=True)
+        self.register_buffer("_chooses", torch.from_numpy(chooses), persistent=False)
+        self.has_choices = bool(chooses.any())
+        if self.has_choices and not self.takes_choices:
+            raise ValueError(f"{self.algorithm} takes no Discrete actions; use MADDPG or QMIX")
         self.register_buffer("_member_ids", torch.eye(num_members), persistent=False)
 
     @property

@@ -1,4 +1,4 @@
-"""A team whose members have continuous actions, as one RLlib agent, and its seat.
+"""A team whose members' actions are numbers to a critic, as one RLlib agent, and its seat.
 
 ======================  ================================  =========================================
 observation key         shape, dtype                      meaning
@@ -8,9 +8,10 @@ observation key         shape, dtype                      meaning
 ``alive``               ``[n]`` float32                   1 = the member is asked to act now
 ======================  ================================  =========================================
 
-A team's action is ``[n, action_dim]`` float32 in -1..1, which is scaled to each member's bounds. A
-member with fewer dimensions than another lacks the last ones: the bounds of the team's action space
-are 0 there, which is how a network knows.
+A team's action is ``[n, action_dim]`` float32. Of a member with continuous actions it is in -1..1,
+which is scaled to its bounds; of one with Discrete actions it is one-hot. A member with fewer
+dimensions than another lacks the last ones. How a network knows: the bounds of the team's action
+space are -1 and 1, 0 and 1 of a one-hot row, and 0 where a dimension is lacking.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.spaces import flatdim
 from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from muxrl.servers.algorithms.team_replay.seats import TeamSeat, TeamSeating
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.seating import PolicySignature, keys_of
-from muxrl.servers.spaces import flat_size
+from muxrl.servers.seats import SeatRecord
+from muxrl.servers.spaces import split_mask, split_state
 from muxrl.servers.teams import ALIVE, OBS, STATE, TeamObservation, TeamProblem, TeamRows
 
 CONTINUOUS_TEAM_KEYS = (OBS, STATE, ALIVE)
@@ -35,15 +38,18 @@ CONTINUOUS_TEAM_KEYS = (OBS, STATE, ALIVE)
 
 @dataclass(frozen=True)
 class ContinuousTeamSpec(TeamRows):
-    """The members of one team and their spaces; actions are a bounded one-dimensional ``Box``."""
+    """The members of one team and their spaces; actions are a bounded one-dimensional ``Box``, or
+    Discrete, counted from 0."""
 
     def _check_actions(self, member: str) -> None:
         space = self.action_spaces[member]
+        if isinstance(space, spaces.Discrete) and space.start == 0:
+            return
         is_flat_box = isinstance(space, spaces.Box) and len(space.shape) == 1
         if not is_flat_box or not space.is_bounded("both"):  # type: ignore[attr-defined]
             raise TeamProblem(
                 f"this team cannot do the action space {space} of agent {member!r}: it takes a "
-                "one-dimensional Box with bounds; use QMIX or MAPPO"
+                "one-dimensional Box with bounds, or Discrete counted from 0; use MAPPO"
             )
 
     @cached_property
@@ -68,11 +74,15 @@ class ContinuousTeamSpec(TeamRows):
         """One action per member, absent ones too; what `split` takes apart."""
         dims = np.array(self._action_dims)[:, None]
         high = (np.arange(self.action_dim) < dims).astype(np.float32)
-        return spaces.Box(-high, high, dtype=np.float32)
+        low = -high * np.array([not self._chooses(m) for m in self.members])[:, None]
+        return spaces.Box(low.astype(np.float32), high, dtype=np.float32)
 
     @cached_property
     def _action_dims(self) -> list[int]:
-        return [self.action_spaces[m].shape[0] for m in self.members]  # type: ignore[index]
+        return [flatdim(self.action_spaces[m]) for m in self.members]
+
+    def _chooses(self, member: str) -> bool:
+        return isinstance(self.action_spaces[member], spaces.Discrete)
 
     def observe(
         self,
@@ -86,11 +96,11 @@ class ContinuousTeamSpec(TeamRows):
         obs, alive = self._observed(observations)
         return {OBS: obs, STATE: self._state(state, obs, departed), ALIVE: alive}
 
-    def split(self, team_action: np.ndarray, acting: Iterable[str]) -> dict[str, np.ndarray]:
-        """Returns the actions of the members that act now, scaled to their bounds.
+    def split(self, team_action: np.ndarray, acting: Iterable[str]) -> dict[str, Any]:
+        """Returns the actions of the members that act now: scaled to their bounds, or an integer.
 
         Args:
-            team_action: ``[n, action_dim]`` in -1..1.
+            team_action: ``[n, action_dim]``.
             acting: some of the members.
         """
         team_action = np.asarray(team_action)
@@ -103,18 +113,23 @@ class ContinuousTeamSpec(TeamRows):
         for member in acting:
             row = self._rows[member]
             own = team_action[row, : self._action_dims[row]]
-            actions[member] = unsquash_action(own, self.action_spaces[member])
+            if self._chooses(member):
+                actions[member] = int(own.argmax())
+            else:
+                actions[member] = unsquash_action(own, self.action_spaces[member])
         return actions
 
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Returns the team's action ``[n, action_dim]``: the inverse of `split`.
 
         Args:
-            actions: of some members, within their bounds. Rows of the others are NaN.
+            actions: of some members, within their spaces. Rows of the others are NaN.
         """
         joined = np.zeros(self.action_space.shape, np.float32)
         for row, member in enumerate(self.members):
-            if member in actions:
+            if member in actions and self._chooses(member):
+                joined[row, actions[member]] = 1.0
+            elif member in actions:
                 space = self.action_spaces[member]
                 joined[row, : self._action_dims[row]] = normalize_action(actions[member], space)
             else:
@@ -127,15 +142,22 @@ class ContinuousTeamSeating(TeamSeating):
     """Every group is one RLlib agent with one policy; an agent in no group is a team of one.
 
     Teams are alike if they have as many members, pad observations to the same size, and if the
-    members in the same rows have equally many dimensions of action.
+    members in the same rows have equally many dimensions of action, of the same kind.
     """
 
-    # Masks are for Discrete actions, and any other use of them is refused by name.
-    follows_masks: bool = True
+    follows_masks: bool = True  # only to refuse them by name
 
     @property
     def seat_class(self) -> type[TeamSeat]:
         return ContinuousTeamSeat
+
+    def find_mask_problem(self, agent_id: str, agent: AgentPlan) -> str | None:
+        if not split_mask(split_state(agent.observation_space)[0])[1]:
+            return None
+        return (
+            f"agent {agent_id!r} observes an action mask, which this algorithm does not follow; "
+            "use QMIX or MAPPO"
+        )
 
     def has_made(self, observation_space: spaces.Space | None) -> bool:
         if keys_of(observation_space) != set(CONTINUOUS_TEAM_KEYS):
@@ -146,8 +168,9 @@ class ContinuousTeamSeating(TeamSeating):
 
     def signature(self, unit: str, plan: ServerPlan) -> PolicySignature:
         team = super().signature(unit, plan)
-        dims = tuple(flat_size(plan.agents[m].action_space) for m in plan.groups[unit])
-        return PolicySignature((team.key, dims), team.text)
+        acted = [self.action_form(plan.agents[m]).space for m in plan.groups[unit]]
+        kinds = tuple((type(space).__name__, flatdim(space)) for space in acted)
+        return PolicySignature((team.key, kinds), team.text)
 
     def _actions_text(self, size: int) -> str:
         return f"actions of {size}"
@@ -159,7 +182,21 @@ class ContinuousTeamSeat(TeamSeat):
     spec: ClassVar[type[TeamRows]] = ContinuousTeamSpec
     team: ContinuousTeamSpec
 
+    def _last_actions(self, record: SeatRecord) -> Mapping[str, Any]:
+        return {}  # no part of the team's observation
+
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
+        actions = self.team.split(action, [m for m in self.members if m in acting])
+        forms = self._forms
+        return {
+            m: forms[m].write(own) if forms[m].choices else own.reshape(forms[m].shape)
+            for m, own in actions.items()
+        }
+
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         if not any(m in logged for m in self.members):
             return None
-        return self.team.join(logged)
+        given = {m: form for m, form in self._forms.items() if m in logged}
+        return self.team.join(
+            {m: f.read(logged[m]) if f.choices else np.ravel(logged[m]) for m, f in given.items()}
+        )

@@ -10,8 +10,12 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
-from muxrl.servers.algorithms.maddpg.rl_module import MADDPGTorchRLModule
+from muxrl.servers.algorithms.maddpg.rl_module import LOGITS, MADDPGTorchRLModule
 from muxrl.servers.teams import ALIVE, OBS, STATE
+
+LOGIT_PENALTY = 1e-3
+"""On the mean square of the actor's outputs, where members have Discrete actions: without it they
+grow until nothing else is tried. That of the code of Lowe et al. 2017."""
 
 
 class MADDPGTorchLearner(JointCriticLearner):
@@ -54,6 +58,8 @@ class MADDPGTorchLearner(JointCriticLearner):
             own = values_of_own_actions(module, obs, taken, fwd_out[Columns.ACTIONS])
             alive = obs[ALIVE]
             losses[POLICY] = -(own * alive).sum() / alive.sum().clamp(min=1.0)
+            if module.has_choices:
+                losses[POLICY] = losses[POLICY] + LOGIT_PENALTY * fwd_out[LOGITS].square().mean()
         return self.keep_losses(
             module_id,
             losses,

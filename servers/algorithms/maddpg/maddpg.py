@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from gymnasium import spaces
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -106,5 +107,6 @@ MADDPG_ENTRY = joint_critic_entry(
     "deterministic policies for teams, critics of the joint action (Lowe et al. 2017), as MATD3 "
     "(Ackermann et al. 2019)",
     MADDPGConfig,
+    (spaces.Box, spaces.Discrete),
     samples_actions=False,
 )

@@ -9,21 +9,30 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.utils import make_target_network
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor, nn
+from torch.nn import functional
 
+from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.algorithms.joint_critics.rl_module import JointCriticRLModule
+from muxrl.servers.export.ports import one_hot
 from muxrl.servers.teams import OBS
 
 TWIN_CRITICS = "twin_critics"
 EXPLORATION_NOISE = "exploration_noise"
+LOGITS = "logits"
 
 
 class MADDPGTorchRLModule(JointCriticRLModule):
     """It acts by ``tanh`` of the actor's outputs ``[B, n, d]``; in training noise is added.
 
+    A member with Discrete actions takes the one of the highest output; in training it draws from
+    their softmax. The actor's loss reaches its outputs through a straight-through Gumbel-softmax
+    (Lowe et al. 2017, appendix; Jang et al. 2017, arXiv 1611.01144).
+
     ``model_config`` keys: also ``twin_critics`` and ``exploration_noise`` of `MADDPGConfig`.
     """
 
     algorithm = "MADDPG"
+    takes_choices = True
 
     def setup(self) -> None:
         super().setup()
@@ -48,7 +57,25 @@ class MADDPGTorchRLModule(JointCriticRLModule):
 
     def actions(self, obs: Tensor) -> Tensor:
         """Returns the actor's actions ``[B, n, d]``, 0 in dimensions that a member lacks."""
-        return torch.tanh(self.actor_outputs(obs)) * self.has_dimension
+        outputs = self.actor_outputs(obs)
+        return self._chosen(torch.tanh(outputs) * self.has_dimension, outputs)
+
+    def _chosen(self, actions: Tensor, outputs: Tensor, how: str = "greedy") -> Tensor:
+        """Returns actions with one-hot rows for the members that have Discrete ones.
+
+        Args:
+            actions: ``[B, n, d]``, of the others.
+            outputs: of the actor, logits here.
+            how: "greedy", "drawn", or "relaxed": drawn, with the gradient of a softmax.
+        """
+        if not self.has_choices:
+            return actions
+        logits = torch.where(self.has_dimension > 0, outputs, UNAVAILABLE)
+        if how == "greedy":
+            rows = one_hot(logits.argmax(-1), self.action_dim)
+        else:
+            rows = functional.gumbel_softmax(logits, hard=True)
+        return torch.where(self._chooses, rows if how == "relaxed" else rows.detach(), actions)
 
     @torch.no_grad()
     def target_actions(self, obs: Tensor, noise: float, clip: float) -> Tensor:
@@ -59,14 +86,17 @@ class MADDPGTorchRLModule(JointCriticRLModule):
             noise: standard deviation.
             clip: its largest size.
         """
-        actions = torch.tanh(self.actor_outputs(obs, self._target_actor))
+        outputs = self.actor_outputs(obs, self._target_actor)
+        actions = torch.tanh(outputs)
         if noise > 0.0:
             drawn = (noise * torch.randn_like(actions)).clamp(-clip, clip)
             actions = (actions + drawn).clamp(-1.0, 1.0)
-        return actions * self.has_dimension
+        return self._chosen(actions * self.has_dimension, outputs)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return {Columns.ACTIONS: self.actions(batch[Columns.OBS][OBS])}
+        outputs = self.actor_outputs(batch[Columns.OBS][OBS])
+        actions = torch.tanh(outputs) * self.has_dimension
+        return {Columns.ACTIONS: self._chosen(actions, outputs, "relaxed"), LOGITS: outputs}
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {Columns.ACTIONS: self.actions(batch[Columns.OBS][OBS])}
@@ -75,9 +105,11 @@ class MADDPGTorchRLModule(JointCriticRLModule):
         self, batch: dict[str, Any], t: int = 0, **kwargs: Any
     ) -> dict[str, Any]:
         """Adds Gaussian noise, and clips at -1 and 1; `t` is the number of env steps so far."""
-        actions = self.actions(batch[Columns.OBS][OBS])
+        outputs = self.actor_outputs(batch[Columns.OBS][OBS])
+        actions = torch.tanh(outputs) * self.has_dimension
         noisy = actions + self._noise_at(t) * torch.randn_like(actions)
-        return {Columns.ACTIONS: noisy.clamp(-1.0, 1.0) * self.has_dimension}
+        noisy = noisy.clamp(-1.0, 1.0) * self.has_dimension
+        return {Columns.ACTIONS: self._chosen(noisy, outputs, "drawn")}
 
     def _noise_at(self, t: int) -> float:
         if t != self._noise_t:

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol import spaces as plain
+from muxrl.servers.action_forms import ActionForm
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
@@ -98,6 +99,7 @@ class CentralSeating(Seating):
                 plan,
                 observing,
                 everybody if agent.group is None else views[agent.group],
+                form=self.action_form(agent),
                 follows_mask=self.follows_masks,
             )
             for agent_id, agent in plan.agents.items()
@@ -185,7 +187,7 @@ class CentralSeat(SoloSeat):
         plan: its server's.
         observing: how observations are read.
         view: shared with the others of its group, or with all agents of the server.
-        follows_mask: see `SoloSeat`.
+        form, follows_mask: see `SoloSeat`.
     """
 
     def __init__(
@@ -195,6 +197,7 @@ class CentralSeat(SoloSeat):
         observing: Observing,
         view: StateView,
         *,
+        form: ActionForm,
         follows_mask: bool,
     ) -> None:
         agent = plan.agents[agent_id]
@@ -203,6 +206,7 @@ class CentralSeat(SoloSeat):
             agent_id,
             dataclasses.replace(agent, observation_space=space),
             observing,
+            form=form,
             follows_mask=follows_mask,
         )
         self._observes_state = state_space is not None

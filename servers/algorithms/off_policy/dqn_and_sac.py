@@ -238,7 +238,7 @@ DQN_ENTRY = AlgorithmEntry(
         refused=_NO_LSTM_IN_DQN,
         module=MaskableDQNTorchRLModule,
     ),
-    seating=Seating(follows_masks=True),
+    seating=Seating(follows_masks=True, acts_in_one_choice=True),
     space_check=AgentSpaces((spaces.Discrete,), instead="PPO, A2C or SAC"),
     samples_actions=False,
     graph=ValueGraph,
@@ -273,7 +273,7 @@ SAC_ENTRY = AlgorithmEntry(
         refused=_NO_LSTM_IN_SAC,
         module=MaskableSACTorchRLModule,
     ),
-    seating=Seating(follows_masks=True),
+    seating=Seating(follows_masks=True, acts_in_one_choice=True),
     space_check=AgentSpaces(
         (spaces.Discrete, spaces.Box), instead="PPO or A2C", can_act_unbounded=False
     ),

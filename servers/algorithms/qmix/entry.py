@@ -7,6 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 
+from muxrl.servers.action_forms import MAX_COMBINATIONS, counted_from_0
 from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.milestones import FIRST_COPY, Milestone
 from muxrl.servers.algorithms.networks import Networks
@@ -61,13 +62,13 @@ def check_team_spaces(
     if keys_of(observation_space) == set(TEAM_KEYS):
         return None
     try:
-        check_member_spaces("member", observation_space, action_space)
+        check_member_spaces("member", observation_space, counted_from_0(action_space))
     except TeamProblem:
-        if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
+        if isinstance(action_space, spaces.Discrete):
             return "observation", "it takes a one-dimensional Box; flatten the observation first"
         return "action", (
-            "it learns one value per discrete action, counted from 0; use PPO or A2C, or MASAC for "
-            "continuous actions"
+            "it learns one value per discrete action, or per combination of several, up to "
+            f"{MAX_COMBINATIONS}; use PPO or A2C, or MASAC for continuous actions"
         )
     return None
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Space
@@ -52,7 +53,8 @@ class MemberGraph(PolicyGraph):
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
         num_actions = self.module.num_actions
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
-        sizes = flat_size(own), flat_size(agent.action_space)
+        forms = [seating.action_form(plan.agents[agent_id]) for agent_id in self.agents]
+        sizes = flat_size(own), flatdim(self.action_space)
         self._plans = plan.agents
         self._is_padded = len(looks) > 1 or sizes != (obs_dim, num_actions)
         if self._is_padded and self.frame_stack > 1:
@@ -60,6 +62,14 @@ class MemberGraph(PolicyGraph):
                 "its members are not alike, so that their file takes observations flattened and "
                 f"padded, and these are {self.frame_stack} at once (frame_stack), padded as a "
                 "whole; give members that differ policies of their own"
+            )
+        if not all(form.is_plain for form in forms) and (
+            self._is_padded or self.module.obs_last_action
+        ):
+            raise CannotExport(
+                "its file would choose, or be told, one of the combinations of "
+                f"{agent.action_space}; give members that differ policies of their own, and set "
+                "obs_last_action: false"
             )
         if self._is_padded:
             self.action_space = spaces.Discrete(num_actions)

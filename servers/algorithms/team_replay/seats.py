@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import flatdim
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.action_forms import ActionForm, counted_from_0
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.frames import stacked_space
 from muxrl.servers.observing import Observing
@@ -34,7 +36,6 @@ from muxrl.servers.spaces import (
     module_observation_space,
     split_mask,
     split_state,
-    to_gymnasium,
     without_mask,
     without_state,
 )
@@ -48,6 +49,8 @@ class TeamSeating(Seating):
     Teams are alike if they have as many members, and pad observations and actions to the same
     sizes. Their masks are part of a team's observation.
     """
+
+    acts_in_one_choice: bool = True
 
     is_joint: ClassVar[bool] = True
     forms_teams: ClassVar[bool] = True
@@ -71,7 +74,7 @@ class TeamSeating(Seating):
         members = plan.groups[unit]
         agents = [plan.agents[member] for member in members]
         obs_size = max(flat_size(_own_space(agent)) for agent in agents)
-        action_size = max(flat_size(agent.action_space) for agent in agents)
+        action_size = max(flatdim(self.action_form(agent).space) for agent in agents)
         state_size = state_sizes(plan, members)[members[0]]
         text = (
             f"{len(members)} member{'s' if len(members) > 1 else ''}, "
@@ -97,11 +100,18 @@ class TeamSeating(Seating):
     def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
         """Returns a seat for each group, then one for each agent in none, by id."""
         observing = observing or Observing.of(plan)
-        seats: dict[str, Seat] = {g: self.seat_class(g, plan, observing) for g in plan.groups}
+        forms = {agent_id: self.action_form(agent) for agent_id, agent in plan.agents.items()}
+        seats: dict[str, Seat] = {
+            g: self.seat_class(g, plan, observing, forms) for g in plan.groups
+        }
         for agent_id, agent in plan.agents.items():
             if agent.group is None:
                 seats[agent_id] = SoloSeat(
-                    agent_id, agent, observing, follows_mask=self.follows_masks
+                    agent_id,
+                    agent,
+                    observing,
+                    form=forms[agent_id],
+                    follows_mask=self.follows_masks,
                 )
         return seats
 
@@ -116,15 +126,24 @@ class TeamSeat:
         group: one of the plan's.
         plan: the server.
         observing: how observations and states are read.
+        forms: how each agent's actions become those of a network.
     """
 
     spec: ClassVar[type[TeamRows]] = TeamSpec
 
-    def __init__(self, group: str, plan: ServerPlan, observing: Observing) -> None:
+    def __init__(
+        self,
+        group: str,
+        plan: ServerPlan,
+        observing: Observing,
+        forms: Mapping[str, ActionForm],
+    ) -> None:
         self.seat_id = group
         self.frame_stack = observing.frame_stack
         self.members = plan.groups[group]
         self._plans = {m: plan.agents[m] for m in self.members}
+        self._forms = {m: forms[m] for m in self.members}
+        self._are_plain = all(form.is_plain for form in self._forms.values())
         self.policy_id = self._plans[self.members[0]].policy_id
         self._reward_rule = plan.team_reward
         self._has_state = plan.state_size is not None
@@ -152,7 +171,7 @@ class TeamSeat:
         self.team = self.spec(
             self.members,
             observation_spaces,
-            {m: to_gymnasium(a.action_space) for m, a in self._plans.items()},
+            {m: counted_from_0(form.space) for m, form in self._forms.items()},
             state_size,
             marks_departed=not self._refuses_late,
         )
@@ -175,8 +194,8 @@ class TeamSeat:
                     state = self._state_readers[member](value[STATE_KEY])
                 value = without_state(value)
             if member in self._masked:
-                mask = value[ACTION_MASK_KEY]
-                if not step_view.is_final or np.any(mask):
+                mask = self._forms[member].read_mask(value[ACTION_MASK_KEY])
+                if not step_view.is_final or mask.any():
                     masks[member] = mask
                 value = without_mask(value)
             mine[member] = step_view.read(member, self._readers[member], value).reshape(-1)
@@ -195,7 +214,7 @@ class TeamSeat:
                 )
         try:
             return self.team.observe(
-                mine, masks or None, state, record.last_actions, step_view.departed
+                mine, masks or None, state, self._last_actions(record), step_view.departed
             )
         except TeamProblem as error:
             raise ValueMismatch(f"group {self.seat_id!r}: {error}") from None
@@ -204,13 +223,25 @@ class TeamSeat:
         mine = {m: rewards[m] for m in self.members if m in rewards}
         return team_reward(mine, self._reward_rule, len(self.members)) if mine else 0.0
 
+    def _last_actions(self, record: SeatRecord) -> Mapping[str, Any]:
+        last = record.last_actions
+        if self._are_plain:
+            return last
+        return {m: form.read(last[m]) for m, form in self._forms.items() if m in last}
+
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        return self.team.split(action, [m for m in self.members if m in acting])
+        actions = self.team.split(action, [m for m in self.members if m in acting])
+        if self._are_plain:
+            return actions
+        return {member: self._forms[member].write(own) for member, own in actions.items()}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         if not any(m in logged for m in self.members):
             return None
-        return np.array([int(logged.get(m, NO_ACTION)) for m in self.members], dtype=np.int64)
+        return np.array(
+            [f.read(logged[m]) if m in logged else NO_ACTION for m, f in self._forms.items()],
+            dtype=np.int64,
+        )
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         return None  # teams learn values of actions, whoever chose them

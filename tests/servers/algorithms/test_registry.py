@@ -271,7 +271,8 @@ def test_spaces_that_do_not_fit() -> None:
         get_algorithm("QMIX").check_spaces("x", BOX, BOX, agent_id="red_1")
     assert str(caught.value) == (
         f"policy 'x': QMIX cannot do the action space {BOX} of agent 'red_1': it learns one value "
-        "per discrete action, counted from 0; use PPO or A2C, or MASAC for continuous actions"
+        "per discrete action, or per combination of several, up to 1024; use PPO or A2C, or MASAC "
+        "for continuous actions"
     )
     with pytest.raises(AlgorithmProblem, match=r"DQN cannot do .* takes Discrete; use PPO, A2C"):
         get_algorithm("DQN").check_spaces("x", BOX, BOX)
@@ -305,7 +306,7 @@ def test_env_steps_of_a_batch(name: str, settings: dict[str, Any], env_steps: in
     [
         ("SAC", spaces.Box(-np.inf, np.inf, (2,)), "it has no bounds, and actions are scaled"),
         ("PPO", spaces.Box(0.0, np.inf, (2,)), "it has bounds on some sides only"),
-        ("PPO", spaces.Box(0, 9, (2,), np.int64), "int64 holds no real numbers; make it Discrete"),
+        ("PPO", spaces.Box(0, 9, (2,), np.int64), "out of at most 1024 each; give the Box bounds"),
         (
             "A2C",
             spaces.Box(-1.0, 1.0, (2, 2)),

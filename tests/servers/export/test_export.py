@@ -43,10 +43,12 @@ PLANS = {
     "PPO, LSTM, masked": plan_of("PPO", MASKED, Discrete(3), model=LSTM),
     "A2C, MultiDiscrete": plan_of("A2C", MultiDiscrete((4, 5, 3)), MultiDiscrete((3, 2))),
     "PPO, MultiBinary": plan_of("PPO", Box((3,)), MultiBinary(4)),
-    "IMPALA": plan_of("IMPALA", Box((3,), "float64"), Discrete(2)),
-    "APPO, LSTM": plan_of("APPO", Box((3,)), Box((1,)), model=LSTM),
-    "SAC": plan_of("SAC", Box((3,)), Box((2,), "float32", -1.0, 3.0)),
-    "SAC, Discrete": plan_of("SAC", Box((3,)), Discrete(4)),
+    "IMPALA, Tuple of Discrete": plan_of(
+        "IMPALA", Box((3,), "float64"), TupleSpace((Discrete(2, start=1), Discrete(3)))
+    ),
+    "APPO, LSTM": plan_of("APPO", Box((3,)), Box((2, 2)), model=LSTM),
+    "SAC": plan_of("SAC", Box((3,)), Box((2, 1), "float32", -1.0, 3.0)),
+    "SAC, combinations": plan_of("SAC", Box((3,)), MultiDiscrete((2, 3))),
     "SAC, masked": plan_of("SAC", MASKED, Discrete(3)),
     "APPO, masked": plan_of("APPO", MASKED, Discrete(3)),
     "DQN, masked": plan_of("DQN", MASKED, Discrete(3, start=-1)),
@@ -83,7 +85,12 @@ PLANS = {
         "QPLEX", MASKED, Discrete(3), settings={"hidden_dim": 8}, model={}, is_team=True
     ),
     "IQL, GRU": plan_of(
-        "IQL", Discrete(4), Discrete(2), settings={"hidden_dim": 8}, model={}, is_team=True
+        "IQL",
+        Discrete(4),
+        Box((2, 1), "int32", -1, 1),
+        settings={"hidden_dim": 8, "obs_last_action": False},
+        model={},
+        is_team=True,
     ),
     "MASAC, with a state": plan_of(
         "MASAC",
@@ -102,10 +109,10 @@ PLANS = {
         is_team=True,
         normalize_observations=True,
     ),
-    "MADDPG, normalised, with a state": plan_of(
+    "MADDPG, combinations, with a state": plan_of(
         "MADDPG",
         DictSpace({"seen": Box((3,)), "state": Box((5,))}),
-        Box((2,), "float32", -1.0, 3.0),
+        TupleSpace((Discrete(2, start=1), Discrete(2))),
         settings={"hidden_dim": 8},
         model={},
         is_team=True,

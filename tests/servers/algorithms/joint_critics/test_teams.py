@@ -100,13 +100,14 @@ def test_actions_are_scaled_to_each_members_bounds() -> None:
 @pytest.mark.parametrize(
     ("space", "kind"),
     [
-        (spaces.Discrete(3), "Discrete"),
+        (spaces.MultiDiscrete([3, 2]), "MultiDiscrete"),
+        (spaces.Discrete(3, start=1), "Discrete"),
         (spaces.Box(-np.inf, np.inf, (2,)), "Box"),
         (spaces.Box(-1, 1, (2, 2)), "Box"),
     ],
 )
 def test_other_actions_are_refused(space: spaces.Space, kind: str) -> None:
-    with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* use QMIX or MAPPO"):
+    with pytest.raises(TeamProblem, match=rf"{kind}.* of agent 'a'.* use MAPPO"):
         ContinuousTeamSpec(("a",), {"a": SEES}, {"a": space})
     with pytest.raises(AlgorithmProblem, match=rf"MASAC cannot do the action space {kind}"):
         get_algorithm("MASAC").check_spaces("x", SEES, space)
@@ -128,7 +129,18 @@ def test_an_action_mask_is_refused() -> None:
     masked = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(2)})
     plan.agents["a"] = replace(plan.agents["a"], observation_space=masked)
     (problem,) = get_algorithm("MASAC").find_problems(plan)
-    assert "a mask has one number for each action of a Discrete action space" in problem
+    assert "agent 'a' observes an action mask, which this algorithm does not follow" in problem
+
+
+def test_rows_of_discrete_actions_are_one_hot() -> None:
+    acts = {"a": spaces.Box(0.0, 4.0, (2,)), "b": spaces.Discrete(3)}
+    spec = ContinuousTeamSpec(("a", "b"), {"a": SEES, "b": SEES}, acts)
+    np.testing.assert_array_equal(spec.action_space.low, [[-1, -1, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(spec.action_space.high, [[1, 1, 0], [1, 1, 1]])
+    joined = spec.join({"a": np.array([4.0, 2.0]), "b": 2})
+    np.testing.assert_array_equal(joined, [[1, 0, 0], [0, 0, 1]])
+    split = spec.split(joined, "ab")
+    assert (split["a"].tolist(), split["b"]) == ([4.0, 2.0], 2)
 
 
 # --- seats ----------------------------------------------------------------------------------
