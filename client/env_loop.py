@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -114,6 +115,9 @@ class EnvLoop:
         self._hold_in_mid_episode_at = 0.0
         self._is_playing = False
         self._is_held = False
+        self._limit = math.inf
+        self._num_claimed = 0
+        self._is_used_up = False
 
     def run(
         self,
@@ -136,13 +140,13 @@ class EnvLoop:
         outbox = Outbox()
         self._is_playing = True
         try:
-            if self._is_holding:
+            if self._is_holding or self._has_no_more:
                 self._rest_if_due(should_stop)
             for slot in self._slots:
                 self._begin(slot, outbox)
-            while outbox.items or any(slot.is_due for slot in self._slots):
+            while outbox.items or any(s.is_due or s.episode is not None for s in self._slots):
                 lost = self._exchange(outbox)
-                if self._is_holding:
+                if self._is_holding or self._has_no_more:
                     self._rest_if_due(should_stop)
                 if should_stop():
                     return
@@ -151,9 +155,9 @@ class EnvLoop:
                     if slot.episode is not None:
                         if slot.episode.episode_id in lost:
                             self._restart(slot, outbox)
-                        else:
+                        elif self._claim():  # else its actions wait for the next allowance
                             self._advance(slot, slot.episode, outbox, on_episode)
-                    elif slot.is_due and not self._is_holding:
+                    elif slot.is_due and not (self._is_holding or self._has_no_more):
                         self._begin(slot, outbox)
         except RunIsOver as over:
             logger.info("%s", over)
@@ -164,6 +168,7 @@ class EnvLoop:
             self._close_open_episodes()
             with self._changed:
                 self._is_playing = False
+                self._is_used_up = True
                 self._changed.notify_all()
 
     # --- held by another thread ---------------------------------------------------------
@@ -189,18 +194,61 @@ class EnvLoop:
             self._is_holding = False
             self._changed.notify_all()
 
-    def _rest_if_due(self, should_stop: Callable[[], bool]) -> None:
+    # --- no more than it is allowed -----------------------------------------------------
+
+    def limit(self, num_env_steps: int) -> None:
+        """Allows so many env steps, and no episode begins after them; without it there is no end.
+
+        A loop that has used them up pauses, in the middle of episodes, too. Held then, it plays
+        them to their ends.
+        """
+        with self._changed:
+            self._limit = num_env_steps
+
+    def allow(self, num_env_steps: int) -> None:
+        """Allows so many env steps more, and waits until all are used up, or the loop has ended."""
+        with self._changed:
+            self._limit += num_env_steps
+            self._is_used_up = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_used_up)
+
+    def give_back(self) -> int:
+        """Takes back half of what is left of the env steps that were allowed; returns how many."""
+        with self._changed:
+            half = max(0, int(self._limit) - self._num_claimed) // 2
+            self._limit -= half
+            return half
+
+    @property
+    def _has_no_more(self) -> bool:
+        return self._num_claimed >= self._limit
+
+    def _claim(self) -> bool:
+        """Takes one env step of those that are left; while the loop is held, in any case."""
+        with self._changed:
+            if self._has_no_more and not self._is_holding:
+                return False
+            self._num_claimed += 1
+            return True
+
+    def _has_to_rest(self) -> bool:
+        if not self._is_holding:
+            return self._has_no_more
         is_between = all(slot.episode is None for slot in self._slots)
-        if not is_between and time.monotonic() < self._hold_in_mid_episode_at:
+        return is_between or time.monotonic() >= self._hold_in_mid_episode_at
+
+    def _rest_if_due(self, should_stop: Callable[[], bool]) -> None:
+        if not self._has_to_rest():
             return
         try:  # whoever holds the loop counts, or has servers save
             self._client.tell_played()
         except ClientError as error:  # the next step meets it again
             logger.warning("what was played could not be told: %s", error)
         with self._changed:
-            self._is_held = True
-            self._changed.notify_all()
-            while self._is_holding and not should_stop():
+            while self._has_to_rest() and not should_stop():
+                self._is_held, self._is_used_up = self._is_holding, self._has_no_more
+                self._changed.notify_all()
                 self._changed.wait(_LOOK_S)
             self._is_held = False
 
@@ -263,6 +311,8 @@ class EnvLoop:
             if result.observations or result.is_over:
                 break
             actions = {}  # nobody is asked in this step
+            with self._changed:
+                self._num_claimed += 1
         if not result.is_over:
             slot.observations = result.observations
             outbox.add(episode, episode.step(result.observations, self._state(slot)))
@@ -277,7 +327,7 @@ class EnvLoop:
         on_episode(
             EpisodeResult(episode.returns, slot.num_steps, slot.seed, episode.episode_id, metrics)
         )
-        if self._is_holding:
+        if self._is_holding or self._has_no_more:
             slot.episode, slot.is_due = None, True
         else:
             self._begin(slot, outbox)

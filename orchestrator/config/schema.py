@@ -77,7 +77,8 @@ class StopConfig:
     """When a run ends: at the first of these that is reached."""
 
     env_steps: int | None = None
-    """Steps of all environments together; null: not used."""
+    """Steps of all environments together; null: not used. No episode begins after them, and open
+    ones are played to their ends, for checkpoint.hold_s at most."""
     time_s: float | None = None
     """Seconds since the first env step; null: not used."""
     iterations: int | None = None
@@ -99,7 +100,8 @@ class EvaluationConfig:
     """How the servers are measured: each one against random agents in its place."""
 
     interval_env_steps: int | None = None
-    """Env steps between evaluations during the run; null: only at the end."""
+    """Env steps between evaluations during the run, at its multiples; null: only at the end.
+    Training waits for each, so that it is of the weights of that point."""
     num_episodes: int = 20
     """Episodes of an evaluation during the run, with and without each server."""
     final_num_episodes: int = 100

@@ -20,8 +20,11 @@ Joint record, one for each second
     forward_p50_s, forward_p99_s``, where it was asked anything (`muxrl.servers.latency`); of one
     that is being started again ``{is_lost: true}``
 Evaluation record, one for each condition at each evaluation point
-    ``time_s, env_steps, replaced, should_explore, num_episodes, returns: {agent_id: [float]},
-    metrics: {metric: {agent_id or "__common__": [float]}}``, where null is an episode without it;
+    ``time_s, env_steps, env_steps_played, replaced, should_explore, num_episodes,
+    returns: {agent_id: [float]}, metrics: {metric: {agent_id or "__common__": [float]}}``, where
+    null is an episode without it; `env_steps` is the point for which it stands, a multiple of the
+    interval or the budget, by which runs are compared, `env_steps_played` also counts what open
+    episodes have played beyond it, and older runs lack it;
     `replaced` is the server whose agents acted at random, None where all acted as learned; beside
     these there are ``SERVER:untrained``, ``SERVER/SIDE`` and ``SERVER/SIDE:untrained``
     (`muxrl.orchestrator.records.conditions`), those of a side with ``agents: [agent_id]``

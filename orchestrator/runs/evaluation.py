@@ -1,5 +1,8 @@
 """Evaluations of a run: when they are due, in which conditions, and where results go.
 
+They stand at multiples of an interval, and at the end. Simulations that the run has started do not
+play meanwhile.
+
 The same episodes are played with all agents as learned, and once more for each server that learns,
 with its agents random. In a game of several sides
 the return alone says little; the difference says what the learner is worth. Servers with fixed
@@ -37,7 +40,7 @@ _LOOK_S = 0.5
 
 
 class Evaluations:
-    """Evaluates beside the training, one evaluation after another.
+    """Evaluates, one evaluation after another.
 
     Args:
         experiment: resolved.
@@ -90,7 +93,10 @@ class Evaluations:
         self._metrics = metrics
         self._running: list[tuple[Condition, dict[str, Any]]] = []
         self._ref: Any = None  # of the first of these
-        self._due_at = due_at if due_at is not None else self._config.interval_env_steps
+        interval = self._config.interval_env_steps
+        self._due_at = interval
+        if due_at is not None and interval is not None:  # perhaps of another interval
+            self._due_at = -(-due_at // interval) * interval
         self._gateway = gateway
         self._start()
 
@@ -118,20 +124,23 @@ class Evaluations:
         return bool(self._running)
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether its time has come and the last one is over."""
-        interval = self._config.interval_env_steps  # which a resumed run may have taken away
-        return (
-            interval is not None
-            and self._due_at is not None
-            and not self._running
-            and env_steps >= self._due_at
-        )
+        """Whether its time has come and the last one is over; the end has one of its own."""
+        limit, due_at = self._experiment.stop.env_steps, self.next_at
+        is_end = limit is not None and env_steps >= limit and self._config.final_num_episodes > 0
+        return due_at is not None and env_steps >= due_at and not self._running and not is_end
 
     def begin_next(self, env_steps: int, time_s: float) -> None:
-        """Begins the one that is due, and schedules the next."""
-        assert self._config.interval_env_steps is not None
-        self._due_at = env_steps + self._config.interval_env_steps
-        self.begin(env_steps, time_s)
+        """Begins the one that is due, of the last multiple of the interval; schedules the next."""
+        interval = self._config.interval_env_steps
+        assert interval is not None
+        point = env_steps // interval * interval
+        self._due_at = point + interval
+        self.begin(env_steps, time_s, point=point)
+
+    @property
+    def next_at(self) -> int | None:
+        """The env steps of the next one; None: there is none, in a resumed run perhaps any more."""
+        return self._due_at if self._config.interval_env_steps is not None else None
 
     @property
     def due_at(self) -> int | None:
@@ -143,6 +152,7 @@ class Evaluations:
         env_steps: int,
         time_s: float,
         *,
+        point: int | None = None,
         is_final: bool = False,
         not_updated: Collection[str] = (),
     ) -> None:
@@ -151,6 +161,8 @@ class Evaluations:
         Args:
             env_steps: of training so far, for the record.
             time_s: likewise.
+            point: the env steps that it stands for, and by which runs are compared; None: those of
+                training so far.
             is_final: with the final number of episodes, and all conditions.
             not_updated: servers that have made no update: they act untrained as it is.
         """
@@ -161,7 +173,8 @@ class Evaluations:
         self._returns = {}
         about = {
             "time_s": time_s,
-            "env_steps": env_steps,
+            "env_steps": env_steps if point is None else point,
+            "env_steps_played": env_steps,
             "should_explore": config.should_explore,
             "num_episodes": num,
             "is_final": is_final,
@@ -229,6 +242,15 @@ class Evaluations:
             self.collect()
             if self._running:
                 look()
+
+    def rest(self, time_s: float) -> float:
+        """Waits until the condition under way is played; returns for how long to sleep then."""
+        import ray
+
+        if not self._running:
+            return time_s
+        ray.wait([self._ref], timeout=time_s)
+        return 0.0
 
     def _lose(self, error: Exception) -> None:
         """Ends what is left of the process, and has another one play what was not done."""

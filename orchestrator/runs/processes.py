@@ -218,6 +218,7 @@ class SimulationProcess:
         episode_prefix: of the ids of its episodes.
         log_path: the process's log file.
         random_while_lost: servers whose agents act at random while they are lost.
+        is_limited: whether it plays no more env steps than `allow` says.
     """
 
     def __init__(
@@ -229,6 +230,7 @@ class SimulationProcess:
         episode_prefix: str,
         log_path: Path,
         random_while_lost: Collection[str] = (),
+        is_limited: bool = False,
     ) -> None:
         set_up(log_path)
         from muxrl.client.adapters import make_simulation
@@ -273,6 +275,8 @@ class SimulationProcess:
             on_lost="restart",
             metrics=simulation.metrics,
         )
+        if is_limited:
+            self._loop.limit(0)
         self._holds = Holds(self._loop.release)
         self._cpu_before_s = time.process_time()
         self._should_stop = threading.Event()
@@ -333,6 +337,14 @@ class SimulationProcess:
     def release(self, number: int) -> None:
         """Lets the environments go on; see `Holds`."""
         self._holds.release(number)
+
+    def allow(self, num_env_steps: int) -> None:
+        """See `EnvLoop.allow`."""
+        self._loop.allow(num_env_steps)
+
+    def give_back(self) -> int:
+        """See `EnvLoop.give_back`."""
+        return self._loop.give_back()
 
     def stop(self) -> None:
         """Lets `run` return after the current step."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -157,6 +158,7 @@ class Run:
             self._evaluations.wait(self._look)
         self.status.enter("running", self.tally.env_steps)
         self._simulations.play()
+        self._allow()
         self.tally.begin()
 
     # --- watch --------------------------------------------------------------------------
@@ -171,11 +173,17 @@ class Run:
             RunFailed: a process was lost once too often, or training failed.
         """
         with self._raylet_first():
-            self._simulations.watch(self.config.metrics_interval_s, self._servers.notice_deaths)
+            time_s, evaluations = self.config.metrics_interval_s, self._evaluations
+            if self._simulations.is_used_up and evaluations is not None:
+                time_s = evaluations.rest(time_s)
+            self._simulations.watch(time_s, self._servers.notice_deaths)
             self._look()
+            if self._simulations.is_used_up:
+                self._simulations.report_now()
         self.tally.tick()
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
+        self._allow()
         self._record()
         if self._servers.restarting:
             return False
@@ -277,6 +285,13 @@ class Run:
                 self._checkpoints.note_evaluation(self.tally.env_steps)
             evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
 
+    def _allow(self) -> None:
+        """Lets simulations play up to the budget or the next evaluation, and wait for that."""
+        due_at = evaluations.next_at if (evaluations := self._evaluations) else None
+        points = [point for point in (self.config.stop.env_steps, due_at) if point is not None]
+        if points and not (evaluations and evaluations.is_running):
+            self._simulations.allow(min(points) - self.tally.env_steps)
+
     def _judged(self) -> Collection[str] | None:
         """Returns the agents whose returns say which checkpoint is best; None: all."""
         best = self.config.checkpoint.best
@@ -375,6 +390,7 @@ class Run:
         Raises:
             RunFailed: a process died, or nothing was played.
         """
+        point = min(self.config.stop.env_steps or math.inf, self.tally.env_steps)
         while not self._end_learning(self.config.timeouts.update_s):
             while not self._look():
                 time.sleep(self.config.metrics_interval_s)
@@ -386,12 +402,15 @@ class Run:
             self.tally.tick()
             self._record()
         self._check_played()
-        if self._evaluations is not None and self.has_final_evaluation:
+        may_wait = self.has_final_evaluation or not self.experiment.is_external
+        if self._evaluations is not None and may_wait:
             self.status.enter("evaluating", self.tally.env_steps)
             self._evaluations.wait(self._look)
+        if self._evaluations is not None and self.has_final_evaluation:
             self._evaluations.begin(
                 self.tally.env_steps,
                 self.tally.time_s,
+                point=int(point),
                 is_final=True,
                 not_updated=[
                     s for s in learning if self._activities.get(s, {}).get("weights_seq_no") == 0
@@ -411,9 +430,8 @@ class Run:
         Raises:
             RunFailed: nothing was played.
         """
-        before = self._before.env_steps if self._before else 0
-        lost = self._simulations.last_loss
-        if self.tally.env_steps == before and (lost or self._before is None):
+        before, lost = self._before, self._simulations.last_loss
+        if self.tally.env_steps == getattr(before, "env_steps", 0) and (lost or before is None):
             raise RunFailed(
                 f"no simulation finished an env step in {self.tally.time_s:.0f} s: "
                 + (lost or f"none was ready, or could reach its servers; see {self._folder.logs}")

@@ -23,6 +23,7 @@ from muxrl.orchestrator.runs.actors import (
     is_dead,
     start_actor,
 )
+from muxrl.orchestrator.runs.allowances import Allowances
 from muxrl.orchestrator.runs.command_process import CommandProcess, fill_in
 from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
 from muxrl.orchestrator.runs.gateway_process import GATEWAY, GatewayProcess
@@ -85,6 +86,7 @@ class SimulationActors:
         self._num_holds = 0
         self._waiting_to_play: set[str] = set()
         self._playing: dict[Any, str] = {}
+        self._allowances = Allowances()
         self.gateway: Any = None
         """The gateway's process, where simulations are external; it lasts until `end`. One that is
         started again is another one once it listens."""
@@ -92,6 +94,9 @@ class SimulationActors:
         self._starting: tuple[Any, float] | None = None  # the gateway's call, and its deadline
         timeouts, num_processes = config.timeouts, config.simulation.num_processes
         self._is_external = config.simulation.env == EXTERNAL
+        points = config.stop.env_steps, config.evaluation.interval_env_steps
+        # External simulations play as they like.
+        self._is_limited = points != (None, None) and not self._is_external
         self._is_training_over = False
         names = [f"simulation-{i}" for i in range(num_processes)]
         if self._is_external:
@@ -128,6 +133,8 @@ class SimulationActors:
             self._waiting_to_play.add(name)
             return
         self._playing[self._actors[name].run.remote()] = name
+        if self._is_limited:
+            self._allowances.add(name, self._actors[name])
 
     def _start_gateway(self) -> None:
         """Starts it and, unless it is started again, waits until it listens.
@@ -221,9 +228,10 @@ class SimulationActors:
             self._prefixes[name],
             self._folder.log(name),
             [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
+            self._is_limited,
             scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
-            max_concurrency=4,  # run, hold, report, stop
+            max_concurrency=8,  # run, hold, report, stop, give_back, allow twice or more
         )
 
     def play(self) -> None:
@@ -232,8 +240,22 @@ class SimulationActors:
         for name in self._actors:
             self._run(name)
 
+    def allow(self, num_env_steps: int) -> None:
+        """Allows all of them together so many env steps after those of their newest reports.
+
+        They share them, and pause when all are used up; see `is_used_up`.
+        """
+        self._allowances.share_out(num_env_steps)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all pause, since they have played what they were allowed."""
+        return self._is_limited and not self._allowances.calls
+
     def watch(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
         """Sleeps, unless a simulation ends, which it never should: then it is started again.
+
+        It ends at once when all of them have used up what they were allowed.
 
         Args:
             time_s: how long.
@@ -243,10 +265,21 @@ class SimulationActors:
         Raises:
             RunFailed: a process was lost once too often.
         """
-        if self._playing:
-            self._look_for_ends(time_s, notice_deaths)
-        else:
+        if not self._playing:
             time.sleep(time_s)
+            return
+        import ray
+
+        deadline = time.monotonic() + time_s
+        while calls := self._allowances.calls:
+            left_s = max(0.0, deadline - time.monotonic())
+            used_up, _ = ray.wait([*calls, *self._playing], timeout=left_s)
+            if not used_up or used_up[0] in self._playing:
+                break
+            self._allowances.take(used_up[0])
+            if not self._allowances.calls:
+                return
+        self._look_for_ends(max(0.0, deadline - time.monotonic()), notice_deaths)
 
     def _look_for_ends(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
         import ray
@@ -307,6 +340,7 @@ class SimulationActors:
         self.last_loss = str(problem)
         actor = self._actors.pop(name)
         self._waiting_to_play.discard(name)
+        self._allowances.drop(name)
         if name == GATEWAY:
             self._starting = None
         self._playing = {ref: other for ref, other in self._playing.items() if other != name}
@@ -445,4 +479,5 @@ class SimulationActors:
 
     def _take(self, name: str, report: SimulationReport) -> None:
         self.num_episodes_begun[name] = report.num_episodes_begun
+        self._allowances.note(name, report.num_env_steps)
         self._on_report(name, report)

@@ -245,9 +245,10 @@ def _stop(run: Run) -> None:
 
 def _evaluation_s(experiment: Experiment, run: Run) -> float:
     evaluation = experiment.config.evaluation
-    # The first one, before training, and the last one; others go on beside the training.
-    num_episodes = evaluation.final_num_episodes
-    num_episodes += evaluation.num_episodes if evaluation.interval_env_steps else 0
+    num_episodes, interval = evaluation.final_num_episodes, evaluation.interval_env_steps
+    if interval:  # the first one is before training
+        budget = experiment.config.stop.env_steps or interval
+        num_episodes += -(-budget // interval) * evaluation.num_episodes
     num_learning = len(experiment.servers) - len(experiment.fixed_servers)
     tally = run.tally
     if not tally.num_episodes or not tally.env_steps_per_s:

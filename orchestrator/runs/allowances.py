@@ -1,0 +1,78 @@
+"""Shares the env steps up to the next point of a run out to the processes that play.
+
+Each gets an equal part. One that has used up its own gets half of what another has left, so that
+all come to the point at about the same time, however fast each is; then all of them wait for what
+the run does there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Allowances:
+    """What each process may play, and has played as far as is known; its counts begin at 0."""
+
+    def __init__(self) -> None:
+        self._actors: dict[str, Any] = {}
+        self._allowed: dict[str, int] = {}
+        self._played: dict[str, int] = {}
+        self._calls: dict[str, Any] = {}
+        """Of those that play: returns when all is used up."""
+
+    @property
+    def calls(self) -> list[Any]:
+        """What Ray is to wait for; `take` takes those that have returned."""
+        return list(self._calls.values())
+
+    def add(self, name: str, actor: Any) -> None:
+        """Takes in a process that begins to play; `share_out` gives it something."""
+        self._actors[name], self._allowed[name], self._played[name] = actor, 0, 0
+
+    def drop(self, name: str) -> None:
+        """Forgets a process; what it had left is shared out again."""
+        for of_name in (self._actors, self._allowed, self._played, self._calls):
+            of_name.pop(name, None)
+
+    def note(self, name: str, num_env_steps: int) -> None:
+        """Takes in what a process has played."""
+        if name in self._played:
+            self._played[name] = num_env_steps
+
+    def share_out(self, num_env_steps: int) -> None:
+        """Gives what is not given yet.
+
+        Args:
+            num_env_steps: of all processes up to the next point, as of their newest reports.
+        """
+        free = num_env_steps - sum(self._left(name) for name in self._actors)
+        for i, name in enumerate(self._actors):
+            share = free // len(self._actors) + (i < free % len(self._actors))
+            if share > 0:
+                self._give(name, share + max(0, self._played[name] - self._allowed[name]))
+
+    def take(self, call: Any) -> None:
+        """Sees to a process that has used up what it was allowed."""
+        import ray
+
+        name = next((name for name, of_name in self._calls.items() if of_name is call), None)
+        if name is None:  # it was given more since
+            return
+        del self._calls[name]
+        self._played[name] = max(self._played[name], self._allowed[name])
+        for other in sorted(self._calls, key=self._left, reverse=True):
+            try:
+                half = ray.get(self._actors[other].give_back.remote(), timeout=1.0)
+            except ray.exceptions.RayError:  # it is lost, or busy; others may have some
+                continue
+            self._allowed[other] -= half
+            if half:
+                self._give(name, half)
+                return
+
+    def _left(self, name: str) -> int:
+        return max(0, self._allowed[name] - self._played[name])
+
+    def _give(self, name: str, num_env_steps: int) -> None:
+        self._allowed[name] += num_env_steps
+        self._calls[name] = self._actors[name].allow.remote(num_env_steps)
