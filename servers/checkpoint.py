@@ -315,13 +315,14 @@ class Checkpoint:
         for policy_id, ours in _spaces_by_policy(
             json.loads(json.dumps(ours_now["agents"]))
         ).items():
-            if policy_id not in theirs:
+            source = plan.initialize_policies.get(policy_id, policy_id)
+            if source not in theirs:
                 raise AlgorithmProblem(
-                    f"it has no policy {policy_id!r}, only {', '.join(map(repr, sorted(theirs)))}"
+                    f"it has no policy {source!r}, only {', '.join(map(repr, sorted(theirs)))}"
                 )
-            if unknown := [spaces for spaces in ours if spaces not in theirs[policy_id]]:
+            if unknown := [spaces for spaces in ours if spaces not in theirs[source]]:
                 raise AlgorithmProblem(
-                    f"its policy {policy_id!r} has other spaces: {_shown(theirs[policy_id][0])} "
+                    f"its policy {source!r} has other spaces: {_shown(theirs[source][0])} "
                     f"there, {_shown(unknown[0])} here"
                 )
 

@@ -129,6 +129,12 @@ class ServerConfig:
     initialize_from: str = ""
     """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint, whose
     weights the policies begin with; all else begins anew. "": no such weights."""
+    initialize_policies: dict[str, str] = field(default_factory=dict)
+    """With `initialize_from`: policy id to the one there that it begins with, where names differ.
+    Several may begin with one."""
+    initialize_only: Literal["all", "actor"] = "all"
+    """With `initialize_from`: "actor" takes what acts, and begins critics, mixers and targets anew:
+    for a team of another size, if what acts reads no agent's id."""
     on_server_loss: Literal["wait", "random", "stop"] = "wait"
     """"wait": it is started again from the newest checkpoint, as `restarts` allows, and simulations
     wait for it; "random": its agents act at random until it is back, and the others learn on;
@@ -194,6 +200,10 @@ class ServerPlan:
     numbers; "": it begins anew."""
     initialize_from: str = ""
     """Folder of a checkpoint whose weights its policies begin with; all else is fresh. "": none."""
+    initialize_policies: dict[str, str] = field(default_factory=dict)
+    """Policy to the one there that it begins with; those left out to that of their name."""
+    initialize_only: Literal["all", "actor"] = "all"
+    """Whether they begin with what acts alone."""
     num_restarts: int = 0
     """How often its run has started it again."""
     keep_replay_mib: int | None = 1024

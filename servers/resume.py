@@ -76,16 +76,21 @@ class Normalization:
             "rewards": {policy_id: scale.get_state() for policy_id, scale in self.rewards.items()},
         }
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
         """Goes on with what `get_state` returned; rewards that it lacks begin anew.
+
+        Args:
+            state: of another server, perhaps.
+            names: what policies are called there, where that differs.
 
         Raises:
             ValueError: it is of other observations.
         """
-        self.observing.set_state(state["observations"])
+        self.observing.set_state(state["observations"], names=names)
         for policy_id, scale in self.rewards.items():
-            if policy_id in state["rewards"]:
-                scale.set_state(state["rewards"][policy_id])
+            there = (names or {}).get(policy_id, policy_id)
+            if there in state["rewards"]:
+                scale.set_state(state["rewards"][there])
 
 
 def replay_of(algo: Algorithm) -> SavesReplay | None:
@@ -242,8 +247,8 @@ def restore(
 
 
 def initialize(algo: Algorithm, plan: ServerPlan, normalization: Normalization) -> None:
-    """Begins with the weights of `plan.initialize_from`, critics and target networks included, and
-    with the statistics that these have learned with.
+    """Begins with the weights of `plan.initialize_from`, and with the statistics that these have
+    learned with. By `plan.initialize_only` critics, mixers and target networks are among them.
 
     Raises:
         ServerProblem: there is no such checkpoint, or its policies are not the server's.
@@ -252,15 +257,27 @@ def initialize(algo: Algorithm, plan: ServerPlan, normalization: Normalization) 
         checkpoint = Checkpoint.open(Path(plan.initialize_from))
         checkpoint.check_same_policies(plan)
         learner: Any = algo.learner_group._learner
-        networks = checkpoint.read_networks()
+        saved = checkpoint.read_networks()
+        policies = [name for name, _ in learner.module.items()]
+        sources = {name: plan.initialize_policies.get(name, name) for name in policies}
+        networks = {name: saved[source] for name, source in sources.items() if source in saved}
+        if plan.initialize_only == "actor":
+            networks = {n: _with_own_critic(learner.module[n], w) for n, w in networks.items()}
         _check_networks(learner, networks, [])
         _load(learner, networks)
         if plan.normalize_observations or plan.normalize_rewards:
-            normalization.set_state(checkpoint.read_normalization())
+            normalization.set_state(checkpoint.read_normalization(), sources)
         algo.env_runner_group.sync_weights(
             from_worker_or_learner_group=algo.learner_group, inference_only=True
         )
     logger.info("server %r begins with the policies of %s", plan.server_id, checkpoint.path)
+
+
+def _with_own_critic(module: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a module's parameters, those that act as saved."""
+    acting = module.unwrapped().get_state(inference_only=True)
+    own: dict[str, Any] = module.unwrapped().get_state()
+    return {key: saved.get(key) if key in acting else value for key, value in own.items()}
 
 
 @contextlib.contextmanager

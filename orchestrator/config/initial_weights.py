@@ -56,16 +56,19 @@ def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator
                 f"{json.dumps(getattr(plan, name))}; give the server the same"
             )
     saved = {agent["policy"]: agent for agent in about["agents"].values()}
+    if unknown := plan.initialize_policies.keys() - {a.policy_id for a in plan.agents.values()}:
+        yield f"initialize_policies names {listed(sorted(unknown))}, no policy of this server"
     policy_of = {agent.policy_id: (agent_id, agent) for agent_id, agent in plan.agents.items()}
     for policy_id, (agent_id, agent) in policy_of.items():
-        if policy_id not in saved:
+        source = plan.initialize_policies.get(policy_id, policy_id)
+        if source not in saved:
             yield (
-                f"{given!r} has no policy {policy_id!r}, it has {listed(saved)}; name the policies "
-                "alike"
+                f"{given!r} has no policy {source!r}, it has {listed(saved)}; say which one "
+                f"{policy_id!r} begins with: initialize_policies: {{{policy_id}: {min(saved)}}}"
             )
             continue
         for kind in ("observation_space", "action_space"):
-            theirs = saved[policy_id][kind]
+            theirs = saved[source][kind]
             ours = json.loads(msgspec.json.encode(getattr(agent, kind)))
             if ours != theirs:
                 yield (

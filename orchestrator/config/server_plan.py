@@ -107,6 +107,9 @@ class ServerResolver:
     def _initial_weights(self, algorithm: AlgorithmEntry | FixedAlgorithm, plan: ServerPlan) -> str:
         given = self._config.initialize_from
         if not given:
+            for name in ("initialize_policies", "initialize_only"):
+                if getattr(self._config, name) not in ({}, "all"):
+                    self._refuse(f"has {name} without initialize_from; name the run or checkpoint")
             return ""
         if not algorithm.learns:
             self._refuse(f"has initialize_from, but {algorithm.name} learns no weights")
@@ -195,6 +198,8 @@ class ServerResolver:
             late_members=config.late_members,
             use_global_state=config.use_global_state,
             rl_module=config.rl_module,
+            initialize_policies=dict(config.initialize_policies),
+            initialize_only=config.initialize_only,
             samples_actions=algorithm.samples_actions,
         )
 

@@ -126,6 +126,7 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
         )
     for server in config.servers.values():
         server.initialize_from = ""  # those weights are history, and may be gone
+        server.initialize_policies, server.initialize_only = {}, "all"
     return config
 
 

@@ -196,6 +196,53 @@ def test_initial_weights_of_other_policies_are_refused(saved: Path) -> None:
     )
 
 
+def test_several_policies_may_begin_with_one_and_the_actor_alone(saved: Path) -> None:
+    plan = plan_of("DQN", initialize_from=str(saved))
+    apart = {a: dataclasses.replace(p, policy_id=a) for a, p in plan.agents.items()}
+    sources = dict.fromkeys(apart, "default")
+    plan = dataclasses.replace(plan, agents=apart, initialize_policies=sources)
+    teacher = Served(plan_of("DQN", resume_from=str(saved)))
+    fresh = Served(dataclasses.replace(plan, initialize_from=""))
+    whole, actor = (
+        Served(dataclasses.replace(plan, initialize_only=only)) for only in ("all", "actor")
+    )
+    for one in (teacher, fresh, whole, actor):
+        one.end()
+    learned = teacher.state()["modules"]["default"]
+    acting = teacher.policies.acting.modules["default"].get_state().keys()
+    assert learned.keys() - acting
+    for policy_id in apart:
+        assert_same(whole.state()["modules"][policy_id], learned)
+        assert_same(
+            actor.state()["modules"][policy_id],
+            {
+                key: value if key in acting else fresh.state()["modules"][policy_id][key]
+                for key, value in learned.items()
+            },
+        )
+
+
+def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> None:
+    size = {"obs_agent_id": False}
+    pair = plan_of("QMIX")
+    pair = dataclasses.replace(pair, settings={**pair.settings, **size})
+    teacher = Served(pair)
+    teacher.policies.save(tmp_path / "pair")
+    teacher.end()
+    trio = dataclasses.replace(
+        make_plan("abc", groups={"team": tuple("abc")}),
+        algorithm="QMIX",
+        settings=pair.settings,
+        initialize_from=str(tmp_path / "pair"),
+    )
+    assert "the network of policy 'team' is another" in refusal(trio)
+    served = Served(dataclasses.replace(trio, initialize_only="actor"))
+    served.end()
+    assert_same(
+        served.policies.acting.modules.get_state(), teacher.policies.acting.modules.get_state()
+    )
+
+
 # --- muxrl serve --------------------------------------------------------------------------------
 
 

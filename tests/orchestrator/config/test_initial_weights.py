@@ -52,7 +52,7 @@ def test_a_run_leads_to_its_last_checkpoint_of_the_server(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("about", "story"),
     [
-        ({"policy": "mine"}, "has no policy 'default', it has mine; name the policies alike"),
+        ({"policy": "mine"}, "initialize_policies: {default: mine}"),
         ({"action_space": {"type": "discrete", "n": 3}}, "policy 'default' has the action space"),
         ({"observation_space": {"type": "box"}}, "policy 'default' has the observation space"),
     ],
