@@ -11,12 +11,10 @@ import http.client
 import selectors
 from urllib.parse import urlsplit
 
-import msgspec
-
 from muxrl.client.network_transport import Broken, NetworkTransport, reason
-from muxrl.protocol.codec import encode_json
-from muxrl.protocol.errors import MalformedMessage
-from muxrl.protocol.messages import Actions, AnyReply
+from muxrl.protocol.codec import decode_json, encode_batch, encode_json
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
+from muxrl.protocol.messages import Actions, AnyReply, Batch, BatchReply, Refused
 from muxrl.protocol.values import Mismatch, conform
 
 _CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {
@@ -31,8 +29,8 @@ class HttpTransport(NetworkTransport):
 
     _connection: http.client.HTTPConnection | None = None
 
-    def _encode(self, message: msgspec.Struct) -> bytes:
-        return encode_json(message)
+    def _encode(self, batch: Batch) -> bytes:
+        return encode_batch(batch, as_json=True)
 
     def _decode(self, answer: bytes | str) -> list[AnyReply]:
         replies = super()._decode(answer)
@@ -76,6 +74,11 @@ class HttpTransport(NetworkTransport):
             body = response.read()
         except _NETWORK_ERRORS as error:
             raise Broken(f"the connection broke: {reason(error)}") from None
+        if response.status in (MalformedMessage.code, MessageTooLarge.code):
+            try:  # a refusal of the frame, which is no reason to give the server up
+                return encode_json(BatchReply([decode_json(body, Refused)])).decode()
+            except MalformedMessage:
+                pass
         # A body that is not UTF-8 is not JSON either, and is refused as such.
         return self._checked(response.status, body).decode(errors="replace")
 

@@ -28,11 +28,13 @@ from muxrl.protocol.messages import (
     AnyReply,
     Ended,
     EndEpisode,
+    Flag,
     Mode,
     ServerSpec,
     StartEpisode,
     Step,
 )
+from muxrl.protocol.values import Mismatch, number
 
 _TOLD_PER_TIMEOUT = 3
 """How often a server is told of an open episode, at least, in its `episode_timeout_s`."""
@@ -55,8 +57,8 @@ class ServerSide:
         """When the server was last told of the episode (monotonic)."""
         self.returns: dict[str, float] = {}
         self.rewards: dict[str, float] = {}
-        self.terminations: dict[str, bool] = {}
-        self.truncations: dict[str, bool] = {}
+        self.terminations: dict[str, Flag] = {}
+        self.truncations: dict[str, Flag] = {}
         self.final_observations: dict[str, Any] = {}
 
     def clear(self) -> None:
@@ -157,7 +159,10 @@ class JointEpisode:
         for agent_id, observation in observations.items():
             server_id = server_of.get(agent_id)
             if server_id is None:
-                raise self._unassigned(agent_id)
+                agent_id = self._name(agent_id)
+                if agent_id in observations:
+                    raise EpisodeMisuse(f"two agents that observe are called {agent_id!r}")
+                server_id = server_of[agent_id]
             split.setdefault(server_id, {})[agent_id] = observation
         items: Items = {}
         now = time.monotonic()
@@ -175,10 +180,12 @@ class JointEpisode:
                 state=state if server_id in self._wanting_state else None,
             )
             if logged_actions:
-                item.logged_actions = {a: logged_actions[a] for a in mine if a in logged_actions}
+                item.logged_actions = {
+                    str(a): action for a, action in logged_actions.items() if str(a) in mine
+                }
             if logged_log_probs:
                 item.logged_log_probs = {
-                    a: float(logged_log_probs[a]) for a in mine if a in logged_log_probs
+                    str(a): one for a, one in logged_log_probs.items() if str(a) in mine
                 }
             try:
                 side.machine.handle(OBSERVE)
@@ -210,12 +217,14 @@ class JointEpisode:
 
     def log(
         self,
-        rewards: Mapping[str, float],
-        terminations: Mapping[str, bool],
-        truncations: Mapping[str, bool],
+        rewards: Mapping[str, Any],
+        terminations: Mapping[str, Flag],
+        truncations: Mapping[str, Flag],
         final_observations: Mapping[str, Any],
     ) -> None:
         """Keeps what followed from the last actions until its server is told.
+
+        A reward that is no number is kept as it is: its server refuses it, as any wrong value.
 
         Raises:
             AssignmentError: an agent belongs to no server.
@@ -223,18 +232,28 @@ class JointEpisode:
         """
         check_by_agent("rewards", rewards)
         for agent_id, reward in rewards.items():
-            side = self._side(agent_id)
-            value = float(reward)
-            side.rewards[agent_id] = side.rewards.get(agent_id, 0.0) + value
-            side.returns[agent_id] = side.returns.get(agent_id, 0.0) + value
+            side = self._side_of.get(agent_id)
+            if side is None:
+                agent_id, side = self._side(agent_id)
+            value = side.rewards.get(agent_id, 0.0)
+            try:
+                reward = reward if type(reward) is float else number(reward)
+                side.rewards[agent_id] = value + reward
+            except (Mismatch, TypeError):  # of an earlier one
+                side.rewards[agent_id] = reward if type(value) is float else value
+                continue
+            side.returns[agent_id] = side.returns.get(agent_id, 0.0) + reward
         for agent_id, is_set in terminations.items():
             if is_set and agent_id != "__all__":
-                self._side(agent_id).terminations[agent_id] = True
+                agent_id, side = self._side(agent_id)
+                side.terminations[agent_id] = True
         for agent_id, is_set in truncations.items():
             if is_set and agent_id != "__all__":
-                self._side(agent_id).truncations[agent_id] = True
+                agent_id, side = self._side(agent_id)
+                side.truncations[agent_id] = True
         for agent_id, observation in final_observations.items():
-            self._side(agent_id).final_observations[agent_id] = observation
+            agent_id, side = self._side(agent_id)
+            side.final_observations[agent_id] = observation
 
     def end(
         self,
@@ -242,7 +261,7 @@ class JointEpisode:
         *,
         is_truncated: bool,
         state: Any = None,
-        metrics: Mapping[str, float | Mapping[str, float]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
     ) -> Items:
         """Returns an end for every server, even if all of its agents are done already.
 
@@ -250,7 +269,10 @@ class JointEpisode:
             AssignmentError, EpisodeMisuse: as `step`.
         """
         self.log({}, {}, {}, observations)
-        told = {m: dict(v) if isinstance(v, Mapping) else v for m, v in (metrics or {}).items()}
+        told = {
+            name: {str(a): n for a, n in one.items()} if isinstance(one, Mapping) else one
+            for name, one in (metrics or {}).items()
+        }
         items: Items = {}
         for server_id, side in self._sides.items():
             items[server_id] = EndEpisode(
@@ -311,9 +333,12 @@ class JointEpisode:
             )
 
     def take_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the merged actions, in the order of the observations."""
+        """Returns the merged actions, by the observations' own ids and in their order."""
         actions = self._actions
-        return {agent_id: actions[agent_id] for agent_id in observations}
+        try:
+            return {agent_id: actions[agent_id] for agent_id in observations}
+        except KeyError:
+            return {agent_id: actions[str(agent_id)] for agent_id in observations}
 
     def _compare(self, server_id: str, side: ServerSide, ended: Ended) -> None:
         if ended.num_steps != side.machine.t:
@@ -331,13 +356,22 @@ class JointEpisode:
 
     # --- looking up ---------------------------------------------------------------------
 
-    def _side(self, agent_id: str) -> ServerSide:
+    def _side(self, agent_id: str) -> tuple[str, ServerSide]:
+        """Returns an agent's name, and its side."""
         side = self._side_of.get(agent_id)
         if side is None:
-            raise self._unassigned(agent_id)
-        return side
+            agent_id = self._name(agent_id)
+            side = self._side_of[agent_id]
+        return agent_id, side
 
-    def _unassigned(self, agent_id: str) -> AssignmentError:
+    def _name(self, agent_id: object) -> str:
+        """Returns the name of an agent whose id is a number, say; see `AdaptedEnv`."""
+        name = str(agent_id)
+        if name not in self._server_of:
+            raise self._unassigned(agent_id)
+        return name
+
+    def _unassigned(self, agent_id: object) -> AssignmentError:
         known = ", ".join(f"{a} ({s})" for a, s in self._server_of.items())
         return AssignmentError(
             f"agent {agent_id!r} belongs to no server; assigned are: {known or 'none'}"
@@ -348,8 +382,18 @@ def check_by_agent(what: str, value: Any) -> None:
     """Raises `EpisodeMisuse` unless a value is a mapping: RLlib's verbs took one of one agent."""
     if type(value) is not dict and not isinstance(value, Mapping):
         raise EpisodeMisuse(
-            f"{what} are a dict by agent, also if there is one agent; got {repr(value)[:100]}"
+            f'{what} are a dict by agent, {{"agent": ...}}, also if there is one agent; got '
+            f"{repr(value)[:100]}"
+            + ("; where all are done, call end_episode()" if value is True else "")
         )
+
+
+def given_by_agent(what: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Returns what may be left out; raises as `check_by_agent`."""
+    if value is None:
+        return {}
+    check_by_agent(what, value)
+    return value
 
 
 def _misuse(error: OutOfOrder) -> EpisodeMisuse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import uuid
@@ -18,17 +19,35 @@ from muxrl.client.errors import (
     failure_of,
 )
 from muxrl.client.http import HttpTransport
-from muxrl.client.joint_episode import Items, JointEpisode, check_by_agent, server_of_agents
+from muxrl.client.joint_episode import (
+    Items,
+    JointEpisode,
+    check_by_agent,
+    given_by_agent,
+    server_of_agents,
+)
 from muxrl.client.local_transport import InferenceMode, InferenceModes, LocalTransport
 from muxrl.client.network_transport import PATIENCE_S, UPDATE_TIMEOUT_S
+from muxrl.client.sole_use import SoleUse
 from muxrl.client.transport import Transport
 from muxrl.client.websocket import WebSocketTransport
-from muxrl.protocol.messages import AnyItem, Mode, Refused, ServerSpec, StartEpisode
+from muxrl.protocol.messages import (
+    Actions,
+    AnyItem,
+    AnyReply,
+    Mode,
+    Refused,
+    ServerSpec,
+    StartEpisode,
+)
 
 if TYPE_CHECKING:  # in `typing` since Python 3.11
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+
+EpisodeId = str | int | uuid.UUID
+"""Its text counts."""
 
 _TRANSPORTS: dict[str, Callable[..., Transport]] = {
     "websocket": WebSocketTransport,
@@ -57,7 +76,8 @@ class Outbox:
 class MultiplexingClient:
     """The methods of RLlib's ``PolicyClient``, for one simulation and many servers.
 
-    Every agent belongs to the server whose spec names it. A client is for one thread only.
+    Every agent belongs to the server whose spec names it. One thread at a time may use a client.
+    Ids of agents and episodes may be numbers or UUIDs: their texts count.
 
     Args:
         servers: addresses ("host:port" or "http://host:port"), or ready transports; the keys of
@@ -91,6 +111,7 @@ class MultiplexingClient:
         inference_mode: InferenceMode | Mapping[str, InferenceMode] = "remote",
         update_interval_s: float | None = 0.0,
     ) -> None:
+        self._use = SoleUse()
         self._episode_prefix = episode_prefix
         self._inference = InferenceModes(inference_mode, update_interval_s)
         if transport not in _TRANSPORTS:
@@ -139,7 +160,7 @@ class MultiplexingClient:
 
     def start_episode(
         self,
-        episode_id: str | None = None,
+        episode_id: EpisodeId | None = None,
         training_enabled: bool = True,
         *,
         should_explore: bool | None = None,
@@ -165,7 +186,11 @@ class MultiplexingClient:
         return episode.episode_id
 
     def get_action(
-        self, episode_id: str | Sequence[str], observations: Mapping[str, Any], *, state: Any = None
+        self,
+        episode_id: EpisodeId | Sequence[EpisodeId],
+        observations: Mapping[str, Any],
+        *,
+        state: Any = None,
     ) -> dict[str, Any]:
         """Returns the actions of exactly the agents in `observations`.
 
@@ -189,30 +214,34 @@ class MultiplexingClient:
             EpisodeMisuse: the episode is unknown or over.
             AssignmentError: an agent belongs to no server.
         """
-        if not isinstance(episode_id, str):
+        if not isinstance(episode_id, str | int | uuid.UUID):
             return self._get_actions(episode_id, observations, state or {})
         episode = self._find(episode_id)
         self._tell(episode, episode.step(observations, state))
         return episode.take_actions(observations)
 
     def _get_actions(
-        self, episode_ids: Sequence[str], observations: Mapping[str, Any], states: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self,
+        episode_ids: Sequence[EpisodeId],
+        observations: Mapping[Any, Any],
+        states: Mapping[Any, Any],
+    ) -> dict[Any, Any]:
         episodes = [self._find(episode_id) for episode_id in episode_ids]
         if len(set(episode_ids)) < len(episodes):
             raise EpisodeMisuse(f"an episode is named twice in {list(episode_ids)}")
         for episode_id in episode_ids:  # before any of them has moved on
             self.check_agents(observations[episode_id])
         outbox = Outbox()
-        for e in episodes:
-            outbox.add(e, e.step(observations[e.episode_id], states.get(e.episode_id)))
+        asked = dict(zip(episode_ids, episodes, strict=True))
+        for one, episode in asked.items():
+            outbox.add(episode, episode.step(observations[one], states.get(one)))
         for failure in self.exchange(outbox).values():
             raise failure
-        return {e.episode_id: e.take_actions(observations[e.episode_id]) for e in episodes}
+        return {one: episode.take_actions(observations[one]) for one, episode in asked.items()}
 
     def log_action(
         self,
-        episode_id: str,
+        episode_id: EpisodeId,
         observations: Mapping[str, Any],
         actions: Mapping[str, Any],
         *,
@@ -247,7 +276,7 @@ class MultiplexingClient:
 
     def log_returns(
         self,
-        episode_id: str,
+        episode_id: EpisodeId,
         rewards: Mapping[str, float],
         infos: Mapping[str, Any] | None = None,
         terminations: Mapping[str, bool] | None = None,
@@ -269,13 +298,19 @@ class MultiplexingClient:
         Raises:
             EpisodeMisuse, AssignmentError: as `get_action`.
         """
-        self._find(episode_id).log(
-            rewards, terminations or {}, truncations or {}, final_observations or {}
+        episode = self._find(episode_id)
+        finals = given_by_agent("final observations", final_observations)
+        episode.log(
+            rewards,
+            given_by_agent("terminations", terminations),
+            given_by_agent("truncations", truncations),
+            # Kept until the next message, and a simulation may use its arrays again.
+            copy.deepcopy(finals) if finals else finals,
         )
 
     def end_episode(
         self,
-        episode_id: str,
+        episode_id: EpisodeId,
         observations: Mapping[str, Any] | None = None,
         *,
         truncated: bool = False,
@@ -297,13 +332,20 @@ class MultiplexingClient:
             As `get_action`.
         """
         episode = self._find(episode_id)
-        end = episode.end(observations or {}, is_truncated=truncated, state=state, metrics=metrics)
+        end = episode.end(
+            given_by_agent("observations", observations),
+            is_truncated=truncated,
+            state=state,
+            metrics=given_by_agent("metrics", metrics),
+        )
         self._tell(episode, end)
 
-    def abort_episode(self, episode_id: str | Sequence[str], reason: str = "") -> None:
+    def abort_episode(self, episode_id: EpisodeId | Sequence[EpisodeId], reason: str = "") -> None:
         """Closes an episode, or several, early everywhere; servers keep them as truncated."""
-        ids = [episode_id] if isinstance(episode_id, str) else episode_id
-        self._abort([self._find(one) for one in ids], reason)
+        ids = [episode_id] if isinstance(episode_id, str | int | uuid.UUID) else episode_id
+        episodes = [self._find(one) for one in ids]
+        with self._use:
+            self._abort(episodes, reason)
 
     def update_policy_weights(self) -> None:
         """Pulls the newest weights now, where inference is local.
@@ -311,14 +353,16 @@ class MultiplexingClient:
         Raises:
             ServerUnavailable: a server does not answer.
         """
-        for transport in self._transports.values():
-            if isinstance(transport, LocalTransport):
-                transport.update_weights()
+        with self._use:
+            for transport in self._transports.values():
+                if isinstance(transport, LocalTransport):
+                    transport.update_weights()
 
     def tell_played(self) -> None:
         """Tells servers what was played with local inference; raises as `update_policy_weights`."""
-        for one in self._transports.values():
-            one.tell_played()
+        with self._use:
+            for one in self._transports.values():
+                one.tell_played()
 
     @property
     def num_lost_steps(self) -> int:
@@ -334,11 +378,14 @@ class MultiplexingClient:
             transport.give_up()
 
     def close(self) -> None:
-        """Closes open episodes, and the connections."""
+        """Closes open episodes, and the connections; in a fork of the client's process, nothing."""
+        if self._use.is_in_other_process:
+            return
         episodes = getattr(self, "_episodes", {}).values()  # none if the constructor raised
-        self._abort([episode for episode in episodes if episode.is_open], "the client closed")
-        for transport in self._transports.values():
-            transport.close()
+        with self._use:
+            self._abort([episode for episode in episodes if episode.is_open], "the client closed")
+            for transport in self._transports.values():
+                transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -355,7 +402,7 @@ class MultiplexingClient:
 
     def check_agents(self, agents: Iterable[str]) -> None:
         """Raises `AssignmentError` unless each of these agents belongs to a server."""
-        missing = [agent_id for agent_id in agents if agent_id not in self._server_of]
+        missing = [agent_id for agent_id in agents if str(agent_id) not in self._server_of]
         if missing:
             raise AssignmentError(
                 f"agents {missing} belong to no server; "
@@ -366,11 +413,13 @@ class MultiplexingClient:
         self,
         mode: Mode,
         *,
-        episode_id: str | None = None,
+        episode_id: EpisodeId | None = None,
         should_explore: bool | Mapping[str, bool] | None = None,
     ) -> JointEpisode:
         """Makes an episode that no server knows yet; put its `start` into an `Outbox`."""
-        episode_id = episode_id or self._episode_prefix + uuid.uuid4().hex
+        self._use.check()
+        is_given = episode_id is not None and episode_id != ""
+        episode_id = str(episode_id) if is_given else self._episode_prefix + uuid.uuid4().hex
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
         episode = JointEpisode(
@@ -393,7 +442,12 @@ class MultiplexingClient:
         Raises:
             ServerUnavailable: a server does not answer; all episodes of the outbox are closed on
                 the others.
+            EpisodeMisuse: another thread is in here, or this is another process.
         """
+        with self._use:
+            return self._exchange(outbox)
+
+    def _exchange(self, outbox: Outbox) -> dict[str, EpisodeAborted]:
         lost: dict[str, ServerUnavailable] = {}
         for server_id, items in outbox.items.items():
             try:
@@ -433,14 +487,21 @@ class MultiplexingClient:
         failures: dict[str, EpisodeAborted],
     ) -> None:
         owners = outbox.owners[server_id]
+        if len(replies) == 1 and isinstance(replies[0], Refused):  # perhaps the frame as a whole
+            replies = list(replies) * len(owners)
         if len(replies) != len(owners):
-            story = replies[0].message if replies and isinstance(replies[0], Refused) else ""
             raise ServerUnavailable(
-                f"server {server_id!r} answered {len(owners)} items with {len(replies)} replies"
-                + (f": {story}" if story else ""),
+                f"server {server_id!r} answered {len(owners)} items with {len(replies)} replies",
                 server_id=server_id,
             )
         for episode, item, reply in zip(owners, outbox.items[server_id], replies, strict=True):
+            if not _is_answer(item, reply):
+                self._transports[server_id].close()  # what else comes on it is of others, too
+                raise ServerUnavailable(
+                    f"server {server_id!r} answered {item} with {reply}, which is of another "
+                    "episode or step; does something else use this connection?",
+                    server_id=server_id,
+                )
             if isinstance(reply, Refused):
                 failures.setdefault(
                     episode.episode_id, failure_of(server_id, episode.episode_id, reply)
@@ -493,14 +554,22 @@ class MultiplexingClient:
                     self._owed.setdefault(server_id, []).extend(aborts[server_id])
                     logger.warning("episodes could not be aborted: %s", error)
 
-    def _find(self, episode_id: str) -> JointEpisode:
-        episode = self._episodes.get(episode_id)
+    def _find(self, episode_id: EpisodeId) -> JointEpisode:
+        self._use.check()
+        episode = self._episodes.get(str(episode_id))
         if episode is None:
             raise EpisodeMisuse(
                 f"episode {episode_id} is not open in this client; it was never started, or it "
                 "has ended or was aborted"
             )
         return episode
+
+
+def _is_answer(item: AnyItem, reply: AnyReply) -> bool:
+    """Whether a reply is to this item; a refusal without an episode is of a whole frame."""
+    if reply.episode_id != item.episode_id:
+        return isinstance(reply, Refused) and not reply.episode_id
+    return type(reply) is not Actions or reply.t == getattr(item, "t", None)
 
 
 class PolicyClient(MultiplexingClient):

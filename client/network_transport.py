@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import msgspec
 import requests
 
 from muxrl.client.errors import ServerLost, ServerUnavailable
@@ -106,8 +105,8 @@ class NetworkTransport(Transport, abc.ABC):
     # --- what subclasses do -------------------------------------------------------------
 
     @abc.abstractmethod
-    def _encode(self, message: msgspec.Struct) -> bytes:
-        """Returns the bytes of a message."""
+    def _encode(self, batch: Batch) -> bytes:
+        """Returns the bytes of a frame."""
 
     def _decode(self, answer: bytes | str) -> list[AnyReply]:
         """Returns the replies in an answer.

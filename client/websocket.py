@@ -12,7 +12,6 @@ import socket
 from collections import deque
 from urllib.parse import urlsplit
 
-import msgspec
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus, PayloadTooBig
 from websockets.frames import Frame, Opcode
@@ -20,9 +19,10 @@ from websockets.protocol import OPEN, State
 from websockets.uri import parse_uri
 
 from muxrl.client.network_transport import Broken, NetworkTransport, reason
-from muxrl.protocol.codec import encode
+from muxrl.protocol.codec import encode_batch
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import answer_bytes
+from muxrl.protocol.messages import Batch
 from muxrl.protocol.websocket_frames import FrameCutter, binary_frame
 
 _READ_BYTES = 1 << 16
@@ -192,8 +192,8 @@ class WebSocketTransport(NetworkTransport):
     _has_tls = False
     _connection: _Connection | None = None
 
-    def _encode(self, message: msgspec.Struct) -> bytes:
-        return encode(message)
+    def _encode(self, batch: Batch) -> bytes:
+        return encode_batch(batch)
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:

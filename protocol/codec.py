@@ -6,11 +6,13 @@ little-endian bytes``. In JSON it is nested lists. There is no pickle.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import math
 import re
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -29,6 +31,7 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.protocol.suggestions import did_you_mean
+from muxrl.protocol.values import Mismatch, as_array
 
 ARRAY_EXTENSION = 1
 _DTYPES = frozenset(
@@ -37,6 +40,9 @@ _DTYPES = frozenset(
     + ["bool"]
 )
 _MAX_NDIM = 32
+_BOM = codecs.BOM_UTF8
+_TEXT_BOM = _BOM.decode()
+"""Some languages' libraries begin a text with it."""
 _IS_BIG_ENDIAN = sys.byteorder == "big"
 # msgspec raises a RecursionError for a value that is nested a thousand deep.
 _NOT_A_MESSAGE = (msgspec.DecodeError, ValueError, RecursionError)
@@ -54,27 +60,53 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _encode_hook(value: Any) -> Any:
-    """Packs an array as an extension value, a numpy scalar as a number."""
+    """Packs an array or a tensor as an extension value, a numpy scalar as a number."""
     if isinstance(value, np.ndarray):
         dtype = value.dtype
+        if dtype.kind == "O":
+            return value.tolist()
         header = _header(dtype, value.shape)
         if _IS_BIG_ENDIAN or not dtype.isnative:
             value = value.astype(dtype.newbyteorder("<"))
         return msgspec.msgpack.Ext(ARRAY_EXTENSION, header + value.tobytes())
     if isinstance(value, np.generic):
         return value.item()
+    if hasattr(value, "__array__"):
+        return _encode_hook(as_array(value))
     raise TypeError(f"a {type(value).__name__} cannot travel")
+
+
+def _tolerant(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a hook that describes what cannot travel, so that its reader refuses it by name."""
+
+    def describe(value: Any) -> Any:
+        try:
+            return hook(value)
+        except TypeError as error:
+            return str(error)
+        except Mismatch as error:
+            return error.got
+
+    return describe
 
 
 def _decode_extension(code: int, data: memoryview) -> NDArray[Any]:
     """Unpacks an array; it is read-only, a view of the bytes that came."""
+    return _unpack(code, bytes(data))
+
+
+def _decode_writable(code: int, data: memoryview) -> NDArray[Any]:
+    """Unpacks an array that its reader may change: actions are the simulation's."""
+    return _unpack(code, bytearray(data))
+
+
+def _unpack(code: int, raw: bytes | bytearray) -> NDArray[Any]:
     if code != ARRAY_EXTENSION:
         raise ValueError(f"unknown extension {code}")
-    raw = bytes(data)
     # A conversation has few kinds of arrays and many of each, so headers are cached.
     end_of_name = raw.find(b"\0")
     end = end_of_name + 2 + 4 * raw[end_of_name + 1] if -1 < end_of_name < len(raw) - 1 else 0
-    dtype, shape, num_bytes = _read_header(raw[:end] if end else raw)
+    dtype, shape, num_bytes = _read_header(bytes(raw[:end] if end else raw))
     if len(raw) - end != num_bytes:
         raise ValueError(
             f"not an array: {dtype.name} of shape {shape} is {num_bytes} bytes, "
@@ -98,17 +130,22 @@ def _read_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
 
 
 def _json_hook(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return _encode_hook(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "__array__"):
+        return as_array(value).tolist()
+    raise TypeError(f"a {type(value).__name__} cannot travel")
 
 
 _msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
-_msgpack_batch = msgspec.msgpack.Decoder(Batch, ext_hook=_decode_extension)
-_msgpack_reply = msgspec.msgpack.Decoder(BatchReply, ext_hook=_decode_extension)
+_tolerant_msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_tolerant(_encode_hook))
+# Not strict: 0.0 is taken for 0, and 1 for true; what is neither is refused all the same.
+_msgpack_batch = msgspec.msgpack.Decoder(Batch, ext_hook=_decode_extension, strict=False)
+_msgpack_reply = msgspec.msgpack.Decoder(BatchReply, ext_hook=_decode_writable)
 _msgpack_weights = msgspec.msgpack.Decoder(PolicyWeights, ext_hook=_decode_extension)
 _json_encoder = msgspec.json.Encoder(enc_hook=_json_hook)
-_json_batch = msgspec.json.Decoder(Batch)
+_tolerant_json_encoder = msgspec.json.Encoder(enc_hook=_tolerant(_json_hook))
+_json_batch = msgspec.json.Decoder(Batch, strict=False)
 _json_reply = msgspec.json.Decoder(BatchReply)
 
 
@@ -122,6 +159,17 @@ def encode_json(message: Any) -> bytes:
     return _json_encoder.encode(message)
 
 
+def encode_batch(batch: Batch, *, as_json: bool = False) -> bytes:
+    """Returns a client's frame; a value that cannot travel goes as a text that says why.
+
+    So its server refuses it as any other wrong value, naming the agent and what was expected.
+    """
+    try:
+        return encode_json(batch) if as_json else encode(batch)
+    except (TypeError, Mismatch):
+        return (_tolerant_json_encoder if as_json else _tolerant_msgpack_encoder).encode(batch)
+
+
 def decode_batch(frame: bytes | str) -> Batch:
     """Reads a client's frame: msgpack if it is bytes, JSON if it is text.
 
@@ -129,8 +177,12 @@ def decode_batch(frame: bytes | str) -> Batch:
         MalformedMessage: not a `Batch`; the text names the path of what is wrong.
     """
     try:
-        return _json_batch.decode(frame) if isinstance(frame, str) else _msgpack_batch.decode(frame)
+        if isinstance(frame, str):
+            return _json_batch.decode(frame.removeprefix(_TEXT_BOM))
+        return _msgpack_batch.decode(frame)
     except _NOT_A_MESSAGE as error:
+        if isinstance(frame, str) and _INTEGER_ID.match(str(error)):
+            return decode_json(frame.encode(), Batch)
         raise _malformed(Batch, frame, error) from None
 
 
@@ -165,7 +217,24 @@ def decode_json(data: bytes, kind: type[T]) -> T:
         MalformedMessage: not such a message.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data.removeprefix(_BOM), type=kind, strict=False)
+    except _NOT_A_MESSAGE as error:
+        if _INTEGER_ID.match(str(error)):
+            return _with_texts_as_ids(data, kind)
+        raise _malformed(kind, data, error) from None
+
+
+_INTEGER_ID = re.compile(r"Expected `str`, got `int` - at `\$(\.items\[\d+\])?\.episode_id`")
+
+
+def _with_texts_as_ids(data: bytes, kind: type[T]) -> T:
+    """Reads a message once more, in which ids of episodes are integers."""
+    try:
+        message = msgspec.json.decode(data.removeprefix(_BOM))
+        for item in message["items"] if kind is Batch else [message]:
+            if isinstance(item, dict) and type(item.get("episode_id")) is int:
+                item["episode_id"] = str(item["episode_id"])
+        return msgspec.convert(message, kind, strict=False)
     except _NOT_A_MESSAGE as error:
         raise _malformed(kind, data, error) from None
 

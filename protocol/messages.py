@@ -10,13 +10,20 @@ observations of step ``t``: one round trip a step. All dicts are keyed by agent 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from muxrl.protocol.spaces import Space
 
 Mode = Literal["train", "eval"]
+Number = Annotated[Any, Meta(extra_json_schema={"type": "number"})]
+"""Read as it comes, and judged by `muxrl.protocol.values.number` where it is known whose it is."""
+_OF_AGENTS = {"type": "object", "additionalProperties": {"type": "number"}}
+Metric = Annotated[Any, Meta(extra_json_schema={"anyOf": [{"type": "number"}, _OF_AGENTS]})]
+Flag = bool | None
+"""None: not set."""
 Phase = Literal["starting", "ready", "training_failed", "stopping"]
 
 
@@ -47,30 +54,31 @@ class Step(Item, tag="step"):
 
     t: int
     observations: dict[str, Any]
-    rewards: dict[str, float] = {}
-    terminations: dict[str, bool] = {}
-    truncations: dict[str, bool] = {}
+    rewards: dict[str, Number] = {}
+    terminations: dict[str, Flag] = {}
+    truncations: dict[str, Flag] = {}
     final_observations: dict[str, Any] = {}
     logged_actions: dict[str, Any] = {}
     state: Any = None
-    logged_log_probs: dict[str, float] = {}
+    logged_log_probs: dict[str, Number] = {}
 
 
 class EndEpisode(Item, tag="end"):
     """Closes an episode after ``t`` steps; agents not done yet are terminated or truncated.
 
     `metrics` are what only the simulation knows of the episode (``{"win": 1}``), or by agent
-    (``{"travel_s": {"driver_0": 310}}``). A gateway records them; a server does not look at them.
+    (``{"travel_s": {"driver_0": 310}}``). A gateway records them, but for null, NaN and infinity; a
+    server does not look at them.
     """
 
     t: int
     is_truncated: bool = False
-    rewards: dict[str, float] = {}
-    terminations: dict[str, bool] = {}
-    truncations: dict[str, bool] = {}
+    rewards: dict[str, Number] = {}
+    terminations: dict[str, Flag] = {}
+    truncations: dict[str, Flag] = {}
     final_observations: dict[str, Any] = {}
     state: Any = None
-    metrics: dict[str, float | dict[str, float]] = {}
+    metrics: dict[str, Metric] = {}
 
 
 class AbortEpisode(Item, tag="abort"):

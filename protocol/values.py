@@ -1,11 +1,14 @@
 """Values of a space: checked when they come from outside, and drawn at random.
 
-`conform` is the only place where a value from outside becomes an array.
+`conform` is the only place where a value from outside becomes an array, and `number` where one
+becomes a number; whichever way it came, through an adapter, a client or JSON, they judge it by what
+it means.
 """
 
 from __future__ import annotations
 
 import array as arrays
+import contextlib
 import functools
 import math
 from itertools import chain, islice
@@ -30,6 +33,8 @@ from muxrl.protocol.spaces import (
 _MAX_KEYS = 20
 _MAX_KEY_CHARS = 40
 """Of a Dict that does not fit, in a message."""
+_MAX_VALUE_CHARS = 80
+"""Of another value: enough for why a tensor is no array."""
 
 
 class Mismatch(ValueError):
@@ -52,19 +57,20 @@ class Mismatch(ValueError):
 def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -> Any:
     """Returns `value` as the array, integer, dict or tuple that `space` describes.
 
-    Plain numbers and nested lists (all that JSON has) become arrays of the space's dtype;
-    arrays must already be of a dtype that casts safely to it. No copy is made of an array
-    that fits as it is.
+    Numbers, nested lists, arrays and tensors (whatever has `__array__`) become arrays of the
+    space's dtype if that loses no meaning: whole numbers for integers, any real ones for floats.
+    One number is one, in brackets or not. No copy is made of an array that fits as it is.
 
     Args:
         space: what was declared.
-        value: what came: array, number, nested list, dict.
+        value: what came: array, tensor, number, nested list, dict.
         where: path so far, for the message.
         most: largest real number in a Box, up or down.
 
     Raises:
-        Mismatch: wrong type, shape, dtype or keys; NaN; infinity; a number out of range. The
-            bounds of a Box are not checked: simulations overstep them by rounding.
+        Mismatch: wrong type, shape or keys; NaN; infinity; a fraction where integers are meant; a
+            number out of range. The bounds of a Box are not checked: simulations overstep them by
+            rounding.
     """
     if isinstance(space, Box):
         return _conform_box(space, value, where, most)
@@ -75,6 +81,8 @@ def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -
     if isinstance(space, DictSpace):
         if not isinstance(value, dict):
             raise Mismatch(str(space), _kind(value), where)
+        if value.keys() != space.spaces.keys() and len(value) == len(space.spaces):
+            value = {str(key): part for key, part in value.items()}  # as JSON has them
         if value.keys() != space.spaces.keys():
             raise Mismatch(f"keys {sorted(space.spaces)}", f"keys {_shown_keys(value)}", where)
         return {
@@ -92,24 +100,78 @@ def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -
 _dtype = functools.lru_cache(maxsize=64)(np.dtype)
 
 
+def number(value: Any) -> float:
+    """Returns the one finite number that a value is: a reward, or a metric.
+
+    Raises:
+        Mismatch: it is none: null, a text, several numbers, NaN or infinity.
+    """
+    bare = _bare(value)
+    if isinstance(bare, int | float):
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(one := float(bare)):
+                return one
+    raise Mismatch("a finite number", _kind(value))
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Returns a number or a tensor as an array.
+
+    Raises:
+        Mismatch: there is none: a tensor is on a GPU, say, or has a gradient.
+    """
+    try:
+        return np.asarray(value)
+    except Exception as error:  # noqa: BLE001 - of whichever library the tensor is
+        raise Mismatch("an array", f"{type(value).__name__}: {error}") from None
+
+
 def _conform_box(space: Box, value: Any, where: str, most: float) -> NDArray[Any]:
     dtype = _dtype(space.dtype)
-    if isinstance(value, np.ndarray):
-        array = value
-        if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "safe"):
-            hint = f"cast it with .astype(numpy.{space.dtype})" if array.dtype.kind in "fiu" else ""
-            raise Mismatch(f"dtype {space.dtype}", f"dtype {array.dtype}", where, hint)
-    else:
-        array = _from_plain(value, dtype, space.shape, space, where)
+    array = (
+        value
+        if isinstance(value, np.ndarray)
+        else _plain_array(value, dtype, space.shape, space, where)
+    )
+    if array.dtype != dtype:
+        array = _cast(array, dtype, space, where)
     if array.shape != space.shape:
-        raise Mismatch(str(space), f"shape {array.shape}", where)
+        array = _reshaped(array, space.shape, space, where)
     if array.dtype.kind == "f":
         # One pass over the data: no element is larger than the root of the sum of squares, and that
         # is finite only if all are. Where many make it large, the exact check finds nothing.
         flat = array if array.ndim == 1 else array.reshape(-1)
         if not float(flat.dot(flat)) < most * most:
             _check_numbers(array, where, most)
-    return array if array.dtype == dtype else array.astype(dtype)
+    return array
+
+
+def _reshaped(
+    array: NDArray[Any], shape: tuple[int, ...], space: Space, where: str
+) -> NDArray[Any]:
+    """Returns one number in the brackets of `shape`, if that has room for one."""
+    if array.size != 1 or math.prod(shape) != 1:
+        raise Mismatch(str(space), f"shape {array.shape}", where)
+    return array.reshape(shape)
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any], space: Space, where: str) -> NDArray[Any]:
+    """Returns an array in another dtype, if its numbers stay what they are, but for rounding."""
+    if array.dtype.kind == "O":
+        array = _plain_array(array.tolist(), dtype, array.shape, space, where)
+    if array.dtype.kind not in "fiub":
+        raise Mismatch(f"dtype {dtype}", f"dtype {array.dtype}", where)
+    if dtype.kind != "f" and array.size:
+        if array.dtype.kind == "f":
+            _check_numbers(array, where, math.inf)
+            if (array != np.trunc(array)).any():
+                raise Mismatch(f"dtype {dtype}", "fractional numbers", where)
+        least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        # Compared as Python's integers: numpy's do not compare with all of them.
+        if int(array.min()) < least or int(array.max()) > most:
+            raise Mismatch(f"dtype {dtype}", f"numbers beyond {least}..{most}", where)
+    with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
+        return array.astype(dtype)
 
 
 def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
@@ -126,25 +188,50 @@ def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
             raise Mismatch(expected, f"{got} at index {list(map(int, at))}", where, hint)
 
 
-def _from_plain(
+def _plain_array(
     value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], space: Space, where: str
 ) -> NDArray[Any]:
-    is_list = _is_list(value)
-    array = _from_list(value, dtype, shape, space, where) if is_list else np.asarray(value)
-    if array.dtype == dtype:
-        return array.reshape(shape) if is_list and len(shape) != 1 else array
+    """Returns what is no array as one, of any dtype of numbers."""
+    if _is_list(value) and math.prod(shape) == 1:
+        value = _bare(value)
+    if _is_list(value):
+        try:
+            return _from_list(value, dtype, shape, space, where).reshape(shape)
+        except Mismatch:
+            if not _has_tensors(value):
+                raise
+            return _plain_array(_unpacked(value, len(shape)), dtype, shape, space, where)
+    try:
+        array = as_array(value)
+    except Mismatch as error:
+        raise Mismatch(str(space), error.got, where) from None
     if array.dtype.kind not in "fiub":
         raise Mismatch(str(space), _kind(value), where)
-    if dtype.kind in "iub" and array.dtype.kind == "f" and array.size:
-        raise Mismatch(f"dtype {dtype}", "fractional numbers", where)
-    if dtype.kind in "iu" and array.size:
-        info = np.iinfo(dtype)
-        # Compared as Python's integers: numpy's do not compare with all of them.
-        if int(array.min()) < info.min or int(array.max()) > info.max:
-            raise Mismatch(f"dtype {dtype}", f"numbers beyond {info.min}..{info.max}", where)
-    with np.errstate(over="ignore"):  # becomes infinite, which `_conform_box` refuses
-        array = array.astype(dtype)
-    return array.reshape(shape) if is_list and len(shape) != 1 else array
+    return array
+
+
+def _has_tensors(value: Any) -> bool:
+    while _is_list(value) and value:
+        value = value[0]
+    return hasattr(value, "__array__") and not isinstance(value, np.generic)
+
+
+def _unpacked(value: Any, depth: int) -> Any:
+    """Returns nested lists without tensors in them."""
+    if hasattr(value, "__array__"):
+        return as_array(value).tolist()
+    return [_unpacked(part, depth - 1) for part in value] if depth and _is_list(value) else value
+
+
+def _bare(value: Any) -> Any:
+    """Returns what is in brackets around one number, a tensor's too; else the value as it is."""
+    while _is_list(value) and len(value) == 1:
+        value = value[0]
+    if hasattr(value, "__array__"):
+        with contextlib.suppress(Mismatch):
+            array = as_array(value)
+            return array.item() if array.size == 1 else value
+    return value
 
 
 def _from_list(
@@ -223,30 +310,30 @@ def _shape_of(value: Any) -> tuple[int, ...]:
 
 
 def _conform_discrete(space: Discrete, value: Any, where: str) -> int:
-    if isinstance(value, np.ndarray | np.generic):
-        if value.ndim != 0 or value.dtype.kind not in "iu":
-            raise Mismatch(str(space), f"shape {value.shape} dtype {value.dtype}", where)
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Mismatch(str(space), _kind(value), where)
-    if not space.start <= value < space.start + space.n:
-        raise Mismatch(str(space), str(value), where)
-    return value
+    one = value
+    if type(value) is not int:
+        one = _bare(value)
+        if isinstance(one, float) and one.is_integer():
+            one = int(one)
+        if isinstance(one, bool) or not isinstance(one, int):
+            raise Mismatch(str(space), _kind(value), where)
+    if not space.start <= one < space.start + space.n:
+        raise Mismatch(str(space), str(one)[:_MAX_KEY_CHARS], where)
+    return one
 
 
 def _conform_integers(
     space: MultiDiscrete | MultiBinary, value: Any, where: str
 ) -> NDArray[np.int64]:
     nvec = (2,) * space.n if isinstance(space, MultiBinary) else space.nvec
+    shape, dtype = (len(nvec),), _dtype("int64")
     array = (
-        value
-        if isinstance(value, np.ndarray)
-        else _from_plain(value, np.dtype(np.int64), (len(nvec),), space, where)
+        value if isinstance(value, np.ndarray) else _plain_array(value, dtype, shape, space, where)
     )
     if array.dtype.kind not in "iub":
-        raise Mismatch(str(space), f"dtype {array.dtype}", where)
-    if array.shape != (len(nvec),):
-        raise Mismatch(str(space), f"shape {array.shape}", where)
+        array = _cast(array, dtype, space, where)
+    if array.shape != shape:
+        array = _reshaped(array, shape, space, where)
     if ((array < 0) | (array >= np.asarray(nvec))).any():
         raise Mismatch(str(space), str(array.tolist()), where)
     return array.astype(np.int64)
@@ -267,7 +354,7 @@ def _kind(value: Any) -> str:
         return f"a list of {len(value)}"
     if isinstance(value, dict):
         return f"dict with keys {_shown_keys(value)}"
-    return f"{type(value).__name__} {str(value)[:40]!r}"
+    return f"{type(value).__name__} {str(value)[:_MAX_VALUE_CHARS]!r}"
 
 
 def sample(space: Space, rng: np.random.Generator) -> Any:

@@ -415,7 +415,8 @@ def reader(space: Any) -> Reader:
             if not isinstance(value, np.ndarray):
                 return value
             if value.dtype != dtype and value.dtype.kind == "f":
-                return value.astype(dtype)
+                with np.errstate(over="ignore"):  # becomes infinite, which is refused by name
+                    return value.astype(dtype)
             return value.copy()
 
         return read_floats

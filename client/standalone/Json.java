@@ -52,15 +52,13 @@ public final class Json {
                 out.append(',');
             }
             close(']', out);
-        } else if (value == null || value instanceof Boolean || isFinite(value)) {
+        } else if (value instanceof Number && !Double.isFinite(((Number) value).doubleValue())) {
+            out.append("null"); // JSON has no NaN; the server refuses it, and says where it is
+        } else if (value == null || value instanceof Boolean || value instanceof Number) {
             out.append(value);
         } else {
-            throw new IllegalArgumentException(value + " is no finite number, array or map");
+            throw new IllegalArgumentException(value + " is no number, array or map");
         }
-    }
-
-    private static boolean isFinite(Object value) {
-        return value instanceof Number && Double.isFinite(((Number) value).doubleValue());
     }
 
     private static void close(char bracket, StringBuilder out) {

@@ -21,7 +21,7 @@ import java.util.UUID;
  *
  * <p>JDK 11 or newer, and nothing beyond it. Observations are numbers, arrays of any depth, Lists,
  * or Maps of them. Actions are Longs, or Lists of Longs or Doubles. Whatever answer is lost is
- * asked for again, which records nothing twice. A client is for one thread only.
+ * asked for again, which records nothing twice. One thread at a time may use a client.
  *
  * <pre>{@code
  * try (PolicyClient client = new PolicyClient("127.0.0.1:9900")) {
@@ -334,6 +334,14 @@ public final class PolicyClient implements AutoCloseable {
             }
         }
         if (!reply.get("type").equals("refused")) {
+            boolean isActions = reply.get("type").equals("actions");
+            if (!episodeId.equals(reply.get("episode_id"))
+                    || (isActions && !item.get("t").equals(reply.get("t")))) {
+                episodes.remove(episodeId);
+                throw new ServerUnavailable(
+                        "server " + url + " answered " + kind + " of episode " + episodeId
+                                + " with what is of another episode or step: " + reply);
+            }
             return reply;
         }
         long code = (Long) reply.get("code");

@@ -289,12 +289,8 @@ private:
         fields["type"] = kind;
         fields["episode_id"] = episode_id;
         const std::string what = kind + " of episode " + episode_id;
-        std::string body;
-        try {
-            body = Json(Json::Map{{"items", Json::List{std::move(fields)}}}).write();
-        } catch (const std::invalid_argument& error) {
-            throw EpisodeMisuse(what + " holds what JSON has not: " + error.what());
-        }
+        const std::string t = fields.count("t") ? fields["t"].write() : "";
+        const std::string body = Json(Json::Map{{"items", Json::List{std::move(fields)}}}).write();
         const Json& limit = spec_["max_message_bytes"];
         Json reply;
         if (!limit.is_null() && limit.number() < static_cast<double>(body.size())) {
@@ -311,7 +307,15 @@ private:
                 throw;
             }
         }
-        if (reply["type"].text() != "refused") return reply;
+        const std::string type = reply["type"].text();
+        if (type != "refused") {
+            const bool is_right_step = type != "actions" || reply["t"].write() == t;
+            if (is_right_step && reply["episode_id"].text() == episode_id) return reply;
+            episodes_.erase(episode_id);
+            connection_.reset();
+            throw ServerUnavailable(name() + " answered " + what +
+                                    " with what is of another episode or step: " + reply.write());
+        }
         const std::string message = reply["message"].text();
         const int code = static_cast<int>(reply["code"].integer());
         if (code != 410 && code != 423 && (kind == "step" || kind == "end")) {

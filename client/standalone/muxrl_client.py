@@ -1,8 +1,9 @@
 """A client of a muxrl server or gateway in one file: copy it to where your simulation runs.
 
-Python 3.8 or newer; the standard library only. Observations are numbers, nested lists, NumPy arrays
-or dicts of them; actions are ints, or lists of numbers. The verbs and errors are those of
-``muxrl.PolicyClient``. Whatever answer is lost is asked for again, which records nothing twice.
+Python 3.8 or newer; the standard library only. Observations are numbers, nested lists, arrays,
+tensors or dicts of them; actions are ints, or lists of numbers. Ids may be numbers or UUIDs: their
+texts count. The verbs and errors are those of ``muxrl.PolicyClient``. Whatever answer is lost is
+asked for again, which records nothing twice.
 
     with PolicyClient("127.0.0.1:9900") as client:
         episode_id = client.start_episode()
@@ -13,9 +14,13 @@ or dicts of them; actions are ints, or lists of numbers. The verbs and errors ar
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
+import math
+import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -30,7 +35,7 @@ class ClientError(Exception):
 
 
 class EpisodeMisuse(ClientError):
-    """Fix the code: a verb, an episode or a value that makes no sense now; nothing was sent."""
+    """Fix the code: a verb, an episode or a thread that makes no sense now; nothing was sent."""
 
 
 class EpisodeAborted(ClientError):
@@ -69,7 +74,7 @@ class ServerLost(ServerUnavailable):
 
 
 class PolicyClient:
-    """Plays episodes with one server, or with a gateway; for one thread only.
+    """Plays episodes with one server, or with a gateway; one thread at a time may use it.
 
     Args:
         address: "host:port", "http://host:port" or "https://host:port".
@@ -101,6 +106,9 @@ class PolicyClient:
         self._silence_s = min(3.0, max(0.3, patience_s / 3))
         self._connection: http.client.HTTPConnection | None = None
         self._episodes: dict[str, _Episode] = {}
+        self._process_id = os.getpid()
+        self._lock = threading.Lock()
+        self._user = ""
         try:
             self.spec = self._fetch_spec()
             """Of the server: its agents with their spaces, its limits; see docs/protocol.md."""
@@ -110,7 +118,7 @@ class PolicyClient:
 
     def start_episode(
         self,
-        episode_id: str | None = None,
+        episode_id: Any = None,
         training_enabled: bool = True,
         should_explore: bool | None = None,
     ) -> str:
@@ -121,7 +129,8 @@ class PolicyClient:
             training_enabled: False: the episode is measured, and never trained on.
             should_explore: None: explore if training is enabled.
         """
-        episode_id = episode_id or uuid.uuid4().hex
+        is_given = episode_id is not None and episode_id != ""
+        episode_id = str(episode_id) if is_given else uuid.uuid4().hex
         if episode_id in self._episodes:
             raise EpisodeMisuse(f"episode {episode_id} is open already")
         mode = "train" if training_enabled else "eval"
@@ -139,8 +148,11 @@ class PolicyClient:
             observations: by agent id.
             state: the global state, a list of numbers, if ``spec["state_size"]`` asks for it.
         """
-        _check_by_agent("observations", observations)
-        return self._step(episode_id, {"observations": observations, "state": state})
+        named = _by_agent("observations", observations)
+        if len(named) < len(observations):
+            raise EpisodeMisuse(f"two of these agents are called alike: {list(observations)}")
+        actions = self._step(episode_id, {"observations": named, "state": state})
+        return {agent_id: actions[str(agent_id)] for agent_id in observations}
 
     def log_action(
         self,
@@ -154,15 +166,15 @@ class PolicyClient:
 
         `log_probs`: logarithms of the probabilities (Box: densities) with which they were chosen.
         """
-        _check_by_agent("observations", observations)
-        _check_by_agent("actions", actions)
+        observations = _by_agent("observations", observations)
+        actions = _by_agent("actions", actions)
         if actions.keys() != observations.keys():
             raise EpisodeMisuse(
                 f"log_action takes an action of each agent that observes, {list(observations)}, "
                 f"and got those of {list(actions)}"
             )
         fields = {"observations": observations, "state": state, "logged_actions": actions}
-        self._step(episode_id, {**fields, "logged_log_probs": log_probs or {}})
+        self._step(episode_id, {**fields, "logged_log_probs": _by_agent("log_probs", log_probs)})
 
     def log_returns(
         self,
@@ -178,15 +190,20 @@ class PolicyClient:
         Rewards add up until then. A truncated agent needs a final observation. `infos` is ignored.
         """
         episode = self._find(episode_id)
-        _check_by_agent("rewards", rewards)
-        for agent_id, reward in rewards.items():
-            episode.rewards[agent_id] = episode.rewards.get(agent_id, 0.0) + float(reward)
+        for agent_id, reward in _by_agent("rewards", rewards).items():
+            value = _number(reward)
+            if value is None or agent_id in episode.wrong_rewards:  # its server refuses it
+                episode.wrong_rewards.setdefault(agent_id, reward)
+            else:
+                episode.rewards[agent_id] = episode.rewards.get(agent_id, 0.0) + value
         for kept, ends in (
-            (episode.terminations, terminations or {}),
-            (episode.truncations, truncations or {}),
+            (episode.terminations, _by_agent("terminations", terminations)),
+            (episode.truncations, _by_agent("truncations", truncations)),
         ):
             kept.update({a: True for a, is_set in ends.items() if is_set and a != "__all__"})
-        episode.final_observations.update(final_observations or {})
+        # Kept until the next message, and a simulation may use its arrays again.
+        finals = copy.deepcopy(_by_agent("final observations", final_observations))
+        episode.final_observations.update(finals)
 
     def end_episode(
         self,
@@ -207,11 +224,11 @@ class PolicyClient:
                 {"travel_s": {"driver_0": 310}}; the gateway of a run records it.
         """
         episode = self._find(episode_id)
-        episode.final_observations.update(observations or {})
+        episode.final_observations.update(_by_agent("last observations", observations))
         fields = {"t": episode.t, "is_truncated": truncated, "state": state}
-        fields["metrics"] = dict(metrics or {})
+        fields["metrics"] = _by_agent("metrics", metrics)
         reply = self._tell("end", episode_id, {**fields, **episode.pending()})
-        del self._episodes[episode_id]
+        del self._episodes[str(episode_id)]
         if reply["type"] != "ended":  # it was aborted before
             raise EpisodeLost(
                 f"the server had closed episode {episode_id} before its end came, so its last "
@@ -224,10 +241,12 @@ class PolicyClient:
         """Closes an episode early; what was recorded counts as truncated."""
         self._find(episode_id)
         self._tell("abort", episode_id, {"reason": reason})
-        del self._episodes[episode_id]
+        del self._episodes[str(episode_id)]
 
     def close(self) -> None:
         """Aborts open episodes, and closes the connection; raises nothing."""
+        if os.getpid() != self._process_id:  # a fork: they are its parent's
+            return
         self._patience_s = min(self._patience_s, 5.0)
         try:
             for episode_id in list(self._episodes):
@@ -246,6 +265,7 @@ class PolicyClient:
     # --- items --------------------------------------------------------------------------
 
     def _find(self, episode_id: str) -> _Episode:
+        episode_id = str(episode_id)
         if episode_id not in self._episodes:
             raise EpisodeMisuse(
                 f"episode {episode_id} is not open in this client; it was never started, or it "
@@ -263,13 +283,13 @@ class PolicyClient:
 
     def _tell(self, kind: str, episode_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the reply to one item; if there is none, or a refusal, the episode is over."""
+        self._check_user()
+        episode_id = str(episode_id)
         item = {"type": kind, "episode_id": episode_id, **fields}
         try:
             body = json.dumps({"items": [item]}, default=_plain, allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            raise EpisodeMisuse(
-                f"{kind} of episode {episode_id} holds what JSON has not: {error}"
-            ) from None
+        except (TypeError, ValueError):  # a number that is not finite, or a key that is no text
+            body = json.dumps({"items": [_readable(item)]}).encode()
         limit = self.spec.get("max_message_bytes", 0)
         try:
             if 0 < limit < len(body):  # the server would close the connection on it
@@ -282,7 +302,16 @@ class PolicyClient:
         except ServerUnavailable:
             self._episodes.pop(episode_id, None)
             raise
-        if reply["type"] != "refused":
+        is_refused = reply["type"] == "refused"
+        told = (episode_id, item.get("t") if reply["type"] == "actions" else None)
+        if (reply.get("episode_id"), reply.get("t")) != told and not is_refused:
+            self._drop()
+            self._episodes.pop(episode_id, None)
+            raise ServerUnavailable(
+                f"server {self._url.netloc} answered {kind} of episode {episode_id} with what is "
+                f"of another episode or step: {str(reply)[:200]}"
+            )
+        if not is_refused:
             return reply
         if reply["code"] not in (410, 423) and kind in ("step", "end"):
             self._tell("abort", episode_id, {"reason": reply["message"][:500]})
@@ -309,6 +338,34 @@ class PolicyClient:
         self, method: str, path: str, body: bytes = b"", is_start: bool = False
     ) -> dict[str, Any]:
         """Sends a request until it is answered; raises `ServerUnavailable` if it never is."""
+        self._check_user()
+        if not self._lock.acquire(blocking=False):
+            raise self._is_in_use()
+        self._user = threading.current_thread().name
+        try:
+            return self._exchange_alone(method, path, body, is_start)
+        finally:
+            self._lock.release()
+
+    def _check_user(self) -> None:
+        """Raises `EpisodeMisuse` if another thread waits for an answer, or this is a fork."""
+        if os.getpid() != self._process_id:
+            raise EpisodeMisuse(
+                f"this client belongs to process {self._process_id}, and process {os.getpid()}, a "
+                "fork of it, uses its connection; make a client in each process, after the fork"
+            )
+        if self._lock.locked():
+            raise self._is_in_use()
+
+    def _is_in_use(self) -> EpisodeMisuse:
+        return EpisodeMisuse(
+            f"thread {threading.current_thread().name!r} uses this client while thread "
+            f"{self._user!r} waits for an answer; make a client in each thread"
+        )
+
+    def _exchange_alone(
+        self, method: str, path: str, body: bytes, is_start: bool
+    ) -> dict[str, Any]:
         began_at = heard_at = time.monotonic()
         pause_s = 0.0
         while True:
@@ -395,28 +452,59 @@ class _Episode:
 
     def clear(self) -> None:
         self.rewards: dict[str, float] = {}
+        self.wrong_rewards: dict[str, Any] = {}
         self.terminations: dict[str, bool] = {}
         self.truncations: dict[str, bool] = {}
         self.final_observations: dict[str, Any] = {}
 
     def pending(self) -> dict[str, Any]:
         return {
-            "rewards": self.rewards,
+            "rewards": {**self.rewards, **self.wrong_rewards},
             "terminations": self.terminations,
             "truncations": self.truncations,
             "final_observations": self.final_observations,
         }
 
 
-def _check_by_agent(what: str, value: Any) -> None:
+def _by_agent(what: str, value: Any) -> dict[str, Any]:
+    """Returns a dict by name, none for None; RLlib's verbs took one value of one agent, too."""
+    if value is None and what not in ("observations", "rewards", "actions"):
+        return {}
     if not isinstance(value, Mapping):
         raise EpisodeMisuse(
-            f"{what} are a dict by agent, also if there is one agent; got {repr(value)[:100]}"
+            f'{what} are a dict by agent, {{"agent": ...}}, also if there is one agent; got '
+            f"{repr(value)[:100]}"
+            + ("; where all are done, call end_episode()" if value is True else "")
         )
+    return {str(key): one for key, one in value.items()}
+
+
+def _number(value: Any) -> float | None:
+    """Returns the one finite number that a value is, None if it is none."""
+    value = _plain(value) if hasattr(value, "tolist") else value
+    while isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    try:
+        number = float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _plain(value: Any) -> Any:
-    """Returns a NumPy array or number as Python's own."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no number, list, dict or array")
+    """Returns an array, a tensor or a number as Python's own; else what it is, to be refused."""
+    return value.tolist() if hasattr(value, "tolist") else f"a {type(value).__name__}"
+
+
+def _readable(value: Any) -> Any:
+    """Returns what JSON has: null for NaN and infinity, which the server refuses."""
+    if isinstance(value, Mapping):
+        return {str(key): _readable(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_readable(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else _readable(plain)

@@ -69,7 +69,7 @@ public:
         return found == map().end() ? nothing : found->second;
     }
 
-    // Returns the text; raises std::invalid_argument for NaN and infinities, which JSON has not.
+    // Returns the text; NaN and infinities, which JSON has not, are null: the server refuses them.
     std::string write() const {
         std::ostringstream out;
         out.imbue(std::locale::classic());
@@ -108,8 +108,7 @@ private:
         } else if (const auto* text = std::get_if<std::string>(&value_)) {
             write_text(*text, out);
         } else if (const auto* real = std::get_if<double>(&value_)) {
-            if (!std::isfinite(*real)) throw std::invalid_argument("a number that is not finite");
-            out << *real;
+            std::isfinite(*real) ? out << *real : out << "null";
         } else if (const auto* whole = std::get_if<long long>(&value_)) {
             out << *whole;
         } else {

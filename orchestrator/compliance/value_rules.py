@@ -47,14 +47,15 @@ def no_numbers(server: Subject) -> None:
         _is_refused(server, agent_id, nested)
 
 
-@RULES.of("refusals", "an array of a dtype that does not cast safely is refused (msgpack)",
+@RULES.of("refusals", "numbers of any dtype are taken, if they stay what they are (msgpack)",
           has_items=False)  # fmt: skip
 def dtypes(server: Subject) -> None:
     agent_id, space = server.one_with_box()
     server.over_websocket = True
-    _is_refused(server, agent_id, np.zeros(space.shape, np.float64))
+    _is_refused(server, agent_id, np.zeros(space.shape, np.complex64))
     episode = server.start()
-    episode.step(observations=server.observe() | {agent_id: np.zeros(space.shape, np.float16)})
+    for dtype in (np.float16, np.float64, np.int64):
+        episode.step(observations=server.observe() | {agent_id: np.zeros(space.shape, dtype)})
 
 
 @RULES.of("refusals", "the bounds of an observation are not checked")

@@ -310,7 +310,7 @@ class GatewayEpisodes:
         machine.check(EpisodeEvent.OBSERVE)
         joint = episode.joint
         checked = self._check.step(item, episode.agents_done, joint.returns)
-        joint.log(item.rewards, item.terminations, item.truncations, checked.final_observations)
+        joint.log(checked.rewards, item.terminations, item.truncations, checked.final_observations)
         items = joint.step(
             checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
         )
@@ -341,7 +341,7 @@ class GatewayEpisodes:
         machine.check(EpisodeEvent.END)
         checked = self._check.end(item, episode.agents_done, joint.returns)
         metrics = metrics_of(item, self._spec.agents)
-        joint.log(item.rewards, item.terminations, item.truncations, {})
+        joint.log(checked.rewards, item.terminations, item.truncations, {})
         items = joint.end(
             checked.final_observations, is_truncated=item.is_truncated, state=checked.state
         )

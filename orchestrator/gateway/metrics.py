@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container
+from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.client.episode_metrics import RESERVED_METRICS, EpisodeMetrics, is_metric_name
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode
+from muxrl.protocol.values import Mismatch, number
 
 
 def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
-    """Returns the metrics that an end brings, without those that are not finite.
+    """Returns the metrics that an end brings, without null, NaN and infinity.
 
     Raises:
-        ValueMismatch: one has a name of muxrl's own, or is of an unknown agent.
+        ValueMismatch: one has a name of muxrl's own, is of an unknown agent, or no number.
     """
     metrics: EpisodeMetrics = {}
     for name, value in item.metrics.items():
@@ -35,7 +37,25 @@ def metrics_of(item: EndEpisode, agents: Container[str]) -> EpisodeMetrics:
                     expected=f"{COMMON!r}, or an agent",
                     got=repr(agent_id),
                 )
-        known = {who: number for who, number in by_agent.items() if math.isfinite(number)}
+        known = {
+            who: n for who, one in by_agent.items() if (n := _read(name, who, one)) is not None
+        }
         if known:
             metrics[name] = known
     return metrics
+
+
+def _read(name: str, who: str, value: Any) -> float | None:
+    """Returns a metric's value, None where there is none."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    try:
+        return number(value)
+    except Mismatch as error:
+        whose = f" of agent {who!r}" if who != COMMON else ""
+        raise ValueMismatch(
+            f"metric {name!r}{whose}: {error}",
+            agent_id=who if whose else None,
+            expected=error.expected,
+            got=error.got,
+        ) from None

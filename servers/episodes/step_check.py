@@ -18,7 +18,7 @@ from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.protocol.values import Mismatch, check_available, conform
+from muxrl.protocol.values import Mismatch, check_available, conform, number
 
 AgentIds = set[str] | frozenset[str]
 
@@ -107,9 +107,10 @@ class StepCheck:
             if message.logged_actions
             else {}
         )
-        if message.logged_log_probs:
-            self._check_log_probs(message.logged_log_probs, logged)
-        self._check_rewards(message.rewards, returns)
+        log_probs = (
+            self._log_probs(message.logged_log_probs, logged) if message.logged_log_probs else {}
+        )
+        rewards = self._rewards(message.rewards, returns)
         terminated, truncated = self._ended(message)
         if agents_done or terminated or truncated:
             done = agents_done | terminated | truncated
@@ -129,8 +130,8 @@ class StepCheck:
             observations,
             finals,
             logged,
-            message.logged_log_probs,
-            message.rewards,
+            log_probs,
+            rewards,
             terminated,
             truncated,
             state,
@@ -145,7 +146,7 @@ class StepCheck:
             ValueMismatch: as for `step`.
         """
         finals = self._observations(message.final_observations, "final observation")
-        self._check_rewards(message.rewards, returns)
+        rewards = self._rewards(message.rewards, returns)
         terminated, truncated = self._ended(message)
         rest = self._agents.keys() - agents_done - terminated - truncated
         if message.is_truncated:
@@ -160,7 +161,7 @@ class StepCheck:
                 state = self._state(message.state)
             elif self._needs_state:
                 finals = {}
-        return CheckedStep({}, finals, {}, {}, message.rewards, terminated, truncated, state)
+        return CheckedStep({}, finals, {}, {}, rewards, terminated, truncated, state)
 
     def _observations(self, values: Mapping[str, Any], what: str) -> dict[str, Any]:
         spaces = self._observation_spaces
@@ -193,9 +194,10 @@ class StepCheck:
                 raise _mismatch(agent_id, "logged action", error) from None
         return conformed
 
-    def _check_log_probs(
-        self, log_probs: Mapping[str, float], logged_actions: Collection[str]
-    ) -> None:
+    def _log_probs(
+        self, given: Mapping[str, Any], logged_actions: Collection[str]
+    ) -> dict[str, float]:
+        log_probs = {a: _plain(a, "log-probability", value) for a, value in given.items()}
         for agent_id, log_prob in log_probs.items():
             if agent_id not in logged_actions:
                 raise ValueMismatch(
@@ -218,12 +220,17 @@ class StepCheck:
                     expected="a finite number" if is_density else f"{least:g} to 0",
                     got=str(log_prob),
                 )
+        return log_probs
 
-    def _check_rewards(self, rewards: Mapping[str, float], returns: Mapping[str, float]) -> None:
+    def _rewards(self, given: Mapping[str, Any], returns: Mapping[str, float]) -> dict[str, float]:
+        rewards = {}
         most = self._max_reward
-        for agent_id, reward in rewards.items():
+        for agent_id, reward in given.items():
             if agent_id not in self._agents:
                 raise self._unknown_agent(agent_id, "reward")
+            if type(reward) is not float:
+                reward = _plain(agent_id, "reward", reward)
+            rewards[agent_id] = reward
             total = returns.get(agent_id, 0.0) + reward
             if -most <= reward <= most and _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
                 continue
@@ -249,6 +256,7 @@ class StepCheck:
                 expected=f"a return of at most {MAX_RETURN:.2g}, up or down",
                 got=f"a return of {total}",
             )
+        return rewards
 
     def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
         """Returns the agents that a message terminates, and those that it only truncates."""
@@ -290,6 +298,14 @@ class StepCheck:
             expected=f"one of {list(self._agents)}",
             got=repr(agent_id),
         )
+
+
+def _plain(agent_id: str, what: str, value: Any) -> float:
+    """Returns a number; of a float, NaN and infinity are left to the caller."""
+    try:
+        return value if isinstance(value, float) else number(value)
+    except Mismatch as error:
+        raise _mismatch(agent_id, what, error) from None
 
 
 def _mismatch(agent_id: str, what: str, error: Mismatch) -> ValueMismatch:

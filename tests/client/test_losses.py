@@ -90,9 +90,11 @@ def test_a_frame_that_is_refused_as_a_whole(
         setattr(left, "_replies", None),
         [Refused("", 400, "not a batch")],
     )[1]  # type: ignore[method-assign]
-    with pytest.raises(ServerUnavailable, match=r"answered 2 items with 1 replies: not a batch"):
+    with pytest.raises(RefusedByServer, match="not a batch"):
         client.get_action(["e", "f"], {"e": ALL, "f": ALL})
-    assert right.open == {}, "the others' answers were taken, and the episodes closed there"
+    assert left.open == right.open == {}, (
+        "the others' answers were taken, and the episodes closed there"
+    )
 
 
 # --- losses ---------------------------------------------------------------------------------

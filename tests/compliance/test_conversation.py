@@ -191,16 +191,6 @@ def peer_address(peer: Peer) -> str:
     return peer.transport.url.removeprefix("http://")
 
 
-def test_a_float64_array_comes_with_the_cure(server: PolicyServer) -> None:
-    peer, e = Peer(transport_to(server, "websocket")), new_id()
-    replies = peer.say(StartEpisode(e), Step(e, 0, {"a": np.zeros(2)}))
-    refused = refusal(replies[1])
-    assert (refused.expected, refused.got) == ("dtype float32", "dtype float64")
-    assert "astype(numpy.float32)" in refused.message
-    peer.ask(AbortEpisode(e))
-    peer.transport.close()
-
-
 def test_counts_and_open_episodes_in_the_status(peer: Peer, server: PolicyServer) -> None:
     before = server.status()
     e = new_id()

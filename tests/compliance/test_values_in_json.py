@@ -81,7 +81,7 @@ def test_a_logged_action_is_taken_as_it_is(url: str) -> None:
         ("box", [1.0, 10**400], "an integer beyond 64 bits at index [1]"),
         ("box", None, "null"),
         ("discrete", 0, "0"),
-        ("discrete", 1.0, "float '1.0'"),
+        ("discrete", 1.5, "float '1.5'"),
         ("multi binary", [1, 0, 2], "[1, 0, 2]"),
         ("dict", {"observation": [0.1]}, "keys ['observation']"),
     ],

@@ -22,7 +22,7 @@ from muxrl.protocol.spaces import (
     Space,
     TupleSpace,
 )
-from muxrl.protocol.values import Mismatch, conform, sample
+from muxrl.protocol.values import Mismatch, conform, number, sample
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -92,8 +92,10 @@ MISMATCHES: list[tuple[Space, Any, str, str]] = [
     (BOX, np.zeros(3, np.float32), "Box(2,) float32", "shape (3,)"),
     (BOX, [1, 2, 3], "Box(2,) float32", "shape (3,)"),
     (BOX, 1.0, "Box(2,) float32", "shape ()"),
-    (BOX, np.zeros(2, np.float64), "dtype float32", "dtype float64"),
-    (BOX, np.zeros(2, np.int32), "dtype float32", "dtype int32"),
+    (BOX, np.zeros(2, np.complex64), "dtype float32", "dtype complex64"),
+    (BOX, np.full(2, 1e300), "finite numbers", "infinity at index [0]"),
+    (Box((2,), "int64"), [math.nan, 0], "finite numbers", "NaN at index [0]"),
+    (Box((1,), "bool"), [2], "dtype bool", "numbers beyond 0..1"),
     (BOX, np.array(["a", "b"]), "dtype float32", "dtype <U1"),
     (BOX, ["a", "b"], "Box(2,) float32", "str 'a' at index [0]"),
     (BOX, [1, 10**400], "Box(2,) float32", "an integer beyond 64 bits at index [1]"),
@@ -111,18 +113,19 @@ MISMATCHES: list[tuple[Space, Any, str, str]] = [
     (Box((2, 2), "uint8"), [[1, 2], [3, 256]], "dtype uint8", "numbers beyond 0..255"),
     (Box((1,), "uint8"), [-1], "dtype uint8", "numbers beyond 0..255"),
     (Box((1,), "int64"), [0.5], "dtype int64", "fractional numbers"),
-    (Box((1,), "uint8"), np.zeros(1, np.int64), "dtype uint8", "dtype int64"),
+    (Box((1,), "uint8"), np.full(1, 256), "dtype uint8", "numbers beyond 0..255"),
     (Discrete(3), 3, "Discrete(3)", "3"),
     (Discrete(3, start=1), 0, "Discrete(3, start=1)", "0"),
     (Discrete(3), -1, "Discrete(3)", "-1"),
     (Discrete(3), True, "Discrete(3)", "bool 'True'"),
-    (Discrete(3), 1.0, "Discrete(3)", "float '1.0'"),
+    (Discrete(3), 1.5, "Discrete(3)", "float '1.5'"),
+    (Discrete(3), math.nan, "Discrete(3)", "float 'nan'"),
     (Discrete(3), "1", "Discrete(3)", "str '1'"),
-    (Discrete(3), np.array([1]), "Discrete(3)", "shape (1,) dtype int64"),
-    (Discrete(3), np.float32(1), "Discrete(3)", "shape () dtype float32"),
+    (Discrete(3), np.array([1, 1]), "Discrete(3)", "an array of shape (2,) and dtype int64"),
+    (Discrete(3), np.float32(0.5), "Discrete(3)", "float32 '0.5'"),
     (MultiDiscrete((2, 3)), [0, 3], "MultiDiscrete(2, 3)", "[0, 3]"),
     (MultiDiscrete((2, 3)), [0], "MultiDiscrete(2, 3)", "shape (1,)"),
-    (MultiDiscrete((2, 3)), np.zeros(2), "MultiDiscrete(2, 3)", "dtype float64"),
+    (MultiDiscrete((2, 3)), np.full(2, 0.5), "dtype int64", "fractional numbers"),
     (MultiBinary(2), [0, 2], "MultiBinary(2)", "[0, 2]"),
     (MultiBinary(2), [0, -1], "MultiBinary(2)", "[0, -1]"),
     (DictSpace({"x": BOX}), [1, 2], "Dict(x: Box(2,) float32)", "a list of 2"),
@@ -145,9 +148,60 @@ def test_a_mismatch_says_what_was_expected_and_what_came(
     assert f"expected {expected}, got " in str(refusal.value)
 
 
-def test_float64_for_float32_comes_with_the_cure() -> None:
-    with pytest.raises(Mismatch, match=r"cast it with .astype\(numpy.float32\)"):
-        conform(BOX, np.zeros(2))
+class Tensor:
+    """As torch's and JAX's: no array, but it can be made one."""
+
+    def __init__(self, value: Any, problem: str = "") -> None:
+        self._value, self._problem = value, problem
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._problem:
+            raise TypeError(self._problem)
+        return np.array(self._value, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "meant"),
+    [
+        (BOX, np.array([0, 1]), [0, 1]),
+        (BOX, np.array([0.5, 1.5]), [0.5, 1.5]),
+        (BOX, np.array([1, np.float32(0.5)], object), [1, 0.5]),
+        (BOX, Tensor([1, 2]), [1, 2]),
+        (BOX, [Tensor(1), Tensor(2)], [1, 2]),
+        (Box((2, 2)), [Tensor([1, 2]), Tensor([3, 4])], [[1, 2], [3, 4]]),
+        (Box((1,)), 0.5, [0.5]),
+        (Box((1, 1)), [Tensor(0.5)], [[0.5]]),
+        (Box(()), [0.5], 0.5),
+        (Box((2,), "uint8"), np.array([0.0, 255.0]), [0, 255]),
+        (Discrete(3), 2.0, 2),
+        (Discrete(3), [Tensor([2])], 2),
+        (MultiDiscrete((2, 3)), [1.0, 2.0], [1, 2]),
+        (MultiDiscrete((3,)), 2.0, [2]),
+        (DictSpace({"0": Discrete(2)}), {0: 1}, {"0": 1}),
+    ],
+)
+def test_a_value_is_taken_for_what_it_means(space: Space, value: Any, meant: Any) -> None:
+    came = conform(space, value)
+    assert plain(came) == meant
+    if isinstance(space, Box):
+        assert (came.dtype, came.shape) == (space.dtype, space.shape)
+
+
+def test_a_tensor_that_cannot_become_an_array_says_why() -> None:
+    with pytest.raises(Mismatch, match=r"expected Box.*got Tensor: it is on a GPU"):
+        conform(BOX, Tensor([1, 2], "it is on a GPU"))
+
+
+@pytest.mark.parametrize("value", [1, 1.0, True, np.bool_(True), np.array([1.0]), [[Tensor(1)]]])
+def test_a_number_is_one_in_any_brackets(value: Any) -> None:
+    assert (one := number(value)) == 1.0
+    assert type(one) is float
+
+
+@pytest.mark.parametrize("value", [None, "1", math.nan, [1, 2], {}, 10**400, Tensor(1, "no")])
+def test_and_what_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(Mismatch, match="expected a finite number, got"):
+        number(value)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint16", "bool"])
@@ -173,8 +227,8 @@ BIG = 2_000_000
         (Box((3,)), [0.0] * BIG, rf"shape \({BIG},\)"),
         (Box((2, 2)), [[0.0, 1.0], [0.0] * BIG], "a ragged list"),
         (MultiDiscrete((2, 3)), [0] * BIG, rf"shape \({BIG},\)"),
-        (Box((3,)), [0.0, "x" * BIG, 0.0], rf"str {'x' * 40!r} at index \[1\]"),
-        (Box((300,)), ["x" * BIG] + [0.0] * 299, rf"str {'x' * 40!r} at index \[0\]"),
+        (Box((3,)), [0.0, "x" * BIG, 0.0], rf"str {'x' * 80!r} at index \[1\]"),
+        (Box((300,)), ["x" * BIG] + [0.0] * 299, rf"str {'x' * 80!r} at index \[0\]"),
         (Box((2, 2)), [[0.0, 1.0], "ab"], "a ragged list"),
         (Box((2, 2)), [[0.0, 1.0], b"ab"], "a ragged list"),
         (Box((2, 2)), [[0.0, 1.0], {1: 0, 2: 0}], "a ragged list"),

@@ -86,7 +86,8 @@ final class ScriptedEpisodes {
         showError(() -> client.startEpisode("misused", true, null));
         showError(() -> client.logAction("misused", observe(0, 0), Map.of("a", 2), Map.of(), null));
         double[][] nan = {{Double.NaN, 0}, {0, 0}};
-        showError(() -> client.getAction("misused", Map.of("b", nan)));
+        client.startEpisode("nan", true, null);
+        showError(() -> client.getAction("nan", Map.of("b", nan)));
         int[] tooMany = new int[300_000];
         Arrays.fill(tooMany, 1);
         showError(() -> client.getAction("misused", Map.of("c", tooMany))); // over the limit

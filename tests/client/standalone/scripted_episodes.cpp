@@ -93,7 +93,8 @@ static void fail(PolicyClient& client, const std::string& address, const std::st
     show_error([&] { client.start_episode("misused"); });
     show_error([&] { client.log_action("misused", observe(0, 0), {{"a", 2}}); });
     const std::vector<std::vector<double>> nan{{std::nan(""), 0}, {0, 0}};
-    show_error([&] { client.get_action("misused", {{"b", nan}}); });
+    client.start_episode("nan");
+    show_error([&] { client.get_action("nan", {{"b", nan}}); });
     const std::vector<int> too_many(300000, 1);
     show_error([&] { client.get_action("misused", {{"c", too_many}}); });  // over the limit
     show_error([&] { client.start_episode("a/b"); });

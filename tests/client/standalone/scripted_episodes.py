@@ -74,7 +74,8 @@ def fail(client, address, token):
     client.start_episode("misused")
     show_error(lambda: client.start_episode("misused"))
     show_error(lambda: client.log_action("misused", observe(0, 0), {"a": 2}))
-    show_error(lambda: client.get_action("misused", {"b": [[float("nan"), 0], [0, 0]]}))
+    client.start_episode("nan")
+    show_error(lambda: client.get_action("nan", {"b": [[float("nan"), 0], [0, 0]]}))
     show_error(lambda: client.get_action("misused", {"c": [1] * 300000}))  # over the limit
     show_error(lambda: client.start_episode("a/b"))
     client.start_episode("lost")

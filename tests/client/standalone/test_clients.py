@@ -101,7 +101,7 @@ def play(command: Command) -> Seen:
         assert (counts.num_episodes, counts.num_env_steps) == (4, 18)
         assert server.status().num_open_episodes == 2, "those of ServerLost, ServerUnavailable"
         # Of what `fail` does, and one start while the server was stopping.
-        assert server.status().num_refused == 5 + 1
+        assert server.status().num_refused == 6 + 1
     return [json.loads(line) for line in output.splitlines()]
 
 
@@ -133,8 +133,8 @@ def test_the_python_client_needs_python_3_8_alone() -> None:
     }
     imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
     assert imported == {
-        "__future__", "collections.abc", "http.client", "json", "socket", "time", "typing",
-        "urllib.parse", "uuid",
+        "__future__", "collections.abc", "copy", "http.client", "json", "math", "os", "socket",
+        "threading", "time", "typing", "urllib.parse", "uuid",
     }  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def test_errors_have_names_that_say_what_to_do(seen_by_python: Seen) -> None:
         ("RefusedByServer", 422),
         ("EpisodeMisuse", None),  # open already
         ("EpisodeMisuse", None),  # a logged action is missing
-        ("EpisodeMisuse", None),  # NaN
+        ("RefusedByServer", 422),  # NaN
         ("RefusedByServer", 413),
         ("RefusedByServer", 400),
         ("EpisodeLost", None),

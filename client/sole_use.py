@@ -1,0 +1,52 @@
+"""Who may use a client: one thread at a time, of the process in which it was made.
+
+A client has one connection to a server, on which answers come in the order of what was sent. Two
+threads, or a process and its fork, would take each other's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from muxrl.client.errors import EpisodeMisuse
+
+
+class SoleUse:
+    """Entered while the connections are used."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._lock = threading.Lock()
+        self._user = 0
+
+    @property
+    def is_in_other_process(self) -> bool:
+        """Whether this is a fork of the process in which the client was made."""
+        return os.getpid() != self._process_id
+
+    def check(self) -> None:
+        """Raises `EpisodeMisuse` where entering would."""
+        if self.is_in_other_process:
+            raise EpisodeMisuse(
+                f"this client belongs to process {self._process_id}, and process {os.getpid()}, a "
+                "fork of it, uses its connection; make a client in each process, after the fork"
+            )
+        if self._lock.locked():
+            raise self._refusal()
+
+    def __enter__(self) -> None:
+        self.check()
+        if not self._lock.acquire(blocking=False):
+            raise self._refusal()
+        self._user = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _refusal(self) -> EpisodeMisuse:
+        user = next((t.name for t in threading.enumerate() if t.ident == self._user), "another one")
+        return EpisodeMisuse(
+            f"thread {threading.current_thread().name!r} uses this client while thread {user!r} "
+            "waits for an answer; make a client in each thread"
+        )

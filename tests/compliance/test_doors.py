@@ -1,0 +1,324 @@
+"""One value, one judgement: whichever way it comes to a server, it is taken or refused alike."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import requests
+import torch
+from tests.compliance.gateways import gateway_to
+from tests.compliance.real_servers import PPO_SETTINGS, SMALL_MODEL, MakeServer, make_plan
+from websockets.sync.client import connect
+
+from muxrl.client import EpisodeMisuse, MultiplexingClient, PolicyClient, RefusedByServer
+from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
+from muxrl.client.env_loop import EnvLoop
+from muxrl.client.standalone import muxrl_client
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
+from muxrl.servers.config import AgentPlan
+
+SPACES: dict[str, Space] = {
+    "box": Box((2,)),
+    "one": Box((1,)),
+    "table": Discrete(5),
+    "0": DictSpace({"x": Box((1,)), "1": Discrete(2)}),
+}
+GOOD: dict[str, Any] = {"box": [0.0, 0.0], "one": [0.0], "table": 0, "0": {"x": [0.0], "1": 0}}
+
+Verdict = tuple[str, int | None, str | None] | str
+TAKEN: Verdict = "taken"
+
+
+@pytest.fixture(scope="module")
+def address(make_server: MakeServer) -> Iterator[str]:
+    """Of a gateway to a server that gives its networks away, whose own address is `.behind`."""
+    agents = {a: AgentPlan(f"p_{a}", space, Discrete(3)) for a, space in SPACES.items()}
+    plan = make_plan("PPO", {}, settings=PPO_SETTINGS, model=SMALL_MODEL)
+    server = make_server(replace(plan, agents=agents))
+    with gateway_to(server) as gateway:
+        BEHIND[gateway.address] = server.address
+        yield gateway.address
+
+
+BEHIND: dict[str, str] = {}
+
+
+def judged(call: Callable[[], object], *errors: type[Exception]) -> Verdict:
+    try:
+        call()
+    except errors as error:
+        return "refused", error.code, error.agent_id  # type: ignore[attr-defined]
+    return TAKEN
+
+
+def play(client: Any, agent: Any, seen: Any = None, reward: Any = 0.0, **end: Any) -> None:
+    episode_id = client.start_episode()
+    actions = client.get_action(episode_id, {agent: GOOD[str(agent)] if seen is None else seen})
+    assert list(actions) == [agent]
+    client.log_returns(episode_id, {agent: reward})
+    client.end_episode(episode_id, **end)
+
+
+def by_websocket(address: str, **what: Any) -> Verdict:
+    with PolicyClient(address) as client:
+        return judged(lambda: play(client, **what), RefusedByServer)
+
+
+def by_http(address: str, **what: Any) -> Verdict:
+    with PolicyClient(address, transport="http") as client:
+        return judged(lambda: play(client, **what), RefusedByServer)
+
+
+def by_itself(address: str, **what: Any) -> Verdict:
+    """With local inference, of the server behind."""
+    with PolicyClient(BEHIND[address], inference_mode="local") as client:
+        return judged(lambda: play(client, **what), RefusedByServer)
+
+
+def standalone(address: str, **what: Any) -> Verdict:
+    with muxrl_client.PolicyClient(address) as client:
+        return judged(lambda: play(client, **what), muxrl_client.RefusedByServer)
+
+
+def items_of(episode_id: Any, agent: Any, seen: Any = None, reward: Any = 0.0, **end: Any) -> Any:
+    start = {"type": "start", "episode_id": episode_id}
+    seen = GOOD[str(agent)] if seen is None else seen
+    step = {"type": "step", "episode_id": episode_id, "t": 0.0, "observations": {agent: seen}}
+    rest = {"type": "end", "episode_id": episode_id, "t": 1.0, "rewards": {agent: reward}, **end}
+    return [start, step, rest]
+
+
+def text_of(items: Any) -> str:
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(key): plain(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if isinstance(value, list):
+            return plain(value)
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return "\ufeff" + json.dumps({"items": plain(items)})
+
+
+def verdict_on(replies: list[dict[str, Any]]) -> Verdict:
+    for reply in replies:
+        if reply["type"] == "refused":
+            return "refused", reply["code"], reply.get("agent_id")
+    return TAKEN
+
+
+def raw_http(address: str, **what: Any) -> Verdict:
+    text = text_of(items_of(uuid.uuid4().int % 2**40, **what))
+    answer = requests.post(f"http://{address}/v1/step", data=text.encode(), timeout=10)
+    return verdict_on(answer.json().get("replies", [answer.json()]))
+
+
+def raw_websocket(address: str, **what: Any) -> Verdict:
+    with connect(f"ws://{address}/v1/ws") as connection:
+        connection.send(text_of(items_of(uuid.uuid4().int % 2**40, **what)))
+        return verdict_on(json.loads(connection.recv())["replies"])
+
+
+class Env:
+    """One agent, which sees the value twice."""
+
+    def __init__(self, agent: str, seen: Any, reward: Any) -> None:
+        self.possible_agents = self.agents = [agent]
+        self._seen, self._reward = GOOD[agent] if seen is None else seen, reward
+
+    def observation_space(self, agent: str) -> gymnasium.Space[Any]:
+        spaces = gymnasium.spaces
+        inner = {"x": spaces.Box(-1, 1, (1,)), "1": spaces.Discrete(2)}
+        of = {"box": spaces.Box(-1, 1, (2,)), "one": spaces.Box(-1, 1, (1,))}
+        return {**of, "table": spaces.Discrete(5), "0": spaces.Dict(inner)}[agent]
+
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        return gymnasium.spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = self.possible_agents
+        return dict.fromkeys(self.agents, self._seen), {}
+
+    def step(self, actions: Any) -> Any:
+        (agent,), self.agents = self.agents, []
+        return {agent: self._seen}, {agent: self._reward}, {agent: True}, {agent: False}, {}
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def by_adapter(
+    address: str, agent: Any, seen: Any = None, reward: Any = 0.0, **end: Any
+) -> Verdict:
+    with MultiplexingClient([address]) as client:
+        loop = EnvLoop([PettingZooParallel(Env(str(agent), seen, reward))], client, seeds=iter([0]))
+        return judged(loop.run, RefusedByServer)
+
+
+DOORS = [
+    by_websocket, by_http, by_itself, standalone, raw_http, raw_websocket, by_adapter
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("agent", "seen"),
+    [
+        ("box", np.array([0, 1])),
+        ("box", np.array([0.0, 1.0])),
+        ("box", [0, np.float32(1)]),
+        ("box", torch.tensor([0.5, 1.0])),
+        ("box", [torch.tensor(0.5), torch.tensor(1)]),
+        ("box", np.array([1, 0.5], object)),
+        ("one", 0.5),
+        ("one", torch.tensor(0.5)),
+        ("one", np.float64(0.5)),
+        ("table", 3.0),
+        ("table", np.array([3])),
+        ("table", torch.tensor(3)),
+        (0, {"x": 0.5, 1: 1.0}),
+    ],
+)
+def test_what_loses_no_meaning_is_taken(
+    address: str, door: Callable[..., Verdict], agent: Any, seen: Any
+) -> None:
+    assert door(address, agent=agent, seen=seen) == TAKEN
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("agent", "seen"),
+    [
+        ("box", np.array([0.0, math.nan])),
+        ("box", [0.0, math.inf]),
+        ("box", np.full(2, 1e300)),
+        ("box", [0.0]),
+        ("box", 0.5),
+        ("box", ["0.1", "0.2"]),
+        ("box", {"0": 0.1, "1": 0.2}),
+        ("table", 2.5),
+        ("table", 5),
+        ("table", True),
+        ("0", {"x": [0.0]}),
+    ],
+)
+def test_what_does_is_refused_by_the_agents_name(
+    address: str, door: Callable[..., Verdict], agent: str, seen: Any
+) -> None:
+    assert door(address, agent=agent, seen=seen) == ("refused", 422, agent)
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if "raw" not in door.__name__])
+@pytest.mark.parametrize("seen", [object(), b"ab", torch.ones(2, requires_grad=True).bfloat16()])
+def test_so_is_what_cannot_even_travel(
+    address: str, door: Callable[..., Verdict], seen: Any
+) -> None:
+    if door is standalone and torch.is_tensor(seen):
+        pytest.skip("without NumPy it asks the tensor itself for a list")
+    assert door(address, agent="box", seen=seen) == ("refused", 422, "box")
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("reward", "is_one"),
+    [
+        (True, True),
+        (np.float32(1), True),
+        (np.int64(1), True),
+        (np.array([1.0]), True),
+        (torch.tensor([[1.0]]), True),
+        (math.nan, False),
+    ],
+)
+def test_a_reward_is_one_number(
+    address: str, door: Callable[..., Verdict], reward: Any, is_one: bool
+) -> None:
+    expected = TAKEN if is_one else ("refused", 422, "box")
+    assert door(address, agent="box", reward=reward) == expected
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if door is not by_adapter])
+@pytest.mark.parametrize("reward", [None, "1.0", [1.0, 2.0]])
+def test_and_nothing_else(address: str, door: Callable[..., Verdict], reward: Any) -> None:
+    assert door(address, agent="box", reward=reward) == ("refused", 422, "box")
+
+
+@pytest.mark.parametrize("door", [by_websocket, by_http, standalone, raw_http, raw_websocket])
+@pytest.mark.parametrize(
+    ("metric", "verdict"),
+    [
+        (True, TAKEN),
+        (np.bool_(True), TAKEN),
+        (np.array([1.0]), TAKEN),
+        (None, TAKEN),
+        (math.nan, TAKEN),
+        ({"box": True, 0: None}, TAKEN),
+        ("won", ("refused", 422, None)),
+        ({"box": "won"}, ("refused", 422, "box")),
+    ],
+)
+def test_a_metric_is_a_number_or_left_out(
+    address: str, door: Callable[..., Verdict], metric: Any, verdict: Verdict
+) -> None:
+    assert door(address, agent="box", metrics={"win": metric}) == verdict
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http", "standalone"])
+def test_ids_are_what_their_texts_are(address: str, transport: Any) -> None:
+    kind: Any = PolicyClient
+    if transport == "standalone":
+        kind = muxrl_client.PolicyClient
+    settings = {} if transport == "standalone" else {"transport": transport}
+    with kind(address, **settings) as client:
+        for given in (uuid.uuid4(), uuid.uuid4().int % 2**40):
+            assert client.start_episode(given) == str(given)
+            assert list(client.get_action(given, {0: GOOD["0"], "box": [0, 0]})) == [0, "box"]
+            client.log_returns(given, {0: 1.0}, terminations={0: True})
+            client.end_episode(given)
+        with pytest.raises((EpisodeMisuse, muxrl_client.EpisodeMisuse), match="called"):
+            client.get_action(client.start_episode(), {0: GOOD["0"], "0": GOOD["0"]})
+
+
+@pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])
+def test_what_rllib_wrote_gets_a_sentence(address: str, kind: Any) -> None:
+    misuse = (EpisodeMisuse, muxrl_client.EpisodeMisuse)
+    with kind(address) as client:
+        episode_id = client.start_episode()
+        client.get_action(episode_id, {"box": [0, 0]})
+        with pytest.raises(misuse, match=r"terminations .* got True; .* call end_episode\(\)"):
+            client.log_returns(episode_id, {"box": 1.0}, {}, True)
+        with pytest.raises(misuse, match="observations are a dict by agent"):
+            client.end_episode(episode_id, np.zeros(2))
+        client.end_episode(episode_id, {"box": np.zeros(2)})
+
+
+@pytest.mark.parametrize("kind", [PolicyClient, muxrl_client.PolicyClient])
+def test_final_observations_are_of_when_they_were_given(address: str, kind: Any) -> None:
+    buffer = np.zeros(2, np.float32)
+    with kind(address) as client:
+        episode_id = client.start_episode()
+        client.get_action(episode_id, {"box": buffer})
+        client.log_returns(
+            episode_id, {}, truncations={"box": True}, final_observations={"box": buffer}
+        )
+        buffer[:] = np.nan
+        client.end_episode(episode_id)
+
+
+def test_an_action_may_be_changed(make_server: MakeServer) -> None:
+    agent = AgentPlan("p", Box((1,)), Box((2,), low=-1, high=1))
+    server = make_server(replace(make_plan("RANDOM", {}), agents={"a": agent}))
+    for transport in ("websocket", "http"):
+        with PolicyClient(server.address, transport=transport) as client:  # type: ignore[arg-type]
+            action = client.get_action(client.start_episode(), {"a": 0})["a"]
+            action *= 2
