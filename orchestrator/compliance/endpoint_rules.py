@@ -149,7 +149,7 @@ def malformed_bodies(server: Subject) -> None:
     bodies = [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"items":[{"type":"jump","episode_id":"e"}]}']
     wrongs: list[dict[str, object]] = [
         {"t": "one"},
-        {"rewards": {"a": "1"}},
+        {"rewards": [1]},
         {"observations": []},
         {"t": 0.5},
     ]
