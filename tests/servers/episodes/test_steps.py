@@ -81,7 +81,7 @@ def test_an_end_with_another_count(store: ScriptedStore) -> None:
 GOOD = {"a": seen("a", 1), "b": seen("b", 1)}
 BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
     "wrong shape": ({"observations": {**GOOD, "b": np.zeros(3, np.float32)}}, "b"),
-    "wrong dtype": ({"observations": {**GOOD, "b": np.zeros(2)}}, "b"),
+    "wrong dtype": ({"observations": {**GOOD, "b": np.zeros(2, np.complex64)}}, "b"),
     "NaN": ({"observations": {**GOOD, "b": np.array([0, np.nan], np.float32)}}, "b"),
     "unknown observer": ({"observations": {**GOOD, "x": seen("x", 1)}}, "x"),
     "unknown rewarded": ({"rewards": {"a": 1.0, "x": 1.0}}, "x"),
