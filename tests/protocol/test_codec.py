@@ -209,7 +209,7 @@ def test_json_has_no_nan(literal: str) -> None:
         ('{"items":[{"type":"step","episode_id":"e","t":0,"observations":[]}]}', r"\.observa"),
         ('{"items":[{"type":"end","episode_id":"e","t":0,"rewards":[1]}]}', r"\.rewards"),
         ('{"items":[{"type":"end","episode_id":[1],"t":0}]}', r"\.episode_id`"),
-        ('{"items":[{"type":"end","episode_id":1},2]}', r"Expected `object`"),
+        ('{"items":[{"type":"end","episode_id":1,"t":0},2]}', r"Expected `object`"),
         ('{"items":[{"type":"start","episode_id":"e","mode":"test"}]}', r"\.mode`"),
         ("\ud800", "surrogates"),
         ("[" * 100_000, "Expected `object`"),
