@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import torch
-
 from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyNetwork, PolicyWeights
 from muxrl.protocol.spaces import Discrete
@@ -23,7 +21,7 @@ from muxrl.servers.fixed_policies.entry import find_fixed
 from muxrl.servers.fixed_policies.names import no_weights
 from muxrl.servers.inference import Inference
 from muxrl.servers.observing import Observing
-from muxrl.servers.rllib_config import rllib_config
+from muxrl.servers.rllib_config import build_networks
 from muxrl.servers.seats import Seat, SoloSeat
 from muxrl.servers.spaces import split_mask, split_state
 from muxrl.servers.teams import TeamSpec
@@ -116,14 +114,11 @@ def find_local_problem(plan: ServerPlan) -> str:
     problem = _problem_of_agents(plan, entry, seats.values(), observing)
     if problem:
         return problem
-    spaces = {s.policy_id: (s.observation_space, s.action_space) for s in seats.values()}
     try:
-        with torch.random.fork_rng(devices=[]):
-            config = rllib_config(plan, entry, seats)
-            modules = config.get_multi_rl_module_spec(spaces=spaces, inference_only=True).build()
+        modules = build_networks(plan, entry, seats, inference_only=True)
     except Exception as error:  # noqa: BLE001  # RLlib and the user's module may raise anything
         return f"its networks cannot be built: {type(error).__name__}: {error}"
-    return _problem_of_modules(entry, dict(modules.items()))
+    return _problem_of_modules(entry, modules)
 
 
 def _follows_masks(entry: AlgorithmEntry) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.policy.policy import PolicySpec
 
 from muxrl.servers.algorithms.action_masks import has_action_mask
@@ -50,3 +52,22 @@ def rllib_config(
         entry.tell_seats(config, seats)
     config.environment(env=None)
     return config.multi_agent(policies=policies, policy_mapping_fn=policy_for)
+
+
+def build_networks(
+    plan: ServerPlan, entry: AlgorithmEntry, seats: Mapping[str, Seat], *, inference_only: bool
+) -> dict[str, RLModule]:
+    """Returns the networks of a server by policy id, and builds nothing else of it.
+
+    Args:
+        plan, entry, seats: see `rllib_config`.
+        inference_only: whether what only learns is left out.
+
+    Raises:
+        Exception: RLlib refuses it, or the user's module does.
+    """
+    spaces = {s.policy_id: (s.observation_space, s.action_space) for s in seats.values()}
+    with torch.random.fork_rng(devices=[]):
+        config = rllib_config(plan, entry, seats)
+        spec = config.get_multi_rl_module_spec(spaces=spaces, inference_only=inference_only)
+        return dict(spec.build().items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gymnasium
 
@@ -21,6 +21,7 @@ from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat, SoloSeat
 from muxrl.servers.spaces import (
     ACTION_MASK_KEY,
+    STATE_KEY,
     flat_size,
     split_mask,
     split_state,
@@ -115,6 +116,10 @@ class Seating:
             f"agent {agent_id!r} observes the action mask {mask}, but acts {actions}; a mask has "
             f"one number for each action, of several choices one choice after another: {expected}"
         )
+
+    def unread(self, about: Mapping[str, Any]) -> frozenset[str]:
+        """Returns the parts of an observation that no actor reads, by its checkpoint's note."""
+        return frozenset({STATE_KEY})
 
     def find_problems(self, plan: ServerPlan) -> Iterator[str]:
         """Yields a sentence for each reason why the agents cannot learn together."""

@@ -55,6 +55,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="say what is wrong with a config, or show what would run",
         description="Says what is wrong with a config, or shows what would run; starts nothing.",
     )
+    check.add_argument("--yaml", action="store_true", help="show the whole config instead")
     check.set_defaults(execute=_check)
     serve = commands.add_parser(
         "serve",
@@ -131,16 +132,29 @@ def _check(args: argparse.Namespace) -> int:
     if is_sweep(args.config):
         return _check_sweep(args)
     experiment = _prepare(_load(args), needs_stop=True, may_run_checkpoints=False)
-    sys.stdout.write(to_yaml(experiment.config))
-    _print_seats(experiment)
     from muxrl.orchestrator.config.budget import find_warnings
     from muxrl.orchestrator.config.memory import describe_replays
+    from muxrl.orchestrator.runs.placement import check_gpus
+
+    check_gpus(experiment.config)
+    if args.yaml:
+        sys.stdout.write(to_yaml(experiment.config))
+        return ExitCode.DONE
+    sys.stdout.write(f"{args.config}: can be launched{_budget_text(experiment.config)}\n")
+    _print_seats(experiment)
 
     for sentence in describe_replays(experiment):
         sys.stdout.write(f"{sentence}\n")
     for sentence in find_warnings(experiment):
         sys.stdout.write(f"warning: {sentence}\n")
     return ExitCode.DONE
+
+
+def _budget_text(config: ExperimentConfig) -> str:
+    """Returns what ends the run, as ", until it has ..."; "" if nothing does."""
+    limits = {name: limit for name, limit in vars(config.stop).items() if limit}
+    told = [f"{n}: {x:,}" if isinstance(x, int) else f"{n}: {x}" for n, x in limits.items()]
+    return f"; it stops at {', '.join(told)}" if told else ""
 
 
 def _check_sweep(args: argparse.Namespace) -> int:

@@ -1,22 +1,28 @@
 """What `servers.SERVER.initialize_from` leads to: a checkpoint whose policies fit the server's own.
 
-Only `muxrl.json` is read; the server that loads the weights compares them with its networks.
+Only `muxrl.json` is read; the server that loads the weights compares them once more.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from muxrl.orchestrator.records.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.suggestions import listed
+from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.fixed_policies.frozen import plan_of
+from muxrl.servers.rllib_config import build_networks
 
 
 def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
@@ -41,6 +47,48 @@ def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
     except AlgorithmProblem as problem:
         return "", [str(problem)]
     return str(path.absolute()), list(_misfits(given, about, plan)) if about else []
+
+
+def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:
+    """Yields a sentence for each policy whose network is not built as that of its initial weights
+    was: for a team of another size, say.
+
+    Both are built, and no code of the checkpoint runs. The plan must be one without problems.
+    """
+    about = Checkpoint.open(Path(plan.initialize_from)).about
+    entry = get_algorithm(plan.algorithm)
+    try:
+        saved = dataclasses.replace(
+            plan_of(about),
+            settings=about["settings"],
+            model=about["model"],
+            use_global_state=about["use_global_state"],
+            late_members=plan.late_members,
+            rl_module=plan.rl_module,
+        )
+        theirs, ours = _shapes(saved, entry), _shapes(plan, entry)
+    except Exception:  # noqa: BLE001  # of an old note; the server that loads it compares, too
+        return
+    for policy_id, networks in ours.items():
+        before = theirs.get(policy_id, {})
+        for key in {**before, **networks}:
+            if networks.get(key) != before.get(key):
+                yield (
+                    f"policy {policy_id!r} of {given!r} was trained with {len(saved.agents)} "
+                    f"agents, and the server has {len(plan.agents)}; in its network {key!r} has "
+                    f"the shape {before.get(key, 'none')} there and {networks.get(key, 'none')} "
+                    "here"
+                )
+                break
+
+
+def _shapes(plan: ServerPlan, entry: AlgorithmEntry) -> dict[str, dict[str, tuple[int, ...]]]:
+    seats = entry.seating.make_seats(plan)
+    modules = build_networks(plan, entry, seats, inference_only=False)
+    return {
+        policy_id: {key: np.shape(value) for key, value in module.get_state().items()}
+        for policy_id, module in modules.items()
+    }
 
 
 def _misfits(given: str, about: Mapping[str, Any], plan: ServerPlan) -> Iterator[str]:

@@ -132,6 +132,7 @@ def resolve(
         )
     if not problems:  # it builds networks, of settings that are right
         problems += local_inference_problems(experiment)
+        problems += initial_weights_problems(experiment)
     if problems:
         raise ConfigError(problems)
     return experiment
@@ -147,6 +148,17 @@ def local_inference_problems(experiment: Experiment) -> Iterator[str]:
         if modes.is_local(server_id) and (problem := find_local_problem(plan)):
             story = no_local_inference(server_id, plan.algorithm, problem)
             yield f"simulation.inference_mode: {story}"
+
+
+def initial_weights_problems(experiment: Experiment) -> Iterator[str]:
+    """Yields the sentence of each policy that would be refused its initial weights."""
+    from muxrl.orchestrator.config.initial_weights import find_other_networks
+
+    for server_id, plan in experiment.servers.items():
+        if plan.initialize_from:
+            given = experiment.config.servers[server_id].initialize_from
+            for sentence in find_other_networks(given, plan):
+                yield f"server {server_id!r}: initialize_from: {sentence}"
 
 
 def compares_untrained(config: ExperimentConfig) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.checks import EXTERNAL, is_loopback
-from muxrl.orchestrator.errors import NoPlace
+from muxrl.orchestrator.errors import ConfigError, NoPlace
 
 PATIENCE_S = 600.0
 """How long to wait for room: a cluster may first have to start machines."""
@@ -80,6 +80,40 @@ def _wanted(config: ExperimentConfig) -> dict[str, tuple[float, float]]:
     return wanted | dict.fromkeys(names, (simulation.num_cpus, 0.0))
 
 
+def check_gpus(*configs: ExperimentConfig) -> None:
+    """Checks that a local Ray has the GPUs of runs, which would wait for them without end.
+
+    Raises:
+        ConfigError: with a sentence for each server whose GPU is not there.
+    """
+    if missing := dict.fromkeys(s for config in configs for s in _missing_gpus(config)):
+        raise ConfigError(list(missing))
+
+
+def _missing_gpus(config: ExperimentConfig) -> Iterator[str]:
+    # Of a cluster, or a Ray that this process is connected to, only that itself knows.
+    wanted = {s: server.resources.num_gpus for s, server in config.servers.items()}
+    if not any(wanted.values()) or config.address:
+        return
+    import ray
+    from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+
+    if ray.is_initialized():
+        return
+    manager, num = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
+    num_here = num if manager is not None and manager.get_resource_name() == "GPU" else 0
+    left = float(num_here)
+    for server_id, num_gpus in wanted.items():
+        if num_gpus > left:
+            rest = f", {left:g} of them beside the servers before it" if left < num_here else ""
+            yield (
+                f"server {server_id!r}: wants {num_gpus:g} GPU{'s' if num_gpus > 1 else ''} "
+                f"(resources.num_gpus), this Ray has {num_here}{rest}; leave it out to learn on "
+                "the CPU"
+            )
+        left = max(0.0, left - num_gpus)
+
+
 def strategy(config: ExperimentConfig) -> Literal["STRICT_PACK", "PACK"]:
     """Returns Ray's strategy: one machine if anything listens on loopback, else close by."""
     hosts = [server.host for server in config.servers.values()]
@@ -136,6 +170,14 @@ def _what_is_missing(config: ExperimentConfig, wanted: list[dict[str, float]]) -
     sums = {name: sum(b.get(name, 0.0) for b in wanted) for name in ("CPU", "GPU")}
     asked = " and ".join(f"{total:g} {name}s" for name, total in sums.items() if total)
     where = ", all on one machine since its servers listen on loopback" if is_one_machine else ""
+    for name, bundle in _bundles(config).items():
+        for kind, amount in bundle.items():
+            most = max((machine.get(kind, 0.0) for machine in machines), default=0.0)
+            if amount > most:
+                return (
+                    f"{name!r} wants {amount:g} {kind}s, and no machine of the cluster has more "
+                    f"than {most:g}"
+                )
     have = ", ".join(
         " and ".join(f"{machine.get(name, 0.0):g} {name}s" for name in sums if sums[name])
         for machine in machines

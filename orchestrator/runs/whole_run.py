@@ -23,7 +23,7 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import print_report, write_report
-from muxrl.orchestrator.runs.placement import cpus_wanted, reserved
+from muxrl.orchestrator.runs.placement import check_gpus, cpus_wanted, reserved
 from muxrl.orchestrator.runs.progress import Progress
 from muxrl.orchestrator.runs.ray_session import ray_session
 from muxrl.orchestrator.runs.result import RunResult
@@ -57,8 +57,10 @@ def run_experiment(
         console: where to write what is going on; None: nowhere.
 
     Raises:
+        ConfigError: a server wants a GPU that is not there.
         OSError: the run directory is there already, or cannot be made.
     """
+    check_gpus(experiment.config)
     folder = run_dir if isinstance(run_dir, RunDirectory) else make_folder(experiment, run_dir)
     with locked(folder):
         return _run(experiment, folder, None, show_progress, console)
@@ -80,10 +82,12 @@ def resume_experiment(
         console: likewise.
 
     Raises:
+        ConfigError: a server wants a GPU that is not there.
         CannotResume: there is no whole checkpoint.
         RunIsRunning: another process watches over the run.
         OSError: the run directory cannot be written to.
     """
+    check_gpus(experiment.config)
     say = (console or Console(quiet=True)).print
     with locked(folder):
         tell = functools.partial(say, soft_wrap=True, highlight=False)

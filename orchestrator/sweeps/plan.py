@@ -25,6 +25,7 @@ from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.runs.placement import check_gpus
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
 from muxrl.orchestrator.sweeps.directory import TrialRecord
@@ -166,6 +167,8 @@ def make_plan(config: SweepConfig, *, may_run_checkpoints: bool = True) -> Sweep
     if not config.roles:
         plan.role_assignments = [{}]
     _write_out(plan)
+    if not config.address:
+        check_gpus(*(one.config for one in plan.experiments.values()))
     return plan
 
 

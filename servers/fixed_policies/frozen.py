@@ -7,7 +7,7 @@ plain RLlib will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.inference import Inference
 from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat, SeatAction
-from muxrl.servers.spaces import STATE_KEY, split_state, without_bounds
+from muxrl.servers.spaces import split_state, without_bounds
 
 
 class FrozenModules:
@@ -182,7 +182,9 @@ class FrozenModules:
             if seat.policy_id in told:
                 continue
             observation_space, action_space = self._spaces[names[seat.policy_id]]
-            seen, expected = _observed(seat.observation_space), _observed(observation_space)
+            unread = self.seating.unread(self._checkpoint.about)
+            seen = _observed(seat.observation_space, unread)
+            expected = _observed(observation_space, unread)
             if seen != expected:
                 verb = "observes"
             elif seat.action_space != action_space:
@@ -287,13 +289,11 @@ def _kind(agent: AgentPlan, *, with_bounds: bool) -> str:
     return repr(space) if with_bounds else str(without_bounds(space))
 
 
-def _observed(space: gymnasium.Space) -> Any:
-    """The part of an observation space that a network must match to act: shapes, not bounds.
-
-    Without the global state, which only critics and mixers see.
-    """
+def _observed(space: gymnasium.Space, unread: Collection[str]) -> Any:
+    """The part of an observation space that a network must match to act: shapes, not bounds."""
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _observed(sub) for key, sub in space.spaces.items() if key != STATE_KEY}
+        parts = space.spaces.items()
+        return {key: _observed(sub, unread) for key, sub in parts if key not in unread}
     return space.shape if isinstance(space, gymnasium.spaces.Box) else space
 
 

@@ -72,9 +72,42 @@ def test_check_in_a_real_process_prints_the_plan_and_nothing_else():
     done = run("check", "cartpole_ppo", "seed=3")
     assert done.returncode == 0
     assert done.stderr == ""
-    assert done.stdout.startswith("name: cartpole_ppo\nseed: 3\n")
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("cartpole_ppo: can be launched; it stops at env_steps: ")
+    assert "simulation:" not in done.stdout
     assert " agent   ppo (PPO)  default  -      Box(4,) float32  Discrete(2) " in done.stdout
     assert done.stdout.endswith("assignment: ppo:agent\n")
+
+
+def test_check_shows_the_whole_config_when_asked(capsys):
+    assert cli.main(["check", "cartpole_ppo", "seed=3", "--yaml"]) == 0
+    assert capsys.readouterr().out == to_yaml(load_config("cartpole_ppo", ["seed=3"]))
+
+
+def test_a_gpu_that_is_not_there_is_said_before_anything_starts(monkeypatch, tmp_path, capsys):
+    from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+
+    monkeypatch.setattr(
+        ResourceAndLabelSpec, "_get_current_node_accelerator", staticmethod(lambda *_: (None, None))
+    )
+    monkeypatch.chdir(tmp_path)
+    wants = "servers.ppo.resources.num_gpus=1"
+    (tmp_path / "sweep.yaml").write_text(
+        "base: cartpole_ppo\nseeds: [0]\nmetric: {of: ppo}\n"
+        "experiment: {servers: {ppo: {resources: {num_gpus: 1}}}}\n"
+    )
+    for command in (
+        ["check", "cartpole_ppo", wants],
+        ["launch", "cartpole_ppo", wants],
+        ["check", "sweep.yaml"],
+        ["sweep", "sweep.yaml"],
+        ["sweep", "sweep.yaml", "--dry-run"],
+    ):
+        assert cli.main(command) == 2, command
+        assert "server 'ppo': wants 1 GPU (resources.num_gpus), this Ray has 0" in (
+            capsys.readouterr().err
+        )
+    assert not (tmp_path / "runs").exists()
 
 
 def test_mistakes_found_with_the_simulation_are_reported_alike(capfd):
@@ -119,7 +152,7 @@ def test_check_says_what_is_scaled_and_normalised(capsys):
 
 
 def test_check_hides_tokens(capsys):
-    assert cli.main(["check", "cartpole_ppo", "servers.ppo.token=secret-of-sixteen"]) == 0
+    assert cli.main(["check", "cartpole_ppo", "--yaml", "servers.ppo.token=secret-of-sixteen"]) == 0
     assert "secret" not in capsys.readouterr().out
 
 

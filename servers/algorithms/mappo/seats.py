@@ -88,6 +88,14 @@ class CentralSeating(Seating):
             if problem := find_state_problem(group, members, plan):
                 yield problem
 
+    def unread(self, about: Mapping[str, Any]) -> frozenset[str]:
+        unread = super().unread(about)
+        if about and not about["settings"].get("obs_agent_id"):
+            unread |= {AGENT_ID}
+        if about and not about["model"].get("use_lstm"):
+            unread |= {ALIVE}
+        return unread
+
     def make_seats(self, plan: ServerPlan, observing: Observing | None = None) -> dict[str, Seat]:
         """Returns a seat for each agent, by agent id."""
         observing = observing or Observing.of(plan)
