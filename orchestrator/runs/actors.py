@@ -13,6 +13,7 @@ from typing import Any
 
 from muxrl.orchestrator.errors import RunFailed, Silent
 from muxrl.orchestrator.runs.fork_server import forked_worker
+from muxrl.orchestrator.runs.main_thread import HOOK
 from muxrl.orchestrator.runs.processes import ProcessId, ProcessReport
 from muxrl.orchestrator.runs.ray_session import worker_environment
 
@@ -21,7 +22,12 @@ _KILL_TIMEOUT_S = 20.0
 
 
 def start_actor(
-    process: type, *arguments: Any, scheduling: Any, is_forked: bool = False, **options: Any
+    process: type,
+    *arguments: Any,
+    scheduling: Any,
+    is_forked: bool = False,
+    has_main_thread: bool = False,
+    **options: Any,
 ) -> Any:
     """Starts a process of its own for an object, and returns its handle at once.
 
@@ -31,6 +37,7 @@ def start_actor(
         scheduling: Ray's scheduling strategy; None: Ray's own choice.
         is_forked: whether it comes from the `fork_server`, if there is one: it needs RLlib, and no
             GPU.
+        has_main_thread: whether what is marked so runs there; see `main_thread`.
         options: of the actor, as Ray takes them.
     """
     import ray
@@ -38,7 +45,7 @@ def start_actor(
     actor = ray.remote(process).options(
         max_restarts=0,
         runtime_env={
-            "env_vars": worker_environment(),
+            "env_vars": {**worker_environment(), **(HOOK if has_main_thread else {})},
             **(forked_worker() if is_forked else {}),
         },
         scheduling_strategy=scheduling,

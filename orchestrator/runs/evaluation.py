@@ -115,6 +115,7 @@ class Evaluations:
             self._log,
             scheduling=own_place(self._scheduling, self._experiment, _NAME),
             num_cpus=simulation.num_cpus,
+            has_main_thread=True,
             max_concurrency=2,  # evaluate, report
         )
 

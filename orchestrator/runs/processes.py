@@ -32,6 +32,7 @@ from muxrl.orchestrator.runs.episodes import (
     transport_to,
 )
 from muxrl.orchestrator.runs.holds import Holds
+from muxrl.orchestrator.runs.main_thread import in_main_thread
 from muxrl.orchestrator.runs.step_clock import StepClock
 from muxrl.orchestrator.user_modules import find_user_modules
 from muxrl.protocol.messages import Status
@@ -221,6 +222,7 @@ class SimulationProcess:
         is_limited: whether it plays no more env steps than `allow` says.
     """
 
+    @in_main_thread
     def __init__(
         self,
         simulation: SimulationConfig,
@@ -283,6 +285,7 @@ class SimulationProcess:
         self._episodes: list[EpisodeResult] = []
         self._random_episodes: list[list[str]] = []
 
+    @in_main_thread
     def run(self) -> None:
         """Plays until `stop` is called from another thread of the actor.
 
@@ -380,6 +383,7 @@ class EvaluationProcess:
         log_path: the process's log file.
     """
 
+    @in_main_thread
     def __init__(
         self,
         simulation: SimulationConfig,
@@ -405,6 +409,7 @@ class EvaluationProcess:
         """Says that the process lives."""
         return ProcessReport(step_s=self._clock.step_s)
 
+    @in_main_thread
     def evaluate(
         self,
         replaced: Condition,

@@ -231,6 +231,7 @@ class SimulationActors:
             self._is_limited,
             scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
+            has_main_thread=True,
             max_concurrency=8,  # run, hold, report, stop, give_back, allow twice or more
         )
 
