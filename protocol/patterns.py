@@ -100,3 +100,8 @@ def abridged(names: Iterable[str]) -> list[str]:
 def _follows(before: str, number: str) -> bool:
     """Whether a number is the next one, as it is counted without zeros in front."""
     return bool(before and number) and number == str(int(before) + 1) and before == str(int(before))
+
+
+def unnumbered(agent: str) -> str:
+    """Returns an agent's name before its last number: "prey" for "prey_0", "red1" for "red1_2"."""
+    return re.sub(r"[_\-. ]?\d+$", "", agent) or agent

@@ -41,6 +41,8 @@ _OLD_FORMAT = 1
 _MODULES = Path("learner_group") / "learner" / "rl_module"
 """Where RLlib puts the modules that learn, critics and target networks included."""
 _HALF = ".half"
+SET_ASIDE = ".unused"
+"""Ends the name of a checkpoint from which its run does not go on; an earlier one was taken."""
 _MOST_LISTED = 8
 _LONGEST_SHOWN = 200
 _ADDED = {
@@ -118,8 +120,9 @@ def find_newest(run_dir: Path, server_id: str) -> Path | None:
     found = {}
     for pattern in (f"{server_id}/*", f"*/{server_id}"):
         for path in folder.glob(pattern):
-            if path.parent.name.startswith(".") or path.name.endswith(_HALF):
-                continue  # it grows, or nobody finished it
+            place = path if path.parent.name == server_id else path.parent
+            if place.name.startswith(".") or place.name.endswith((_HALF, SET_ASIDE)):
+                continue  # it grows, nobody finished it, or its run goes on from an earlier one
             with contextlib.suppress(OSError, ValueError):  # no checkpoint, or half of one
                 note = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
                 found[path] = note.get("written_at", 0.0)  # 0.1 wrote no time

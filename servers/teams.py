@@ -366,8 +366,7 @@ def check_member_spaces(
     if not isinstance(action_space, spaces.Discrete) or action_space.start != 0:
         raise TeamProblem(
             f"a team cannot do the action space {action_space} of agent {member!r}: it learns "
-            "one value per discrete action, counted from 0; use PPO or A2C, or MASAC for "
-            "continuous actions"
+            "one value per discrete action, counted from 0"
         )
 
 

@@ -40,7 +40,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         type=_replacement,
         metavar="SERVER=WHAT",
-        help="let WHAT play a server's agents: random, or the folder of a checkpoint",
+        help="let WHAT play a server's agents: random, a function as module:name, or the folder of "
+        "a checkpoint",
     )
     parser.add_argument(
         "--record",
@@ -83,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
 def _replacement(text: str) -> tuple[str, str]:
     server_id, _, what = text.partition("=")
     if not server_id or not what:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like SERVER=random or SERVER=FOLDER")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must look like SERVER=random, SERVER=module:name or SERVER=FOLDER"
+        )
     return server_id, what
 
 

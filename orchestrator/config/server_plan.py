@@ -23,7 +23,7 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
+from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
 from muxrl.servers.scaling import Scaling, scales_any
@@ -97,7 +97,12 @@ class ServerResolver:
                 "observation; 1 stacks none"
             )
         if algorithm.learns or len(agents) == len(self._agents):
-            for problem in algorithm.find_problems(plan):
+            problems = (
+                algorithm.find_problems(plan, ALGORITHMS)
+                if isinstance(algorithm, AlgorithmEntry)
+                else algorithm.find_problems(plan)
+            )
+            for problem in problems:
                 self._refuse(problem)
         if algorithm.learns:
             for problem in algorithm.seating.find_problems(draft):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -56,6 +57,7 @@ from muxrl.servers.fixed_policies import find_fixed
 
 RANDOM = "random"
 """Stands, in `replace`, for uniformly random actions."""
+_SCRIPT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*").fullmatch
 
 _FORMAT = 2
 
@@ -83,7 +85,8 @@ def evaluate_run(
             likeliest action; None: as in the run's own evaluations. Value-based ones are greedy
             in any case.
         checkpoint: name of the folder under the run's ``checkpoints``.
-        replace: server to what plays its agents instead: "random", or the folder of another
+        replace: server to what plays its agents instead: "random", a function as
+            "package.module:name" (see SCRIPTED), or the folder of another
             checkpoint that fits them.
         should_write: whether the result is written to the run's ``evaluations``.
         record: a new file for what each agent saw, did and earned; see `Recorded`.
@@ -198,6 +201,13 @@ def _frozen(
         try:
             if instead == RANDOM:
                 servers[server_id] = ServerConfig(algorithm="RANDOM", agents=server.agents)
+            elif instead is not None and _SCRIPT(instead) and not Path(instead).exists():
+                servers[server_id] = ServerConfig(
+                    algorithm="SCRIPTED",
+                    agents=server.agents,
+                    label=instead.partition(":")[2],
+                    settings={"policy": instead},
+                )
             elif instead is not None:
                 servers[server_id] = _other(server, Path(instead), should_explore)
             elif find_fixed(server.algorithm) is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,8 +16,7 @@ from muxrl.orchestrator.records.recorded_run import AgentReturns, Metrics
 from muxrl.orchestrator.reports.plain_table import MISSING, interval, number, plain_table
 from muxrl.orchestrator.reports.rliable import interquartile_mean
 from muxrl.orchestrator.reports.statistics import Estimate, mean_interval
-
-_NUMBERED = re.compile(r"(.*?[A-Za-z])[_-]?\d+")
+from muxrl.protocol.patterns import unnumbered
 
 
 @dataclass(frozen=True)
@@ -146,12 +144,6 @@ def roles_of(agents: Sequence[str]) -> dict[str, list[str]]:
     return roles if 1 < len(roles) < len(agents) else {}
 
 
-def unnumbered(agent: str) -> str:
-    """Returns an agent's name as it is before its number: "prey" for "prey_0"."""
-    numbered = _NUMBERED.fullmatch(agent)
-    return numbered.group(1) if numbered else agent
-
-
 def print_evaluation(result: EvaluationResult, console: Console | None = None) -> None:
     """Prints every server, agent, team and role, and how the numbers were made."""
     console = console or Console()
@@ -165,7 +157,7 @@ def print_evaluation(result: EvaluationResult, console: Console | None = None) -
             table.add_section()
             table.add_row(Text(title, style="dim"))
         for who, actions, returns in rows:
-            table.add_row(Text(who), Text(actions), *_cells(returns))
+            table.add_row(Text(who), Text(actions), *_cells(returns, has_total=title != "metrics"))
     console.print(table)
 
 
@@ -189,9 +181,12 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[tuple[str, s
     yield "metrics", [(name, "", values) for name, values in result.metrics.items()]
 
 
-def _cells(returns: Returns) -> tuple[Text, ...]:
-    """An interval stands below its mean, so that 80 columns hold names without breaking them."""
-    total = interval(returns.total) if len(returns.agents) > 1 else MISSING
+def _cells(returns: Returns, *, has_total: bool) -> tuple[Text, ...]:
+    """An interval stands below its mean, so that 80 columns hold names without breaking them.
+
+    A metric has no total: what all agents report alike is no sum.
+    """
+    total = interval(returns.total) if has_total and len(returns.agents) > 1 else MISSING
     return (
         Text(interval(returns.estimate).replace(" [", "\n[")),
         Text(number(returns.deviation)),

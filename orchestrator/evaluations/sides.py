@@ -18,8 +18,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.orchestrator.evaluations.evaluated import unnumbered
 from muxrl.orchestrator.records.recorded_run import AgentReturns, returns_by_episode
+from muxrl.protocol.patterns import unnumbered
 
 MAX_SIDES = 4
 """With more, each would want as many episodes as a server; they are judged together."""

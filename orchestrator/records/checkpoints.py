@@ -32,6 +32,7 @@ from typing import Any
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.records.json_files import write_json
 from muxrl.protocol.suggestions import listed
+from muxrl.servers.checkpoint import SET_ASIDE
 
 MANIFEST_FILE = "manifest.json"
 LAST = "last"
@@ -227,7 +228,7 @@ class CheckpointFolder:
         for env_steps in self.env_steps:
             if env_steps > after:
                 place = self.path / str(env_steps)
-                unused = place.with_name(f"{place.name}.unused")
+                unused = place.with_name(f"{place.name}{SET_ASIDE}")
                 _remove(unused)
                 place.rename(unused)
         self.link(LAST, after)

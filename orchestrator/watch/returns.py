@@ -4,7 +4,6 @@ random actions in its place."""
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from muxrl.orchestrator.records.recorded_run import AgentReturns, EvaluationPoin
 from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
 from muxrl.orchestrator.reports.statistics import NUM_RESAMPLES, Estimate
 from muxrl.orchestrator.watch.thinned import Thinned
+from muxrl.protocol.patterns import unnumbered
 
 _NUM_RESAMPLES = 2_000  # as for the bands of the report's picture
 _MOST_EVALUATIONS = 150
@@ -48,7 +48,7 @@ def roles_of(plan: Mapping[str, Any]) -> list[Role]:
         group_of = {a: g for g, members in server.get("groups", {}).items() for a in members}
         by_name: dict[str, list[str]] = {}
         for agent in server["agents"]:
-            name = group_of.get(agent) or re.sub(r"[_\-. ]?\d+$", "", agent) or agent
+            name = group_of.get(agent) or unnumbered(agent)
             by_name.setdefault(name, []).append(agent)
         if not 1 < len(by_name) <= _MOST_ROLES:
             by_name = {"": server["agents"]}

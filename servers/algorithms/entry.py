@@ -5,7 +5,8 @@ Each algorithm has an entry; `registry` lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -15,12 +16,17 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from muxrl.protocol.messages import PolicyNetwork
 from muxrl.protocol.spaces import MAX_CHOICES
+from muxrl.protocol.suggestions import listed
 from muxrl.servers.action_forms import MAX_COMBINATIONS
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
-from muxrl.servers.algorithms.settings import AlgorithmProblem, TrainingSettings
-from muxrl.servers.config import ServerConfig, ServerPlan
+from muxrl.servers.algorithms.settings import (
+    AlgorithmProblem,
+    TrainingSettings,
+    find_minibatch_problem,
+)
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.numpy_mlp import mlp_network
 from muxrl.servers.seating import Seating
@@ -48,7 +54,6 @@ class AgentSpaces:
 
     Attributes:
         actions: the kinds of action space that the algorithm takes.
-        instead: names of algorithms that take others; "": there are none.
         can_act_unbounded: whether its actions reach beyond -1..1.
         reads_images: whether a network reads observations of three dimensions.
     """
@@ -59,7 +64,6 @@ class AgentSpaces:
         spaces.MultiBinary,
         spaces.Box,
     )
-    instead: str = ""
     can_act_unbounded: bool = True
     reads_images: bool = True
 
@@ -75,13 +79,12 @@ class AgentSpaces:
             )
         box = action_space if isinstance(action_space, spaces.Box) else None
         if not isinstance(action_space, self.actions) or (box is not None and len(box.shape) != 1):
+            more = ""
             if isinstance(action_space, spaces.Tuple | spaces.Dict):
-                instead = _OF_PARTS
+                more = _OF_PARTS
             elif isinstance(action_space, spaces.MultiDiscrete) and spaces.Discrete in self.actions:
-                instead = f", or up to {MAX_COMBINATIONS} combinations as one; use PPO or A2C"
-            else:
-                instead = f"; use {self.instead}" if self.instead else ""
-            return "action", f"it takes {self._actions_text()}{instead}"
+                more = f", or up to {MAX_COMBINATIONS} combinations as one"
+            return "action", f"it takes {self._actions_text()}{more}"
         problem = None if box is None else self._box_problem(box)
         return None if problem is None else ("action", problem)
 
@@ -182,7 +185,7 @@ class AlgorithmEntry:
             AlgorithmProblem: an unknown name, one that is not the user's to set, or a value of the
                 wrong kind. RLlib checks values further when the algorithm is built.
         """
-        config = self.training.make_config(self.name, settings)
+        config = self.training.make_config(self.name, settings, self.model_settings())
         self.networks.configure(config, self.name, model or {}, rl_module, has_masks=has_masks)
         return config
 
@@ -195,12 +198,19 @@ class AlgorithmEntry:
         try:
             self.make_config(config.settings, config.model, config.rl_module)
         except ValueError as error:
-            yield str(error)
+            yield from str(error).splitlines()
 
     # --- the agents ---------------------------------------------------------------------
 
-    def find_problems(self, plan: ServerPlan) -> Iterator[str]:
-        """Yields a sentence for each kind of agent that it cannot learn for."""
+    def find_problems(
+        self, plan: ServerPlan, others: Sequence[AlgorithmEntry] = ()
+    ) -> Iterator[str]:
+        """Yields a sentence for each kind of agent that it cannot learn for.
+
+        Args:
+            plan: with these agents.
+            others: those of them that can are named.
+        """
         seen: set[str] = set()
         for agent_id, agent in plan.agents.items():
             look = repr((agent.policy_id, agent.observation_space, agent.action_space))
@@ -210,14 +220,32 @@ class AlgorithmEntry:
             if problem := self.seating.find_mask_problem(agent_id, agent):
                 yield problem
             try:
-                self.check_spaces(
-                    agent.policy_id,
-                    module_observation_space(self.seating.network_space(agent)),
-                    self.seating.action_form(agent).space,
-                    agent_id,
-                )
+                self._check_agent(agent_id, agent)
             except (ValueError, TypeError) as error:
-                yield str(error)
+                able = [entry.name for entry in others if entry.takes(agent_id, agent)]
+                yield f"{error}{f'; use {listed(able)}' if able else ''}"
+        try:
+            config = self.make_config(plan.settings, plan.model, plan.rl_module)
+        except ValueError:
+            return  # of which `find_config_problems` tells
+        num_agents = Counter(agent.policy_id for agent in plan.agents.values())
+        if plan.agents and (
+            problem := find_minibatch_problem(self.name, config, max(num_agents.values()))
+        ):
+            yield problem
+
+    def takes(self, agent_id: str, agent: AgentPlan) -> bool:
+        """Whether it can learn in the agent's spaces."""
+        try:
+            self._check_agent(agent_id, agent)
+        except (ValueError, TypeError):
+            return False
+        return self.seating.find_mask_problem(agent_id, agent) is None
+
+    def _check_agent(self, agent_id: str, agent: AgentPlan) -> None:
+        observed = module_observation_space(self.seating.network_space(agent))
+        action_space = self.seating.action_form(agent).space
+        self.check_spaces(agent.policy_id, observed, action_space, agent_id)
 
     def check_spaces(
         self,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.algorithms.brought_settings import where_it_went
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -87,17 +88,26 @@ class TrainingSettings:
             if not name.startswith("_") and hasattr(config, name)
         }
 
-    def make_config(self, algorithm: str, given: Mapping[str, Any]) -> AlgorithmConfig:
+    def make_config(
+        self, algorithm: str, given: Mapping[str, Any], model: Collection[str] = ()
+    ) -> AlgorithmConfig:
         """Returns the config with what was given, everything else at its default.
 
+        Args:
+            algorithm: named in messages.
+            given: the settings.
+            model: names of network settings, where a brought setting may belong.
+
         Raises:
-            AlgorithmProblem: as for `AlgorithmEntry.make_config`; it names `algorithm`.
+            AlgorithmProblem: as for `AlgorithmEntry.make_config`; one line for each unknown name.
         """
         config = self._default_config()
         known = self.known()
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            refusals = (self._refusal(algorithm, name, known, model, config) for name in unknown)
+            raise AlgorithmProblem("\n".join(refusals))
         for name, value in given.items():
-            if name not in known:
-                raise AlgorithmProblem(self._refusal(algorithm, name, known, config))
             what = f"{algorithm}'s setting {name!r}"
             if name in self.readers:
                 value = self.readers[name](what, value, known[name])
@@ -106,7 +116,6 @@ class TrainingSettings:
             setattr(config, name, value)
         for name, value in self.preset.items():
             setattr(config, name, value)
-        _check_minibatch(algorithm, config)
         return config
 
     def _default_config(self) -> AlgorithmConfig:
@@ -116,7 +125,12 @@ class TrainingSettings:
         return config
 
     def _refusal(
-        self, algorithm: str, name: str, known: Mapping[str, Any], config: AlgorithmConfig
+        self,
+        algorithm: str,
+        name: str,
+        known: Mapping[str, Any],
+        model: Collection[str],
+        config: AlgorithmConfig,
     ) -> str:
         if name in self.preset:
             return (
@@ -124,6 +138,8 @@ class TrainingSettings:
                 f"{name}={self.preset[name]!r}; to set {name!r} yourself use "
                 f"{self.config_class.__name__.removesuffix('Config')}"
             )
+        if place := where_it_went(name, known, model):
+            return f"{algorithm} has no setting {name!r}{place}"
         is_private = name.startswith("_")
         if not is_private and name in self.unused:
             return f"{algorithm} makes no use of {name!r}; remove it"
@@ -135,15 +151,23 @@ class TrainingSettings:
         return f"{algorithm} has no setting {name!r}{suggestion(name, known)}"
 
 
-def _check_minibatch(algorithm: str, config: AlgorithmConfig) -> None:
-    """Refuses what RLlib's PPO would refuse only once its server is being built."""
+def find_minibatch_problem(algorithm: str, config: AlgorithmConfig, num_agents: int) -> str | None:
+    """Returns what is wrong with a minibatch that no batch can fill.
+
+    Args:
+        algorithm: named in the message.
+        config: its config.
+        num_agents: how many share the policy that most do.
+    """
     minibatch, batch = config.minibatch_size, config.total_train_batch_size
-    if minibatch is not None and minibatch > batch:
-        raise AlgorithmProblem(
-            f"{algorithm}'s setting 'minibatch_size' is {minibatch}, but a batch has only {batch} "
-            "env steps ('train_batch_size_per_learner'), which minibatches are made of; set "
-            f"'minibatch_size' to {batch} at most"
-        )
+    most = batch * num_agents
+    if minibatch is None or minibatch <= most:
+        return None
+    return (
+        f"{algorithm}'s setting 'minibatch_size' is {minibatch}, but a policy has {most} "
+        f"transitions in a batch at most: {batch} env steps ('train_batch_size_per_learner') of "
+        f"{num_agents} agent{'s' * (num_agents > 1)}; set 'minibatch_size' to {most} at most"
+    )
 
 
 def set_given(config: Config, arguments: Mapping[str, Any]) -> Config:

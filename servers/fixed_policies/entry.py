@@ -190,7 +190,12 @@ class FrozenAlgorithm(FixedAlgorithm):
 
         super().__init__(settings, model, may_run_code=may_run_code)
         path = self.settings["checkpoint"]
-        if not isinstance(path, str) or not path:
+        if path and not isinstance(path, str):
+            raise AlgorithmProblem(
+                f"{self.name}'s setting 'checkpoint' is the folder of one checkpoint, not "
+                f"{path!r}; to act with several, give each a server of its own"
+            )
+        if not path:
             raise AlgorithmProblem(
                 f"{self.name} needs the setting 'checkpoint', the folder of one, such as "
                 "runs/NAME/checkpoints/last/SERVER"

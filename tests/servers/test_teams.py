@@ -101,7 +101,9 @@ def test_data_that_do_not_fit_are_refused(
 
 def test_spaces_that_cannot_form_a_team() -> None:
     box, act = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
-    with pytest.raises(TeamProblem, match=r"action space Box.* of agent 'a'.*use PPO or A2C"):
+    with pytest.raises(
+        TeamProblem, match=r"action space Box.* of agent 'a'.*one value per discrete action"
+    ):
         TeamSpec(("a",), {"a": box}, {"a": box})
     with pytest.raises(TeamProblem, match=r"observation space .* one-dimensional Box"):
         TeamSpec(("a",), {"a": act}, {"a": act})

@@ -18,14 +18,13 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.evaluations.evaluated import unnumbered
 from muxrl.orchestrator.records.recorded_run import (
     AgentReturns,
     EvaluationPoint,
     Floats,
     returns_by_episode,
 )
-from muxrl.protocol.patterns import match
+from muxrl.protocol.patterns import match, unnumbered
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
 

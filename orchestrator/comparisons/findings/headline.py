@@ -119,7 +119,9 @@ def _meeting_sentences(played: HeadToHead | None) -> Iterator[str]:
         known = {p: merit for p, merit in table.merits.items() if math.isfinite(merit.mean)}
         if known:
             best = max(known, key=lambda player: known[player].mean)
-            yield (
-                f"Head to head as {table.role}, {best} has the highest merit, "
-                f"{signed_interval(known[best])}."
+            text = signed_interval(known[best])
+            yield f"Head to head as {table.role}, " + (
+                f"{best} has the highest merit, {text}."
+                if known[best].low > 0
+                else f"nobody's merit is shown to be above 0; {best}'s is {text}."
             )

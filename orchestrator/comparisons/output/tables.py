@@ -22,7 +22,7 @@ TableName = Literal["runs", "curves", "standings", "roles", "pairings", "learner
 _MAX_TOLD = 6  # runs in a tooltip
 _BELOW = "rgba(213, 94, 0, 0.22)"  # the orange of `_shade`
 BELOW_MARK = "\u2009\u25bc"
-"""Behind a return that is below random agents in its place."""
+"""Behind a return that is below random agents in its place with its whole interval."""
 
 
 def file_table(
@@ -196,7 +196,7 @@ def roles(found: Findings) -> Table[RoleStanding]:
                 link=_to_runs,
                 mark=lambda s: (
                     BELOW_MARK
-                    if s.random_in_place is not None and s.score.mean < s.random_in_place
+                    if s.random_in_place is not None and s.score.high < s.random_in_place
                     else ""
                 ),
                 is_estimate=True,

@@ -50,7 +50,7 @@ def joint_critic_entry(
         config_class: its RLlib config.
         actions: the kinds of action space that members may have.
     """
-    of_member = AgentSpaces(actions, instead="QMIX or MAPPO", can_act_unbounded=False)
+    of_member = AgentSpaces(actions, can_act_unbounded=False)
     return AlgorithmEntry(
         name=name,
         summary=summary,

@@ -49,7 +49,7 @@ class ContinuousTeamSpec(TeamRows):
         if not is_flat_box or not space.is_bounded("both"):  # type: ignore[attr-defined]
             raise TeamProblem(
                 f"this team cannot do the action space {space} of agent {member!r}: it takes a "
-                "one-dimensional Box with bounds, or Discrete counted from 0; use MAPPO"
+                "one-dimensional Box with bounds, or Discrete counted from 0"
             )
 
     @cached_property

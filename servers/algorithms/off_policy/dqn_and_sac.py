@@ -239,7 +239,7 @@ DQN_ENTRY = AlgorithmEntry(
         module=MaskableDQNTorchRLModule,
     ),
     seating=Seating(follows_masks=True, acts_in_one_choice=True),
-    space_check=AgentSpaces((spaces.Discrete,), instead="PPO, A2C or SAC"),
+    space_check=AgentSpaces((spaces.Discrete,)),
     samples_actions=False,
     graph=ValueGraph,
     acting_network=value_network,
@@ -274,9 +274,7 @@ SAC_ENTRY = AlgorithmEntry(
         module=MaskableSACTorchRLModule,
     ),
     seating=Seating(follows_masks=True, acts_in_one_choice=True),
-    space_check=AgentSpaces(
-        (spaces.Discrete, spaces.Box), instead="PPO or A2C", can_act_unbounded=False
-    ),
+    space_check=AgentSpaces((spaces.Discrete, spaces.Box), can_act_unbounded=False),
     acting_network=actor_network,
     milestones=find_milestones,
     replay_size=find_replay_size,

@@ -21,6 +21,8 @@ class OnPolicyConfig(RLlibPPOConfig):
     no gradient, and is not learned at all where returns are large.
     """
 
+    minibatch_size: int | None
+
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class)
         self.optimizer_epsilon = 1e-5
@@ -42,7 +44,13 @@ class OnPolicyConfig(RLlibPPOConfig):
         return self
 
     def validate(self) -> None:
-        super().validate()
+        # RLlib bounds a minibatch by env steps, but it is of transitions, one for each agent.
+        minibatch_size = self.minibatch_size
+        self.minibatch_size = None
+        try:
+            super().validate()
+        finally:
+            self.minibatch_size = minibatch_size
         if not self.optimizer_epsilon > 0.0:
             self._value_error(f"optimizer_epsilon={self.optimizer_epsilon!r} must be above 0")
 

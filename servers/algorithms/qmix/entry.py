@@ -68,7 +68,7 @@ def check_team_spaces(
             return "observation", "it takes a one-dimensional Box; flatten the observation first"
         return "action", (
             "it learns one value per discrete action, or per combination of several, up to "
-            f"{MAX_COMBINATIONS}; use PPO or A2C, or MASAC for continuous actions"
+            f"{MAX_COMBINATIONS}"
         )
     return None
 

@@ -48,6 +48,18 @@ def test_one_episode_has_no_interval():
         (["agent_0", "agent_1"], {}),  # one role: that is everybody
         (["left", "right"], {}),  # every agent its own: that is the agents
         (["0", "1", "x"], {}),
+        *(
+            (
+                [f"{one}{dot}1", f"{one}{dot}2", f"{other}{dot}1"],
+                {one: [f"{one}{dot}1", f"{one}{dot}2"], other: [f"{other}{dot}1"]},
+            )
+            for one, other, dot in (
+                ("agent", "boss", "."),
+                ("car", "bus", " "),
+                ("unit_2", "unit_3", "_"),
+                ("red1", "blue1", "_"),
+            )
+        ),
     ],
 )
 def test_roles_are_names_without_numbers(agents, roles):
@@ -97,3 +109,13 @@ def evaluation_result():
         everybody=of(*returns),
         replaced={"sheep": "random"},
     )
+
+
+def test_a_metric_of_several_agents_has_no_total(capsys, evaluation_result):
+    six = {f"a{i}": [10.0, 10.0] for i in range(6)}
+    found = returns_of(six, list(six))
+    metrics = {"orders_done/wolves": found}
+    print_evaluation(dataclasses.replace(evaluation_result, metrics=metrics))
+    out = capsys.readouterr().out
+    assert "10.00" in out
+    assert "60.00" not in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from muxrl.orchestrator.records.checkpoints import (
     find_newest_of_server,
     hash_files,
 )
+from muxrl.servers.checkpoint import ABOUT_FILE, find_newest
 
 
 @pytest.fixture
@@ -195,7 +197,14 @@ def test_checkpoints_of_a_future_that_will_not_come_are_set_aside(folder: Checkp
     assert folder.env_steps == [80]
     assert (folder.path / "last").readlink() == Path("80")
     assert not (folder.path / BEST).is_symlink()
-    assert (folder.path / "120.unused" / MANIFEST_FILE).exists()
+    unused = folder.path / "120.unused"
+    assert (unused / MANIFEST_FILE).exists()
+    for env_steps, place in ((80, folder.path / "80"), (120, unused)):
+        about = json.dumps({"written_at": float(env_steps)})
+        (place / "ppo" / ABOUT_FILE).write_text(about, encoding="utf-8")
+    found = find_newest(folder.path.parent, "ppo")
+    assert found is not None
+    assert found.resolve() == folder.path / "80" / "ppo"
     write(folder, 100)
     write(folder, 110)
     folder.prune(2)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,13 @@ from gymnasium import spaces
 from ray.rllib.algorithms.ppo.ppo import PPOConfig
 
 from muxrl.experiments.examples.own_module import SharedTrunk
+from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.algorithms import brought_settings
 from muxrl.servers.algorithms.a2c import A2CConfig
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmProblem, get_algorithm
+from muxrl.servers.config import AgentPlan, ServerConfig
 from muxrl.servers.fixed_policies import FIXED
 
 BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -93,7 +98,7 @@ def test_vdn_qplex_and_iql_are_qmix_with_another_mixer() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "settings", "message"),
     [
-        ("DQN", {"hiddens": [64]}, "DQN makes no use of 'hiddens'"),
+        ("DQN", {"noisy": True}, "DQN makes no use of 'noisy'"),
         ("DQN", {"target_update": 9}, r"no setting 'target_update'; did you mean 'target_net"),
         ("DQN", {"n_step": [1, 5]}, "DQN's setting 'n_step' must be a whole number from 1 on"),
         (
@@ -104,7 +109,7 @@ def test_vdn_qplex_and_iql_are_qmix_with_another_mixer() -> None:
         ("VDN", {"prioritized_replay_beta": -0.1}, "'prioritized_replay_beta' must be a number fr"),
         ("IQL", {"prioritized_replay_eta": None}, "'prioritized_replay_eta' must be a number from"),
         ("QPLEX", {"td_lambda": "9e-1"}, "in YAML write 1.0e-3, not 1e-3"),
-        ("SAC", {"lr": 0.1}, "SAC makes no use of 'lr'"),
+        ("SAC", {"lr": 0.1}, "SAC has no setting 'lr'; it is 'actor_lr' here"),
         ("SAC", {"q_model_config": {}}, "SAC makes no use of 'q_model_config'"),
         ("IMPALA", {"broadcast_interval": 2}, "IMPALA makes no use of 'broadcast_interval'"),
         ("APPO", {"use_circular_buffer": False}, "APPO makes no use of 'use_circular_buffer'"),
@@ -124,33 +129,24 @@ def test_vdn_qplex_and_iql_are_qmix_with_another_mixer() -> None:
         ("DQN", {"replay_buffer_config": {"capacity": 0}}, "'capacity', must not be 0"),
         ("DQN", {"replay_buffer_config": {"alpha": 0.5}}, "'alpha' .* which MultiAgentPriorit"),
         ("DQN", {"replay_buffer_config": {"capacity": "1e4"}}, "must be a number, not '1e4'; in"),
-        ("A2C", {"learning_rate": 1}, "A2C has no setting 'learning_rate'"),
-        ("PPO", {"entropy_coef": 1}, r"PPO has no setting 'entropy_coef'; did you mean 'entropy_"),
+        ("A2C", {"learning_rate": 1}, "A2C has no setting 'learning_rate'; it is 'lr' here"),
+        (
+            "PPO",
+            {"entropy_coef": 1},
+            r"PPO has no setting 'entropy_coef'; it is 'entropy_coeff' here",
+        ),
         ("QMIX", {"_env": 1}, "QMIX has no setting '_env'"),
-        ("QMIX", {"num_env_runners": 2}, "'num_env_runners' is not a setting of QMIX for a user"),
-        ("QMIX", {"policies": {}}, "'policies' is not a setting of QMIX for a user"),
-        ("PPO", {"env": "x"}, "'env' is not a setting of PPO for a user"),
+        ("QMIX", {"num_learners": 2}, "'num_learners' is not a setting of QMIX for a user"),
         ("PPO", {"log_gradients": True}, "'log_gradients' is not a setting of PPO"),
         (
             "DQN",
             {"metrics_num_episodes_for_smoothing": 9},
             "'metrics_num_episodes_for_smoothing' is not a setting of DQN",
         ),
-        ("PPO", {"model": {}}, "'model' is not a setting of PPO for a user"),
         ("A2C", {"clip_param": 0.1}, "A2C makes no use of 'clip_param'"),
-        ("QMIX", {"train_batch_size": 9}, "QMIX makes no use of 'train_batch_size'"),
+        ("QMIX", {"train_batch_size": 9}, "'train_batch_size'; it is 'batch_size_episodes' here"),
         ("VDN", {"mixer": "qmix"}, "VDN is QMIXConfig with mixer='vdn'.* use QMIX"),
         ("A2C", {"lr": "1e-3"}, "A2C's setting 'lr' must be a number, not '1e-3'; in YAML write"),
-        (
-            "PPO",
-            {"train_batch_size_per_learner": 64},
-            "PPO's setting 'minibatch_size' is 128, but a batch has only 64 env steps",
-        ),
-        (
-            "MAPPO",
-            {"train_batch_size_per_learner": 64, "minibatch_size": 65},
-            "MAPPO's setting 'minibatch_size' is 65, .*; set 'minibatch_size' to 64 at most",
-        ),
         ("QMIX", {"double_q": 1}, "QMIX's setting 'double_q' must be true or false, not 1"),
     ],
 )
@@ -161,11 +157,82 @@ def test_settings_that_users_may_not_give_are_refused(
         get_algorithm(algorithm).make_config(settings, {})
 
 
-def test_a_minibatch_may_be_the_whole_batch() -> None:
-    settings = {"train_batch_size_per_learner": 64, "minibatch_size": 64}
-    config = get_algorithm("PPO").make_config(settings)
-    assert config.minibatch_size == 64
-    config.validate()  # RLlib agrees
+@pytest.mark.parametrize("algorithm", ["PPO", "MAPPO", "HAPPO"])
+@pytest.mark.parametrize("num_agents", [1, 3])
+def test_a_minibatch_is_of_transitions_of_all_agents_of_a_policy(
+    algorithm: str, num_agents: int
+) -> None:
+    agent = AgentPlan("shared", Box((2,), "float32", -1.0, 1.0), Discrete(2))
+    alone = AgentPlan("alone", agent.observation_space, agent.action_space)
+    agents = {**{f"a_{i}": agent for i in range(num_agents)}, "b": alone}
+    entry = get_algorithm(algorithm)
+
+    def problems(size: int) -> list[str]:
+        settings = {"train_batch_size_per_learner": 64, "minibatch_size": size}
+        plan: Any = SimpleNamespace(agents=agents, settings=settings, model={}, rl_module="")
+        config = entry.make_config(settings)
+        config.validate()  # RLlib's own bound is in env steps
+        assert config.minibatch_size == size
+        return list(entry.find_problems(plan))
+
+    most = 64 * num_agents
+    assert problems(most) == []
+    (problem,) = problems(most + 1)
+    assert f"'minibatch_size' is {most + 1}, but a policy has {most} transitions" in problem
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "brought", "places"),
+    [
+        (
+            "PPO",
+            ["lr_schedule", "sgd_minibatch_size", "num_workers", "num_gpus", "model", "use_gae"],
+            [
+                *("'lr' here, as [[", "'minibatch_size'", "simulation.num_processes"),
+                *("'resources.num_gpus' of the server", "'model' of the server", "always GAE's"),
+            ],
+        ),
+        (
+            "QMIX",
+            ["epsilon_anneal_time", "buffer_size", "use_rnn", "optim_alpha", "model", "t_max"],
+            [
+                *("'epsilon' here, as [[", "'buffer_capacity_episodes'", "'agent'"),
+                *("'rmsprop_alpha'", "'hidden_dim'", "stop.env_steps"),
+            ],
+        ),
+        ("SAC", ["learning_rate", "ent_coef"], ["'actor_lr' here", "'initial_alpha'"]),
+        ("DQN", ["buffer_size", "optimizer"], ["replay_buffer_config.capacity", "is Adam"]),
+        ("A2C", ["lrr", "learning_rate"], ["did you mean 'lr'", "it is 'lr' here"]),
+    ],
+)
+def test_all_brought_settings_are_listed_each_with_its_place(
+    algorithm: str, brought: list[str], places: list[str]
+) -> None:
+    settings = dict.fromkeys(brought, 1)
+    problems = list(
+        get_algorithm(algorithm).find_config_problems(ServerConfig(algorithm, settings=settings))
+    )
+    assert len(problems) == len(brought)
+    for name, place, problem in zip(brought, places, problems, strict=True):
+        assert f"{name!r}" in problem
+        assert place in problem
+
+
+def test_every_place_of_a_brought_setting_is_there() -> None:
+    """A place that no algorithm has would be as false as the sentence that it stands in for."""
+    settings = {name for entry in ALGORITHMS for name in entry.settings()}
+    model = {name for entry in ALGORITHMS for name in entry.model_settings()}
+    experiment = ExperimentConfig(servers={"server": ServerConfig()})
+    for place in {place for places in brought_settings._PLACES.values() for place in places}:
+        head, *keys = place.split(".")
+        if head == "model":
+            assert keys[0] in model, place
+        elif head in settings:
+            assert keys in ([], ["capacity"]), place
+        else:
+            at: Any = experiment.servers["server"] if head == "server" else experiment
+            for key in keys if head == "server" else [head, *keys]:
+                at = getattr(at, key)
 
 
 def test_model_settings_are_checked() -> None:
@@ -271,13 +338,12 @@ def test_spaces_that_do_not_fit() -> None:
         get_algorithm("QMIX").check_spaces("x", BOX, BOX, agent_id="red_1")
     assert str(caught.value) == (
         f"policy 'x': QMIX cannot do the action space {BOX} of agent 'red_1': it learns one value "
-        "per discrete action, or per combination of several, up to 1024; use PPO or A2C, or MASAC "
-        "for continuous actions"
+        "per discrete action, or per combination of several, up to 1024"
     )
-    with pytest.raises(AlgorithmProblem, match=r"DQN cannot do .* takes Discrete; use PPO, A2C"):
+    with pytest.raises(AlgorithmProblem, match=r"DQN cannot do .* takes Discrete$"):
         get_algorithm("DQN").check_spaces("x", BOX, BOX)
     many = spaces.MultiDiscrete([2, 3])
-    with pytest.raises(AlgorithmProblem, match=r"takes Discrete or a Box of one dim.*; use PPO or"):
+    with pytest.raises(AlgorithmProblem, match=r"takes Discrete or a Box of one dim.*, or up to"):
         get_algorithm("SAC").check_spaces("x", BOX, many)
     with pytest.raises(AlgorithmProblem, match="VDN cannot read the observation space Discrete"):
         get_algorithm("VDN").check_spaces("x", DISCRETE, DISCRETE)

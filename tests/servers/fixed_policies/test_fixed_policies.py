@@ -281,6 +281,7 @@ def test_unknown_settings_and_networks_are_refused(fixed: type[FixedAlgorithm]) 
     ("settings", "reason"),
     [
         ({"checkpoint": ""}, "needs the setting 'checkpoint'"),
+        ({"checkpoint": ["a", "b"]}, "is the folder of one checkpoint, not ['a', 'b']"),
         ({"checkpoint": "x", "should_explore": "yes"}, "must be true or false, not 'yes'"),
         ({"checkpoint": "x", "policies": "default"}, "must be a mapping"),
         ({"checkpoint": "/no/such/folder"}, "no such folder"),

@@ -97,18 +97,16 @@ def test_without_a_common_seed_nothing_is_said_of_a_pair() -> None:
                 "With 2 seeds nobody is shown to have learned: of 2 learners (a role in an "
                 "assignment), none has an interval against random agents in the same place that "
                 "is above 0.",
-                "1 of 2 ends below random agents in the same place: ppo as predators beside ppo "
-                "prey (−0.40 [−3.00, 2.20]).",
             ],
         ),
         (
-            [learner("qmix", BETTER), learner("ppo", WORSE)],
+            [learner("qmix", BETTER), learner("ppo", Estimate(-0.4, -0.6, -0.2))],
             [
                 "With 2 seeds, 1 of 2 learners (a role in an assignment) is shown to have learned, "
                 "against random agents in the same place: qmix as predators beside ppo prey "
                 "(+0.50 [0.10, 0.90]).",
                 "1 of 2 ends below random agents in the same place: ppo as predators beside ppo "
-                "prey (−0.40 [−3.00, 2.20]).",
+                "prey (−0.40 [−0.60, −0.20]).",
             ],
         ),
         (
@@ -133,13 +131,28 @@ def test_who_has_learned(learners: list[Learner], sentences: list[str]) -> None:
     assert headline([], learners, None) == sentences
 
 
-def test_the_highest_merit_of_a_head_to_head_is_told() -> None:
-    merits = {"qmix": Estimate(0.2, -0.1, 0.5), "ppo": UNKNOWN, "random": Estimate(-0.2, -1, 0.6)}
+@pytest.mark.parametrize(
+    ("low", "sentence"),
+    [
+        (0.1, "qmix has the highest merit, +0.20 [0.10, 0.50]."),
+        (-0.1, "nobody's merit is shown to be above 0; qmix's is +0.20 [−0.10, 0.50]."),
+        (math.nan, "nobody's merit is shown to be above 0; qmix's is +0.20 [–]."),
+    ],
+)
+def test_the_highest_merit_of_a_head_to_head_is_told(low: float, sentence: str) -> None:
+    ends = (low, math.nan if math.isnan(low) else 0.5)
+    merits = {"qmix": Estimate(0.2, *ends), "ppo": UNKNOWN, "random": Estimate(-0.2, -1, 0.6)}
     table = CrossPlay("predators", tuple(merits), ("ppo",), {}, merits)
     played = HeadToHead((table,), (), (), (), 1, 0, (), should_explore=False)
-    assert headline([], [], played) == [
-        "Head to head as predators, qmix has the highest merit, +0.20 [−0.10, 0.50]."
-    ]
+    assert headline([], [], played) == [f"Head to head as predators, {sentence}"]
+
+
+@pytest.mark.parametrize(("high", "is_below"), [(-0.5, True), (22.5, False), (math.nan, False)])
+def test_nobody_ends_below_random_whose_interval_holds_0(high: float, is_below: bool) -> None:
+    one = learner("qmix", Estimate(-1.66, math.nan if math.isnan(high) else -25.81, high), 3)
+    assert one.is_below is is_below
+    sentences = headline([], [one, learner("ppo", Estimate(1.0, 0.5, 1.5), 3)], None)
+    assert any("below random" in sentence for sentence in sentences) is is_below
 
 
 def test_runs_below_random_are_found_and_marked(tmp_path: Path) -> None:
