@@ -18,6 +18,7 @@ from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import iter_metrics, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
+from muxrl.orchestrator.records.versions import versions_used
 
 Floats = NDArray[np.float64]
 _MAX_POINTS = 5_000
@@ -137,6 +138,8 @@ class RecordedRun:
     """Those that the config asks for."""
     is_external: bool = False
     """Whether somebody else's simulation played, on seeds that it chose."""
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of the software that made it, by name, the newest first."""
 
     @property
     def metric_names(self) -> set[str]:
@@ -201,6 +204,7 @@ class RecordedRun:
             metric_training={key: curve.finished() for key, curve in joint.metrics.items()},
             declared_metrics=tuple(plan.get("metrics", ())),
             is_external=bool(plan.get("is_external", False)),
+            versions=versions_used(path),
         )
 
 

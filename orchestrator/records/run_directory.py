@@ -203,14 +203,15 @@ class RunDirectory:
             raise NotARunDirectory(self.path, "its plan.json has no 'servers'")
         return plan
 
-    def write_versions(self, resumed_at: int | None = None) -> dict[str, Any]:
+    def write_versions(self, resumed_at: int | None = None, *, env: str = "") -> dict[str, Any]:
         """Saves the software of this process as ``versions.json``, and returns what is in it.
 
         Args:
             resumed_at: env steps at which this process goes on with the run. What was written
                 before then moves into the list ``earlier``, with its ``until_env_steps``.
+            env: as the config names the environment.
         """
-        versions: dict[str, Any] = software_versions()
+        versions: dict[str, Any] = software_versions(env)
         if resumed_at is not None:
             before = read_versions(self.path)
             earlier = before.pop("earlier", [])
@@ -277,7 +278,7 @@ def make_folder(experiment: Experiment, run_dir: Path | None = None) -> RunDirec
     else:
         folder = RunDirectory.create_at(run_dir)
     folder.write_config(to_yaml(experiment.config))
-    folder.write_versions()
+    folder.write_versions(env=experiment.config.simulation.env)
     folder.write_plan(
         {
             "servers": {

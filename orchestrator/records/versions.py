@@ -2,32 +2,83 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import platform
 import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import muxrl
+from muxrl.orchestrator.user_modules import user_folders
+from muxrl.protocol.suggestions import listed
+
+logger = logging.getLogger(__name__)
 
 PACKAGES = ("muxrl", "ray", "torch", "numpy", "gymnasium")
 _SOURCE = Path(muxrl.__path__[0]).resolve().parents[1]
 """The checkout, where muxrl is imported from one."""
 
 
-def software_versions() -> dict[str, str | None]:
-    """Versions of Python, of the packages that shape results, of the platform and the source.
+SHOWN = {
+    **{package: package for package in ("muxrl", "python", "ray", "torch", "numpy", "gymnasium")},
+    "git_commit": "muxrl's source",
+    "environment": "the environment's package",
+    "environment_source": "the environment's source",
+    "user_commit": "the folder it was started in",
+}
+"""What shapes results, by key, and as people read it."""
 
-    A package that is not installed is None, and so is ``git_commit`` outside a checkout. A commit
-    ends in ``-dirty`` where tracked files were changed after it.
+
+def software_versions(env: str = "") -> dict[str, str | None]:
+    """Versions of Python, of the packages that shape results, of the platform and the sources.
+
+    A package that is not installed is None, and so is a commit outside a checkout: ``git_commit``
+    is muxrl's, ``user_commit`` that of the folder that the experiment was started in. A commit ends
+    in ``-dirty`` where tracked files were changed after it.
+
+    Args:
+        env: as a config names the environment. ``environment`` is the name and version of the
+            package that has it, None if that is above already; ``environment_source`` begins the
+            SHA-256 of its module.
     """
+    folder = Path(user_folders()[-1])
     return {
         "python": platform.python_version(),
         **{package: installed_version(package) for package in PACKAGES},
         "platform": platform.platform(),
-        "git_commit": _git_commit(),
+        # Installed, the folder around us may be another project's checkout.
+        "git_commit": _git_commit(_SOURCE) if _top(_SOURCE) == _SOURCE else None,
+        "user_commit": None if _top(folder) == _SOURCE else _git_commit(folder),
+        **_environment(env),
     }
+
+
+def version_notes(used: Sequence[Mapping[str, Sequence[str]]]) -> Iterator[str]:
+    """Yields a sentence if runs were made with software that differs.
+
+    Args:
+        used: `versions_used` of each. What an older run does not name counts as the same.
+    """
+    found = {key: sorted({v for of in used for v in of.get(key, ())}) for key in SHOWN}
+    if differing := [
+        f"{SHOWN[key]}: {listed([_short(v) for v in those])}"
+        for key, those in found.items()
+        if len(those) > 1
+    ]:
+        who = "the runs were" if len(used) > 1 else "the run was"
+        yield f"{who} made with different versions of {'; of '.join(differing)}"
+
+
+def _short(version: str) -> str:
+    commit, dash, dirty = version.partition("-dirty")
+    is_commit = len(commit) == 40 and " " not in commit
+    return f"{commit[:10] if is_commit else commit}{dash}{dirty}"
 
 
 def read_versions(run_dir: Path) -> dict[str, Any]:
@@ -59,20 +110,49 @@ def installed_version(package: str = "muxrl") -> str | None:
         return None
 
 
-def _git_commit() -> str | None:
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != _SOURCE:
-        return None  # installed: the folder around us may be another project's checkout
-    commit = _git("rev-parse", "--verify", "HEAD")
+def _environment(env: str) -> dict[str, str | None]:
+    """Returns the package and the source of an environment, as far as anybody can tell."""
+    name, _, rest = env.partition(":")
+    package: str | None = None
+    source: str | None = None
+    try:
+        if name == "gymnasium":
+            entry = (
+                sys.modules["gymnasium"].spec(rest.rpartition(":")[2]).entry_point
+            )  # imported, since it was made
+            name = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+        spec = find_spec(name) if rest else None
+        if spec is not None and spec.origin is not None:
+            file = Path(spec.origin)
+            files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+            source = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16]
+            found = name.partition(".")[0]
+            if installed_version(found) is None and "site-packages" in file.parts:
+                found = metadata.packages_distributions()[found][0]  # it takes a second
+            version = None if found in PACKAGES else installed_version(found)
+            package = None if version is None else f"{found} {version}"
+    except Exception:  # a user's package may raise anything, and its run is none the worse
+        logger.info("the package and source of %r are not known", env, exc_info=True)
+    return {"environment": package, "environment_source": source}
+
+
+def _top(folder: Path) -> Path | None:
+    """Returns the checkout that a folder is in."""
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    return None if top is None else Path(top).resolve()
+
+
+def _git_commit(folder: Path) -> str | None:
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
     if commit is None:
         return None
-    return f"{commit}-dirty" if _git("status", "--porcelain", "-uno") else commit
+    return f"{commit}-dirty" if _git(folder, "status", "--porcelain", "-uno") else commit
 
 
-def _git(*arguments: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(_SOURCE), *arguments],
+            ["git", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
             timeout=5.0,  # a network file system may hang; a version is not worth a wait

@@ -15,6 +15,7 @@ from muxrl.orchestrator.evaluations.sides import MAX_SIDES, play_against_each_ot
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import RunStatus
+from muxrl.orchestrator.records.versions import version_notes
 from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict, against_random
 from muxrl.orchestrator.reports.fallen import find_fall
 from muxrl.orchestrator.reports.metric_results import MetricResult, metric_results
@@ -448,6 +449,7 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
             f"the runs' last evaluations lie between {min(last):,} and {max(last):,} env steps; "
             "the final numbers mix them"
         )
+    yield from version_notes([run.versions for run in runs])
     if len(runs) > len({run.seed for run in runs}):
         yield "two of the runs have the same seed; they are not independent"
 

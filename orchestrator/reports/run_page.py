@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.records.versions import versions_used
+from muxrl.orchestrator.records.versions import SHOWN, versions_used
 from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
 from muxrl.orchestrator.reports.metric_results import MetricResult
@@ -28,7 +28,6 @@ _CLAIMS = {
     Verdict.WORSE: "worse than random agents in its place",
     Verdict.UNCLEAR: "not distinguishable from random agents in its place",
 }
-_VERSIONS = ("muxrl", "python", "ray", "torch", "git_commit")
 
 
 def write_run_page(report: Report, path: Path, run_dirs: Sequence[Path]) -> None:
@@ -166,4 +165,4 @@ def _text_of(path: Path) -> str:
 def _versions(run_dir: Path) -> dict[str, str]:
     """By name; behind the newest those with which the run was begun, or resumed, before."""
     used = versions_used(run_dir)
-    return {name: ", before ".join(used[name]) for name in _VERSIONS if name in used}
+    return {name: ", before ".join(used[name]) for name in SHOWN if name in used}

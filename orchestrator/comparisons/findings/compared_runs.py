@@ -21,7 +21,7 @@ from muxrl.orchestrator.errors import (
 )
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
-from muxrl.orchestrator.records.versions import versions_used
+from muxrl.orchestrator.records.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.protocol.suggestions import listed
@@ -41,13 +41,11 @@ class ComparedRun:
         path: its directory.
         recorded: its plan and its metrics.
         config: the experiment it was started with.
-        versions: of the software that made it, by package, the newest first.
     """
 
     path: Path
     recorded: RecordedRun
     config: ExperimentConfig
-    versions: Mapping[str, Sequence[str]]
 
     @property
     def name(self) -> str:
@@ -131,7 +129,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     for run in runs[1:]:
         _check_comparable(runs[0], run)
     _check_evaluated(runs)
-    notes += _version_notes(runs)
+    notes += version_notes([run.recorded.versions for run in runs])
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
 
 
@@ -150,7 +148,7 @@ def _read_run(path: Path) -> ComparedRun:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
-    return ComparedRun(path.resolve(), recorded, config, versions_used(path))
+    return ComparedRun(path.resolve(), recorded, config)
 
 
 def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
@@ -237,17 +235,6 @@ def _check_evaluated(runs: Sequence[ComparedRun]) -> None:
             "never evaluated, and training returns are no measure, since they hold exploration; "
             "set evaluation.final_num_episodes, or leave the run out"
         )
-
-
-def _version_notes(runs: Sequence[ComparedRun]) -> list[str]:
-    notes = []
-    for package in ("muxrl", "ray", "torch"):
-        found = {version for run in runs for version in run.versions.get(package, ())}
-        if len(found) > 1:
-            notes.append(
-                f"the runs were made with different versions of {package}: {listed(sorted(found))}"
-            )
-    return notes
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     differences,
     server_of_role,
 )
-
-_PACKAGES = ("muxrl", "python", "ray", "torch")
+from muxrl.orchestrator.records.versions import SHOWN
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,6 @@ def versions_of(contestants: Sequence[Contestant]) -> dict[str, list[str]]:
     runs = [run for contestant in contestants for run in contestant.runs]
     return {
         package: found
-        for package in _PACKAGES
-        if (found := sorted({v for run in runs for v in run.versions.get(package, ())}))
+        for package in SHOWN
+        if (found := sorted({v for run in runs for v in run.recorded.versions.get(package, ())}))
     }

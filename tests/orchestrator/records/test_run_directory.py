@@ -1,15 +1,22 @@
 import getpass
 import json
 import platform
+import subprocess
 from datetime import datetime
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records import run_directory
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_next_folder, next_path
-from muxrl.orchestrator.records.versions import read_versions, versions_used
+from muxrl.orchestrator.records.versions import (
+    read_versions,
+    software_versions,
+    version_notes,
+    versions_used,
+)
 
 NOW = datetime(2026, 11, 21, 9, 8, 7)
 
@@ -79,7 +86,8 @@ def test_versions_name_software_and_nobody(tmp_path: Path) -> None:
     versions = run.write_versions()
     assert json.loads((run.path / "versions.json").read_text()) == versions
     assert set(versions) == {
-        *("python", "muxrl", "ray", "torch", "numpy", "gymnasium", "platform", "git_commit")
+        *("python", "muxrl", "ray", "torch", "numpy", "gymnasium", "platform", "git_commit"),
+        *("user_commit", "environment", "environment_source"),
     }
     assert versions["numpy"]
     words = " ".join(str(value) for value in versions.values()).replace("-", " ").split()
@@ -93,7 +101,7 @@ def test_versions_of_each_beginning_of_a_run_are_kept(
     run = RunDirectory.create(tmp_path, "tag", NOW)
     for ray, resumed_at in (("2.59.0", None), ("2.60.0", 400), ("2.60.0", 900)):
         made_with = {"ray": ray, "git_commit": None}
-        monkeypatch.setattr(run_directory, "software_versions", made_with.copy)
+        monkeypatch.setattr(run_directory, "software_versions", lambda _, of=made_with: of.copy())
         run.write_versions(resumed_at)
     assert read_versions(run.path) == {
         "ray": "2.60.0",
@@ -104,6 +112,52 @@ def test_versions_of_each_beginning_of_a_run_are_kept(
         ],
     }
     assert versions_used(run.path) == {"ray": ["2.60.0", "2.59.0"]}
+
+
+def test_what_changes_of_the_user_s_own_code_and_environment_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "game_of_mine.py"
+    module.write_text("LENGTH = 1\n")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "begin")
+    clean = software_versions("game_of_mine:Game")
+    module.write_text("LENGTH = 22\n")
+    dirty = software_versions("game_of_mine:Game")
+    assert dirty["user_commit"] == f"{clean['user_commit']}-dirty"
+    assert clean["environment"] is None
+    assert None not in (clean["environment_source"], dirty["environment_source"])
+    (note,) = version_notes([{k: [v] for k, v in of.items() if v} for of in (clean, dirty)])
+    assert note == (
+        "the runs were made with different versions of the environment's source: "
+        + ", ".join(sorted(str(v["environment_source"]) for v in (clean, dirty)))
+        + f"; of the folder it was started in: {str(clean['user_commit'])[:10]}, "
+        f"{str(clean['user_commit'])[:10]}-dirty"
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "package"),
+    [
+        ("pettingzoo.classic.rps_v2:parallel_env", "pettingzoo "),
+        ("gymnasium:CartPole-v1", None),  # which is recorded by its own name
+        ("external", None),
+        ("nobody_has_this:Env", None),
+        ("__main__:Env", None),
+    ],
+)
+def test_the_package_of_an_environment_is_recorded(env: str, package: str | None) -> None:
+    gymnasium.make("CartPole-v1").close()
+    found = software_versions(env)["environment"]
+    assert found is None if package is None else str(found).startswith(package)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])
