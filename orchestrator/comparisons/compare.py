@@ -83,7 +83,7 @@ class Comparison(Findings):
 
         headings = {subject.key: subject.title for subject in self.main_subjects}
         grids = returns_grids(self, headings)
-        return notebook_html("Returns side by side", [*self.headline, *self.notes], [grids])
+        return notebook_html("Returns side by side", self.headline, [grids], self.notes)
 
     def write(self, folder: str | Path) -> Path:
         """Writes the report and its data into a folder, made if absent.

@@ -46,16 +46,22 @@ def page_environment(folder: Path, package: str = "") -> Environment:
     return environment
 
 
-def notebook_html(title: str, sentences: Iterable[str], tables: Sequence[Sequence[Grid]]) -> str:
+def notebook_html(
+    title: str,
+    sentences: Iterable[str],
+    tables: Sequence[Sequence[Grid]],
+    notes: Iterable[str] = (),
+) -> str:
     """Returns what a notebook shows of a result.
 
     Args:
         title: its heading.
         sentences: below that.
         tables: each of one or more grids with the same headings.
+        notes: what to mistrust, each a sentence without its full stop.
     """
     template = page_environment(Path()).get_template("notebook.html")
-    return template.render(title=title, sentences=list(sentences), tables=tables)
+    return template.render(title=title, sentences=sentences, tables=tables, notes=notes)
 
 
 def from_folder(path: Path, folder: Path) -> str:

@@ -79,8 +79,8 @@ class RunResult:
         title = f"{self.run_dir.name}: {self.outcome}, {self.env_steps:,} env steps"
         if self.report is None:
             return notebook_html(title, [self.problem], [])
-        told = [self.problem] * bool(self.problem) + [*sentences(self.report), *self.report.notes]
-        return notebook_html(title, told, [[servers_grid(self.report)]])
+        told = [self.problem] * bool(self.problem) + list(sentences(self.report))
+        return notebook_html(title, told, [[servers_grid(self.report)]], self.report.notes)
 
     def frame(self) -> DataFrame:
         """Returns the evaluations, a row for each episode and agent; see `evaluation_frame`."""
