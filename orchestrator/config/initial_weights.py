@@ -66,11 +66,12 @@ def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:
             late_members=plan.late_members,
             rl_module=plan.rl_module,
         )
-        theirs, ours = _shapes(saved, entry), _shapes(plan, entry)
+        acting_only = plan.initialize_only == "actor"
+        theirs, ours = (_shapes(each, entry, acting_only) for each in (saved, plan))
     except Exception:  # noqa: BLE001  # of an old note; the server that loads it compares, too
         return
     for policy_id, networks in ours.items():
-        before = theirs.get(policy_id, {})
+        before = theirs.get(plan.initialize_policies.get(policy_id, policy_id), {})
         for key in {**before, **networks}:
             if networks.get(key) != before.get(key):
                 yield (
@@ -82,9 +83,11 @@ def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:
                 break
 
 
-def _shapes(plan: ServerPlan, entry: AlgorithmEntry) -> dict[str, dict[str, tuple[int, ...]]]:
+def _shapes(
+    plan: ServerPlan, entry: AlgorithmEntry, acting_only: bool
+) -> dict[str, dict[str, tuple[int, ...]]]:
     seats = entry.seating.make_seats(plan)
-    modules = build_networks(plan, entry, seats, inference_only=False)
+    modules = build_networks(plan, entry, seats, inference_only=acting_only)
     return {
         policy_id: {key: np.shape(value) for key, value in module.get_state().items()}
         for policy_id, module in modules.items()
