@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import yaml
 from tests.faults.started import ENDS_S, PATIENCE_S, PAUSE_S, Started
 
+from muxrl.experiments.simulations.faulty import Faulty
+from muxrl.experiments.simulations.zero_cost import ZeroCost
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.resuming import find_checkpoint
@@ -294,8 +297,17 @@ def test_a_faulty_simulation(launch: Callable[..., Run], fault: str, stories: li
     run.assert_nothing_is_left()
 
 
+class FaultyInRuns(Faulty):
+    """Plays well where a check looks at it."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        return super().step(actions) if ray.is_initialized() else ZeroCost.step(self, actions)
+
+
 def test_a_run_whose_simulation_never_plays_has_failed(launch: Callable[..., Run]) -> None:
-    run = launch(config("raise", at_step=0, max_restarts=1_000) | {"stop": {"time_s": 8}})
+    experiment = config("raise", at_step=0, max_restarts=1_000) | {"stop": {"time_s": 8}}
+    experiment["simulation"]["env"] = f"{__name__}:{FaultyInRuns.__name__}"
+    run = launch(experiment)
     assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
     problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
     assert "no simulation finished an env step in " in problem
