@@ -89,8 +89,8 @@ class Comparison(Findings):
         """Writes the report and its data into a folder, made if absent.
 
         Returns:
-            The report: ``report.html``. Beside it: a CSV file for each table, ``marl_eval.json``
-            for tools that read that shape, ``comparison.json`` with all estimates.
+            The report: ``report.html``. Beside it: a CSV file for each table, and
+            ``comparison.json`` with all estimates.
 
         Raises:
             OSError: the folder cannot be written to.

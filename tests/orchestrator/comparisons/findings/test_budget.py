@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run, made_up_runs
 
 from muxrl.orchestrator.comparisons.compare import compare_runs
 from muxrl.orchestrator.comparisons.findings.compared_runs import find_budget, read_compared_runs
-from muxrl.orchestrator.comparisons.output.files import marl_eval
 from muxrl.orchestrator.errors import CannotCompare
 
 QMIX_PPO = "qmix hunters | ppo prey"
@@ -69,9 +67,6 @@ def test_runs_near_one_budget_are_scored_at_their_ends(
     assert [run.env_steps for run in runs] == list(ends)
     assert [run.score for run in runs] == pytest.approx([5.0] * len(ends))
     assert (found.budget.env_steps, found.budget.is_cut) == (min(ends), False)
-    data = marl_eval(found)["muxrl.experiments.simulations.zero_cost"]["ZeroCost"][QMIX_PPO]
-    for run in data.values():  # what is handed on is what was scored
-        assert np.mean(run["absolute_metrics"]["return_role_hunters"]) == pytest.approx(5.0)
 
 
 def test_a_run_is_scored_at_the_point_that_made_the_budget(tmp_path: Path) -> None:

@@ -2,12 +2,9 @@
 
 import base64
 import csv
-import json
-import math
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
@@ -105,23 +102,3 @@ def test_files_hold_what_the_frames_hold(comparison: Comparison, written: Path) 
     assert "baseline: random" in set(standings["contestant"])
     with pytest.raises(ValueError, match="there is no table 'run'"):
         comparison.frame("run")  # type: ignore[arg-type]
-
-
-def test_json_has_marl_eval_s_shape(comparison: Comparison, written: Path) -> None:
-    """Environment, task, algorithm, run, step; each metric one number for each episode."""
-    data = json.loads((written / "marl_eval.json").read_text())
-    algorithms = data["muxrl.experiments.simulations.zero_cost"]["ZeroCost"]
-    assert set(algorithms) == {contestant.name for contestant in comparison.contestants}
-    run = algorithms[QMIX_PPO]["seed_1"]
-    assert list(run) == ["step_0", "step_1", "step_2", "absolute_metrics"]
-    assert (run["step_1"]["step_count"], run["step_1"]["elapsed_time"]) == (500, 5.0)
-    assert set(run["absolute_metrics"]) == {
-        "return_role_hunters",
-        "return_role_prey",
-        "return_agent_agent_0",
-        "return_agent_agent_1",
-    }
-    values = run["absolute_metrics"]["return_role_hunters"]
-    assert len(values) == 4
-    assert np.mean(values) == pytest.approx(5.1)
-    assert not any(math.isnan(value) for value in values)
