@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -173,13 +173,14 @@ class Run:
             RunFailed: a process was lost once too often, or training failed.
         """
         with self._raylet_first():
-            time_s, evaluations = self.config.metrics_interval_s, self._evaluations
-            if self._simulations.is_used_up and evaluations is not None:
-                time_s = evaluations.rest(time_s)
+            time_s = self.config.metrics_interval_s
+            if self._simulations.is_used_up and self._evaluations is not None:
+                time_s = self._evaluations.rest(time_s)
             self._simulations.watch(time_s, self._servers.notice_deaths)
             self._look()
             if self._simulations.is_used_up:
                 self._simulations.report_now()
+                self._servers.report_now()
         self.tally.tick()
         if self._evaluations is not None:
             self._take_evaluations(self._evaluations)
@@ -280,7 +281,8 @@ class Run:
         evaluations.collect()
         if evaluations.latest is not None and evaluations.latest is not latest:
             self._checkpoints.judge(evaluations.latest["returns"])
-        if evaluations.is_due(self.tally.env_steps):
+        is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
+        if is_settled and evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and self._save():
                 self._checkpoints.note_evaluation(self.tally.env_steps)
             evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
@@ -390,7 +392,6 @@ class Run:
         Raises:
             RunFailed: a process died, or nothing was played.
         """
-        point = min(self.config.stop.env_steps or math.inf, self.tally.env_steps)
         while not self._end_learning(self.config.timeouts.update_s):
             while not self._look():
                 time.sleep(self.config.metrics_interval_s)
@@ -402,15 +403,14 @@ class Run:
             self.tally.tick()
             self._record()
         self._check_played()
-        may_wait = self.has_final_evaluation or not self.experiment.is_external
-        if self._evaluations is not None and may_wait:
+        if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
             self.status.enter("evaluating", self.tally.env_steps)
             self._evaluations.wait(self._look)
         if self._evaluations is not None and self.has_final_evaluation:
             self._evaluations.begin(
                 self.tally.env_steps,
                 self.tally.time_s,
-                point=int(point),
+                point=min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps),
                 is_final=True,
                 not_updated=[
                     s for s in learning if self._activities.get(s, {}).get("weights_seq_no") == 0

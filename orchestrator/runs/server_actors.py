@@ -156,6 +156,21 @@ class ServerActors:
             elif isinstance(answer, Exception):
                 self._lose(server_id, answer)
 
+    def report_now(self) -> None:
+        """Takes in how things stand at this moment, of all that answer soon.
+
+        Raises:
+            RunFailed: as `collect`.
+        """
+        self.collect(_ANSWER_S)  # what was asked for before is of before
+        self.ask()
+        self.collect(_ANSWER_S)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether simulations would have to wait for an update of any of them."""
+        return any(status.is_waiting_for_learner for status in self.statuses.values())
+
     def _take_whole(self, server_id: str, report: ServerReport) -> None:
         self._take(server_id, report)
         if report.status.problem and self.may_restart:  # else the run is ending, of that perhaps
