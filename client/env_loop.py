@@ -110,7 +110,8 @@ class EnvLoop:
         self._metrics = metrics or {}
         self._slots = [_Slot(one, MetricCollector(self._metrics)) for one in simulations]
         # Shared with the threads that hold the loop; `_is_holding` is read without the lock.
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # by itself taken faster, once a step
+        self._changed = threading.Condition(self._lock)
         self._is_holding = False
         self._hold_in_mid_episode_at = 0.0
         self._is_playing = False
@@ -226,7 +227,7 @@ class EnvLoop:
 
     def _claim(self) -> bool:
         """Takes one env step of those that are left; while the loop is held, in any case."""
-        with self._changed:
+        with self._lock:
             if self._has_no_more and not self._is_holding:
                 return False
             self._num_claimed += 1
