@@ -159,9 +159,15 @@ def from_gymnasium(space: Any) -> Space:
         return DictSpace({str(key): from_gymnasium(sub) for key, sub in space.spaces.items()})
     if kind == "Tuple":
         return TupleSpace(tuple(from_gymnasium(sub) for sub in space.spaces))
+    way = {
+        "Sequence": "; make it a Dict of a Box with as many rows as there can be, and a "
+        "MultiBinary of those that are there",
+        "Graph": "; make it a Dict of Boxes, of as many nodes and edges as there can be",
+        "Text": "; make it a MultiDiscrete of as many characters as there can be",
+    }.get(kind, "")
     raise TypeError(
         f"the space {space} cannot travel: known are Box, Discrete, MultiDiscrete and "
-        "MultiBinary of one dimension (counted from 0), Dict and Tuple"
+        f"MultiBinary of one dimension (counted from 0), Dict and Tuple{way}"
     )
 
 
