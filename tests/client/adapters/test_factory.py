@@ -72,7 +72,7 @@ def poles() -> Any:
         (f"{__name__}:Spaceless", {}, "no observation space of agent 'a'.*observation_space"),
         (f"{__name__}:Nobody", {}, "lists no agents; set possible_agents"),
         (f"{__name__}:Namesakes", {}, "same name as strings"),
-        (f"{__name__}:Talking", {}, "observation space of agent 'agent': .*cannot travel.*; make it a Multi"),
+        (f"{__name__}:Talking", {}, "of agent 'agent': .*cannot travel.*; make it a Multi"),
         (f"{__name__}:poles", {}, "vector environment"),
     ],
 )
