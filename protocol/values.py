@@ -192,7 +192,7 @@ def _plain_array(
     value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], space: Space, where: str
 ) -> NDArray[Any]:
     """Returns what is no array as one, of any dtype of numbers."""
-    if _is_list(value) and math.prod(shape) == 1:
+    if _is_list(value) and math.prod(shape) == 1 and _shape_of(value) != shape:
         value = _bare(value)
     if _is_list(value):
         try:
