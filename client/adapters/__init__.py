@@ -9,8 +9,16 @@ Importing this package loads numpy and the standard library alone; Gymnasium, Pe
 Ray come in with the environment that needs them.
 """
 
-from muxrl.client.adapters.factory import adapt, make_simulation
+from muxrl.client.adapters.factory import Copy, adapt, make_simulation
 from muxrl.client.adapters.first_look import look
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 
-__all__ = ["Simulation", "SimulationError", "StepResult", "adapt", "look", "make_simulation"]
+__all__ = [
+    "Copy",
+    "Simulation",
+    "SimulationError",
+    "StepResult",
+    "adapt",
+    "look",
+    "make_simulation",
+]

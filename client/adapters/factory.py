@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -28,8 +30,58 @@ from muxrl.protocol.suggestions import did_you_mean
 
 FORMS = "'package.module:callable', 'gymnasium:ENV_ID' or 'pettingzoo:ENV_ID'"
 
+_INDEX = re.compile(r"\{(?:(\d+) *\+ *)?(?:(\d+) *\* *)?index\}")
 
-def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
+
+@dataclass(frozen=True)
+class Copy:
+    """Which of a run's copies of an environment is made, as its arguments may say; see `fill_in`.
+
+    RLlib's environments find the other numbers on the config that they are made with.
+    """
+
+    index: int = 0
+    """From 0, over all processes of the run: those that train first, then the evaluation."""
+    worker_index: int = 0
+    """Of its process, from 1; 0: made to be looked at, with nothing beside it."""
+    vector_index: int = 0
+    """Among the copies of its process, from 0."""
+    num_workers: int = 0
+    """Processes that train."""
+
+
+THE_FIRST = Copy()
+
+
+class EnvContext(dict[str, Any]):
+    """The config of an RLlib environment, with the attributes of RLlib's own ``EnvContext``."""
+
+    def __init__(self, config: Mapping[str, Any], copy: Copy) -> None:
+        super().__init__(config)
+        self.worker_index, self.vector_index = copy.worker_index, copy.vector_index
+        self.num_workers, self.remote, self.recreated_worker = copy.num_workers, False, False
+
+
+def fill_in(value: Any, index: int) -> Any:
+    """Returns arguments with a number in place of each ``{index}``, ``{5000 + 2*index}``.
+
+    A text that is nothing else becomes an integer, as a port has to be. Other braces stay.
+    """
+    if isinstance(value, str):
+        if whole := _INDEX.fullmatch(value):
+            return _number(whole, index)
+        return _INDEX.sub(lambda found: str(_number(found, index)), value)
+    if isinstance(value, Mapping):
+        return {key: fill_in(one, index) for key, one in value.items()}
+    return [fill_in(one, index) for one in value] if isinstance(value, list) else value
+
+
+def _number(found: re.Match[str], index: int) -> int:
+    first, factor = found.groups()
+    return int(first or 0) + int(factor or 1) * index
+
+
+def make_simulation(env: str, kwargs: Mapping[str, Any], copy: Copy = THE_FIRST) -> Simulation:
     """Makes the environment that `env` names and returns it as a `Simulation`.
 
     Args:
@@ -40,18 +92,20 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
             'pettingzoo:ENV_ID', an id registered with PettingZoo (1.27 or newer), whose parallel
             form is taken where there is one.
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
+        copy: which one of several it is, for ``{index}`` in the kwargs.
 
     Raises:
         SimulationError: nothing has that name, the callable failed, or it made no environment, or
             one that failed when it was asked for its agents and spaces.
     """
+    kwargs = fill_in(kwargs, copy.index)
     module_name, separator, attribute = env.partition(":")
     if not (module_name and separator and attribute):
         raise SimulationError(f"simulation {env!r} is not of the form {FORMS}")
     if module_name == "gymnasium":
         # Gymnasium's checker expects one agent and one reward, and servers check what they get.
         unchecked = {"disable_env_checker": True, **kwargs, "id": attribute}
-        made = _call(env, _import("gymnasium", env).make, unchecked)
+        made = _call(env, _import("gymnasium", env).make, unchecked, copy)
     elif module_name == "pettingzoo" and "/" in attribute:
         pettingzoo = _import("pettingzoo", env)
         if not hasattr(pettingzoo, "make"):
@@ -61,9 +115,9 @@ def make_simulation(env: str, kwargs: Mapping[str, Any]) -> Simulation:
             form = "parallel"
         except Exception:  # noqa: BLE001  # its own errors, of one that is turn-based or unknown
             form = "aec"
-        made = _call(env, pettingzoo.make, {**kwargs, "env_type": form, "id": attribute})
+        made = _call(env, pettingzoo.make, {**kwargs, "env_type": form, "id": attribute}, copy)
     else:
-        made = _call(env, _find(env, module_name, attribute), dict(kwargs))
+        made = _call(env, _find(env, module_name, attribute), dict(kwargs), copy)
     try:
         return adapt(made)
     except SimulationError as error:
@@ -195,14 +249,14 @@ def _import(module_name: str, env: str) -> ModuleType:
         ) from error
 
 
-def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+def _call(env: str, factory: Callable[..., Any], kwargs: dict[str, Any], copy: Copy) -> Any:
     takes_config = inspect.isclass(factory) and any(
         base.__name__ == "MultiAgentEnv" for base in factory.__mro__
     )
     try:
         if takes_config or not _binds(factory, **kwargs):
             if _binds(factory, kwargs) and (takes_config or _is_config_named(factory)):
-                return factory(kwargs)
+                return factory(EnvContext(kwargs, copy))
             if not takes_config:
                 raise SimulationError(
                     f"simulation {env!r}: it takes {inspect.signature(factory)}, and the kwargs "

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.client import MultiplexingClient
-from muxrl.client.adapters import Simulation, make_simulation
+from muxrl.client.adapters import Simulation
 from muxrl.client.random_policy import RandomTransport
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Roles, server_of_role
@@ -27,9 +27,10 @@ from muxrl.orchestrator.errors import CannotCompare, ConfigError
 from muxrl.orchestrator.evaluations.evaluate import freeze, on_free_port
 from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.runs.episodes import (
-    MAX_ENVS,
     ServerAddress,
     connect,
+    make_copy,
+    num_evaluation_envs,
     play_episodes,
     returns_by_agent,
 )
@@ -230,8 +231,9 @@ class Arena:
                 )
 
     def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> EpisodeReturns:
-        while len(self._simulations) < min(len(seeds), MAX_ENVS):
-            made = make_simulation(self._config.env, dict(self._config.kwargs))
+        num_envs = num_evaluation_envs(self._config, EvaluationConfig(), len(seeds))
+        while len(self._simulations) < num_envs:
+            made = make_copy(self._config, self._config.num_processes, len(self._simulations))
             self._stack.callback(made.close)
             self._simulations.append(made)
         episodes = play_episodes(client, self._simulations, seeds)

@@ -103,6 +103,7 @@ def _number_problems(config: ExperimentConfig) -> Iterator[str]:
         "stop.iterations": stop.iterations,
         "evaluation.interval_env_steps": evaluation.interval_env_steps,
         "evaluation.num_episodes": evaluation.num_episodes,
+        "evaluation.num_envs": evaluation.num_envs,
         "checkpoint.interval_s": checkpoint.interval_s,
         "checkpoint.interval_env_steps": checkpoint.interval_env_steps,
         "checkpoint.keep_last": checkpoint.keep_last,

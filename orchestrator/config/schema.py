@@ -40,7 +40,9 @@ class SimulationConfig:
     multi-agent environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', or 'external': someone
     else starts it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments with which the environment is made."""
+    """Arguments with which the environment is made. In them "{index}" is the number of the copy,
+    from 0 over all processes that train, then the evaluation's; "{5000 + 2*index}" is a port of its
+    own."""
     metrics: dict[str, str] = field(default_factory=dict)
     """Key of the simulation's infos to how an episode's numbers become one: last, sum, mean, max or
     min. See [Metrics](concepts.md#metrics); not for 'external', which sends them with the end."""
@@ -106,6 +108,10 @@ class EvaluationConfig:
     """Episodes of an evaluation during the run, with and without each server."""
     final_num_episodes: int = 100
     """Episodes of the evaluation at the end; 0: there is none."""
+    num_envs: int | None = None
+    """Environments in the evaluation's one process; null: as many as simulations have,
+    `simulation.num_envs_per_process`, up to 8. They are made for the first evaluation, which for
+    that at the end is after those of the simulations are closed."""
     should_compare_untrained: bool | None = None
     """Whether the evaluation at the end plays each server's untrained policies in its place, too:
     as many more episodes as with random agents. null: unless the simulation is external."""
@@ -169,6 +175,8 @@ class TimeoutsConfig:
     """For one step or reset of a simulation. A process whose environment does not return from it
     is killed, and started again as `simulation.restarts` allows. Servers close an episode that is
     idle for longer than `limits.episode_timeout_s`."""
+    make_env_s: float = 600.0
+    """For one environment to be made, which may start a simulator."""
     update_s: float = 600.0
     """For an update of a learner: simulations that wait for it, its last one when learning ends,
     and the one before a checkpoint."""

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from muxrl.client.adapters import Simulation, make_simulation
+from muxrl.client.adapters import Simulation
 from muxrl.client.adapters.simulation import COMMON, SimulationError
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
@@ -41,8 +41,9 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.records.versions import software_versions
 from muxrl.orchestrator.runs.episodes import (
-    MAX_ENVS,
+    make_copy,
     metrics_by_name,
+    num_evaluation_envs,
     play_episodes,
     returns_by_agent,
 )
@@ -252,18 +253,22 @@ def _play(
     experiment: Experiment, seeds: Sequence[int], record: TextIO | None, video: Path | None
 ) -> list[EpisodeResult]:
     with serve_experiment(experiment) as served, served.client() as client:
-        simulations = [
-            _simulation(experiment, record, video) for _ in range(min(len(seeds), MAX_ENVS))
-        ]
+        config = experiment.config
+        num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
+        simulations: list[Simulation] = []
         try:
-            metrics = experiment.config.simulation.metrics
+            for number in range(num_envs):
+                simulations.append(_simulation(experiment, number, record, video))
+            metrics = config.simulation.metrics
             return play_episodes(client, simulations, seeds, metrics=metrics)
         finally:
             for simulation in simulations:
                 simulation.close()
 
 
-def _simulation(experiment: Experiment, record: TextIO | None, video: Path | None) -> Simulation:
+def _simulation(
+    experiment: Experiment, number: int, record: TextIO | None, video: Path | None
+) -> Simulation:
     """Makes an environment of the experiment's.
 
     Raises:
@@ -271,10 +276,10 @@ def _simulation(experiment: Experiment, record: TextIO | None, video: Path | Non
     """
     config = experiment.config.simulation
     if video is None:
-        simulation = make_simulation(config.env, config.kwargs)
+        simulation = make_copy(config, config.num_processes, number)
     else:
         try:
-            made = make_simulation(config.env, {**config.kwargs, "render_mode": RENDER_MODE})
+            made = make_copy(config, config.num_processes, number, render_mode=RENDER_MODE)
         except SimulationError as error:
             raise CannotEvaluate(f"the environment cannot be filmed: {error}") from error
         simulation = Filmed(made, video)

@@ -415,9 +415,11 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 "simulation.metrics asks for; do the simulation's infos have them?"
             )
         status = run.status
-        if status is None or status.state == "done":
+        if status is None or (status.state == "done" and not status.cause):
             continue
-        if status.has_ended:
+        if status.state == "done":
+            yield f"run {run.name}: {status.cause}"
+        elif status.has_ended:
             yield f"run {run.name} ended as {status.state}: {status.cause}"
         else:
             yield f"run {run.name} had not ended when this was written: it goes on or was killed"

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.errors import RunFailed
@@ -95,13 +95,6 @@ class CommandProcess:
         assert self._popen is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, number)
-
-
-def fill_in(part: str, values: Mapping[str, str]) -> str:
-    """Returns a part of a command with what stands for its {names}; other braces stay."""
-    for name, value in values.items():
-        part = part.replace(f"{{{name}}}", value)
-    return part
 
 
 @contextlib.contextmanager

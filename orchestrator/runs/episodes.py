@@ -4,19 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from muxrl.client.adapters import Copy, Simulation, make_simulation
+from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.records.conditions import Condition
 
 if TYPE_CHECKING:
     from muxrl.client import MultiplexingClient
-    from muxrl.client.adapters import Simulation
     from muxrl.client.env_loop import EpisodeResult
     from muxrl.client.transport import Transport
     from muxrl.client.websocket import WebSocketTransport
 
-MAX_ENVS = 8
+_MAX_ENVS = 8
 """Environments in lockstep: they share every message, and more of them would save little."""
+
+
+def make_copy(simulation: SimulationConfig, process: int, number: int, **more: Any) -> Simulation:
+    """Makes one environment of a run.
+
+    Args:
+        simulation: of the run.
+        process: that it is for, from 0; `num_processes`: the evaluation's.
+        number: of the environment among those of its process.
+        more: arguments beside the config's own.
+
+    Raises:
+        SimulationError: it cannot be made.
+    """
+    copy = Copy(
+        index=process * simulation.num_envs_per_process + number,
+        worker_index=process + 1,
+        vector_index=number,
+        num_workers=simulation.num_processes,
+    )
+    return make_simulation(simulation.env, {**simulation.kwargs, **more}, copy)
+
+
+def num_evaluation_envs(
+    simulation: SimulationConfig, evaluation: EvaluationConfig, num_episodes: int
+) -> int:
+    """Returns how many environments play so many evaluation episodes side by side."""
+    num = evaluation.num_envs or min(simulation.num_envs_per_process, _MAX_ENVS)
+    return min(num, num_episodes)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import AgentReturns
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.runs.actors import Reports, end_actor, failure, start_actor
-from muxrl.orchestrator.runs.episodes import Played, ServerAddress
+from muxrl.orchestrator.runs.episodes import Played, ServerAddress, num_evaluation_envs
 from muxrl.orchestrator.runs.final_conditions import final_conditions
 from muxrl.orchestrator.runs.placement import own_place
 from muxrl.orchestrator.runs.processes import EvaluationProcess
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _NAME = "evaluation"
 _LOOK_S = 0.5
+_CLOSE_S = 10.0
 
 
 class Evaluations:
@@ -88,8 +89,14 @@ class Evaluations:
         self._scheduling = scheduling
         self._on_restart = on_restart
         timeouts = experiment.config.timeouts
-        self._reports = Reports(timeouts.report_s, timeouts.start_s, timeouts.step_s)
-        self._quota = Quota(experiment.config.simulation.restarts, "simulation.restarts")
+        simulation = experiment.config.simulation
+        most = self._config.final_num_episodes
+        if self._config.interval_env_steps is not None:
+            most = max(most, self._config.num_episodes)
+        self._num_envs = num_evaluation_envs(simulation, self._config, most)
+        start_s = timeouts.start_s + timeouts.make_env_s * self._num_envs
+        self._reports = Reports(timeouts.report_s, start_s, timeouts.step_s)
+        self._quota = Quota(simulation.restarts, "simulation.restarts")
         self._metrics = metrics
         self._running: list[tuple[Condition, dict[str, Any]]] = []
         self._ref: Any = None  # of the first of these
@@ -98,7 +105,10 @@ class Evaluations:
         if due_at is not None and interval is not None:  # perhaps of another interval
             self._due_at = -(-due_at // interval) * interval
         self._gateway = gateway
-        self._start()
+        self._actor: Any = None
+        # Else when it begins: not all simulators run twice at a time.
+        if gateway is not None or self._config.interval_env_steps is not None:
+            self._start()
 
     def _start(self) -> None:
         if self._gateway is not None:
@@ -109,6 +119,7 @@ class Evaluations:
         self._actor = start_actor(
             EvaluationProcess,
             simulation,
+            self._num_envs,
             self._servers,
             patience(self._experiment.timeouts),
             self._prefix,
@@ -167,6 +178,8 @@ class Evaluations:
             is_final: with the final number of episodes, and all conditions.
             not_updated: servers that have made no update: they act untrained as it is.
         """
+        if self._actor is None:
+            self._start()
         config = self._config
         num = config.final_num_episodes if is_final else config.num_episodes
         self.bytes_before = self._metrics.length("evaluation")
@@ -209,6 +222,8 @@ class Evaluations:
         """
         import ray
 
+        if self._actor is None:
+            return
         if self._gateway is not None and self._gateway() is not self._actor:
             self._start()  # it was lost, and is another one since
             self._play_first()
@@ -268,7 +283,9 @@ class Evaluations:
         """Ends the process, if it is its own."""
         import ray
 
-        if self._gateway is None:
+        if self._gateway is None and self._actor is not None:
+            if not self._running:
+                ray.wait([self._actor.close.remote()], timeout=_CLOSE_S)
             ray.kill(self._actor)
 
     def _write_first(self, played: Played) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from muxrl.client import MultiplexingClient
-from muxrl.client.adapters import Simulation, make_simulation
+from muxrl.client.adapters import Simulation
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.runs.episodes import ServerAddress, connect, play_episodes
+from muxrl.orchestrator.runs.episodes import ServerAddress, connect, make_copy, play_episodes
 
 if TYPE_CHECKING:
     from muxrl.servers.server import PolicyServer
@@ -40,7 +40,7 @@ class Served:
     def simulation(self) -> Simulation:
         """Makes one more environment of the experiment's."""
         config = self.experiment.config.simulation
-        return make_simulation(config.env, config.kwargs)
+        return make_copy(config, config.num_processes, 0)
 
     def client(self, replaced: Condition | str | None = None, seed: int = 0) -> MultiplexingClient:
         """Connects; `replaced` is a condition, or a server whose agents act at random instead."""

@@ -28,6 +28,7 @@ from muxrl.orchestrator.runs.episodes import (
     Played,
     ServerAddress,
     connect,
+    make_copy,
     play_episodes,
     transport_to,
 )
@@ -213,6 +214,7 @@ class SimulationProcess:
 
     Args:
         simulation: what to make, and how many of it.
+        number: of the process, from 0.
         servers: where actions come from.
         seeds: of its episodes.
         patience: how long servers are waited for.
@@ -226,6 +228,7 @@ class SimulationProcess:
     def __init__(
         self,
         simulation: SimulationConfig,
+        number: int,
         servers: Mapping[str, ServerAddress],
         seeds: EpisodeSeeds,
         patience: Patience,
@@ -235,15 +238,14 @@ class SimulationProcess:
         is_limited: bool = False,
     ) -> None:
         set_up(log_path)
-        from muxrl.client.adapters import make_simulation
         from muxrl.client.env_loop import EnvLoop
         from muxrl.client.local_transport import InferenceModes
         from muxrl.client.stand_in import StandIn
 
         self._clock = StepClock()
         self._simulations = [
-            self._clock.watch(make_simulation(simulation.env, simulation.kwargs))
-            for _ in range(simulation.num_envs_per_process)
+            self._clock.watch(make_copy(simulation, number, i))
+            for i in range(simulation.num_envs_per_process)
         ]
         modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
 
@@ -376,7 +378,8 @@ class EvaluationProcess:
     """A process that plays evaluation episodes; agents of one server may act otherwise.
 
     Args:
-        simulation: what to make; one environment is enough here.
+        simulation: what to make.
+        num_envs: how many of it.
         servers: where actions come from.
         patience: how long servers are waited for.
         episode_prefix: of the ids of its episodes.
@@ -387,18 +390,17 @@ class EvaluationProcess:
     def __init__(
         self,
         simulation: SimulationConfig,
+        num_envs: int,
         servers: Mapping[str, ServerAddress],
         patience: Patience,
         episode_prefix: str,
         log_path: Path,
     ) -> None:
         set_up(log_path)
-        from muxrl.client.adapters import make_simulation
-
-        # A few in lockstep share every message; with more, all wait longer for the slowest.
         self._clock = StepClock()
         self._simulations = [
-            self._clock.watch(make_simulation(simulation.env, simulation.kwargs)) for _ in range(4)
+            self._clock.watch(make_copy(simulation, simulation.num_processes, i))
+            for i in range(num_envs)
         ]
         self._metrics = simulation.metrics
         self._servers = dict(servers)
@@ -442,6 +444,11 @@ class EvaluationProcess:
                 metrics=self._metrics,
             )
         return Played.of(episodes, self._simulations[0].possible_agents)
+
+    def close(self) -> None:
+        """Closes the environments, with whatever programs they have started."""
+        for simulation in self._simulations:
+            simulation.close()
 
 
 def reachable(address: str) -> str:

@@ -32,7 +32,7 @@ class RunResult:
     "interrupted": Ctrl-C, or the process was killed. A run that was read while it goes on:
     "starting", "running" or "evaluating"."""
     problem: str
-    """Why it is not "done", in a sentence; "" if it is, or the run goes on."""
+    """Why it is not "done", or was not evaluated, in a sentence; "" if all is well so far."""
     env_steps: int
     """Of training, over all environments."""
     time_s: float

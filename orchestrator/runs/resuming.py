@@ -114,9 +114,11 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     ]
     if is_changed:
         raise CannotResume(
-            f"a resumed run cannot change {', '.join(is_changed)}; start a new run, with "
-            "servers.NAME.initialize_from for the policies of this one. What may change: "
-            + ", ".join(MAY_CHANGE)
+            f"a resumed run cannot change {', '.join(is_changed)}: its counts and results are of "
+            "one task. Start a new run with that change, which goes on with this one's policies: "
+            f"servers.{next(iter(config.servers))}.initialize_from={folder.path}; optimizers, "
+            "replays and schedules (epsilon, lr) begin anew, so give shorter schedules. What may "
+            f"change: {', '.join(MAY_CHANGE)}"
         )
     status = read_status(folder)
     if status is not None and status.state == "done" and config.stop == before.stop:

@@ -73,6 +73,8 @@ class Run:
         )
         self.has_started = False
         """Whether all processes have come up."""
+        self.not_evaluated = ""
+        """Why there is no evaluation at the end, where one was to be."""
         self._folder = folder
         self._metrics = metrics
         self._before = before
@@ -405,18 +407,20 @@ class Run:
         self._check_played()
         if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
             self.status.enter("evaluating", self.tally.env_steps)
-            self._evaluations.wait(self._look)
-        if self._evaluations is not None and self.has_final_evaluation:
-            self._evaluations.begin(
-                self.tally.env_steps,
-                self.tally.time_s,
-                point=min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps),
-                is_final=True,
-                not_updated=[
-                    s for s in learning if self._activities.get(s, {}).get("weights_seq_no") == 0
-                ],
-            )
-            self._evaluations.wait(self._look)
+            point = min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps)
+            not_updated = [
+                s for s in learning if self._activities.get(s, {}).get("weights_seq_no") == 0
+            ]
+            try:
+                self._evaluate_at_end(self._evaluations, point, not_updated)
+            except RunFailed as error:  # what was learned is saved, and paid for
+                self.not_evaluated = (
+                    f"the evaluation at the end failed, all that was learned is kept: {error}"
+                )
+                if self.config.checkpoint.at_end and not self.experiment.is_external:
+                    self.not_evaluated += (
+                        f"; once that is mended: muxrl evaluate {self._folder.path}"
+                    )
         if self.tally.has_restarted:  # in the evaluation: the row says when
             self.tally.tick()
             self._record()
@@ -436,6 +440,20 @@ class Run:
                 f"no simulation finished an env step in {self.tally.time_s:.0f} s: "
                 + (lost or f"none was ready, or could reach its servers; see {self._folder.logs}")
             )
+
+    def _evaluate_at_end(
+        self, evaluations: Evaluations, point: int, not_updated: Collection[str]
+    ) -> None:
+        evaluations.wait(self._look)
+        if self.has_final_evaluation:
+            evaluations.begin(
+                self.tally.env_steps,
+                self.tally.time_s,
+                point=point,
+                is_final=True,
+                not_updated=not_updated,
+            )
+            evaluations.wait(self._look)
 
     def _end_learning(self, update_s: float) -> bool:
         """Ends learning, where episodes end if they do soon, with a last checkpoint; once.

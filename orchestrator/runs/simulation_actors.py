@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from muxrl.client.adapters.factory import fill_in
 from muxrl.orchestrator.config import ExperimentConfig, TimeoutsConfig
 from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.seeds import derive_seed
@@ -24,7 +25,7 @@ from muxrl.orchestrator.runs.actors import (
     start_actor,
 )
 from muxrl.orchestrator.runs.allowances import Allowances
-from muxrl.orchestrator.runs.command_process import CommandProcess, fill_in
+from muxrl.orchestrator.runs.command_process import CommandProcess
 from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
 from muxrl.orchestrator.runs.gateway_process import GATEWAY, GatewayProcess
 from muxrl.orchestrator.runs.placement import own_place
@@ -101,7 +102,8 @@ class SimulationActors:
         names = [f"simulation-{i}" for i in range(num_processes)]
         if self._is_external:
             names = [GATEWAY, *(names if config.simulation.command else [])]
-        self._reports = Reports(timeouts.report_s, timeouts.start_s, timeouts.step_s)
+        make_s = timeouts.make_env_s * config.simulation.num_envs_per_process
+        self._reports = Reports(timeouts.report_s, timeouts.start_s + make_s, timeouts.step_s)
         self._quotas = {
             name: Quota(config.simulation.restarts, "simulation.restarts") for name in names
         }
@@ -201,11 +203,12 @@ class SimulationActors:
 
     def _start_command(self, name: str) -> None:
         simulation = self._config.simulation
-        values = {"gateway": f"http://{self.gateway_address}", "index": name.rpartition("-")[2]}
+        command = fill_in(simulation.command, int(name.rpartition("-")[2]))
+        gateway = f"http://{self.gateway_address}"
         self._prefixes[name] = None
         self._actors[name] = start_actor(
             CommandProcess,
-            [fill_in(part, values) for part in simulation.command],
+            [str(part).replace("{gateway}", gateway) for part in command],
             self._folder.log(name),
             scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
@@ -219,6 +222,7 @@ class SimulationActors:
         self._actors[name] = start_actor(
             SimulationProcess,
             simulation,
+            int(name.rpartition("-")[2]),
             self._servers,
             EpisodeSeeds(
                 derive_seed(self._config.seed, "simulation", name.rpartition("-")[2]),

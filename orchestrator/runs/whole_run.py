@@ -126,6 +126,7 @@ def _run(
                 try:
                     scheduling = cleanup.enter_context(_ray(experiment, folder, say))
                     _play(run, scheduling, say, show_progress)
+                    problem = run.not_evaluated
                 finally:
                     ignore_signals()
             except KeyboardInterrupt:

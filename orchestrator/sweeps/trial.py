@@ -175,6 +175,8 @@ class Trial(tune.Trainable):
         while True:
             if run.watch():
                 run.finish()
+                if run.not_evaluated:
+                    raise RunFailed(run.not_evaluated)
                 if unsaved := self._end("done"):
                     raise RunFailed("; ".join(unsaved))
                 return {**self._result(run), IS_FINISHED: True, "done": True}

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from muxrl.client.adapters import SimulationError, make_simulation
+from muxrl.client.adapters import Copy, SimulationError, make_simulation
+from muxrl.client.adapters.factory import fill_in
 
 CUES = "muxrl.experiments.simulations.cue_game:CueGame"
 
@@ -124,3 +125,36 @@ def test_nested_observations_are_read_and_nested_actions_written() -> None:
     assert space.contains(writer(space)(({"x": np.zeros(2), "n": 3}, [1, 2])))
     assert reader(space)("nonsense") == "nonsense", "left for the server to refuse"
     assert reader(space)(({"y": 1}, pixels))[0] == {"y": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ("{index}", 3),
+        ("{5000+index}", 5003),
+        ("{5000 + 10*index}", 5030),
+        ("{2 * index}", 6),
+        ("sim-{index}/{8000 + index}", "sim-3/8003"),
+        ("{gateway} {indices} {}", "{gateway} {indices} {}"),
+        ({"ports": ["{1 + index}", 7], "deep": {"id": "{index}"}}, None),
+    ],
+)
+def test_a_copy_s_number_in_its_arguments(given: Any, filled: Any) -> None:
+    assert fill_in(given, 3) == (filled or {"ports": [4, 7], "deep": {"id": 3}})
+
+
+def numbered(port: int, config: Any = None) -> Any:
+    assert port == 5002
+    return gymnasium.make("CartPole-v1")
+
+
+def of_rllib(env_config: Any) -> Any:
+    assert env_config == {"port": 5002}
+    assert (env_config.worker_index, env_config.vector_index, env_config.num_workers) == (2, 1, 4)
+    return gymnasium.make("CartPole-v1")
+
+
+@pytest.mark.parametrize("factory", ["numbered", "of_rllib"])
+def test_an_environment_is_told_which_copy_it_is(factory: str) -> None:
+    copy = Copy(index=2, worker_index=2, vector_index=1, num_workers=4)
+    make_simulation(f"{__name__}:{factory}", {"port": "{5000 + index}"}, copy).close()

@@ -36,7 +36,7 @@ def test_counts_agree_whenever_it_pauses(
     monkeypatch.setattr(processes, "settle", lambda: None)
     with serve(ExperimentConfig("local", simulation=SIMULATION, servers=SERVERS)) as served:
         process = SimulationProcess(
-            SIMULATION, served.addresses, EpisodeSeeds(1), Patience(), "", tmp_path, ["dqn"]
+            SIMULATION, 0, served.addresses, EpisodeSeeds(1), Patience(), "", tmp_path, ["dqn"]
         )
         transports: dict[str, Any] = process._client._transports
         assert isinstance(transports["team"], LocalTransport)

@@ -41,7 +41,7 @@ def keep_output(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
-    process = EvaluationProcess(CHASE, servers, Patience(), "", tmp_path)
+    process = EvaluationProcess(CHASE, 4, servers, Patience(), "", tmp_path)
     played = process.evaluate(None, 7, 6, {})
     assert played.metrics["episode_length"] == {"__common__": (8.0,) * 6}
     caught = played.metrics["caught"]
@@ -53,7 +53,7 @@ def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> 
 
 
 def test_training(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
-    process = SimulationProcess(CHASE, servers, EpisodeSeeds(3), Patience(), "", tmp_path)
+    process = SimulationProcess(CHASE, 0, servers, EpisodeSeeds(3), Patience(), "", tmp_path)
     playing = threading.Thread(target=process.run)
     playing.start()
     tally = Tally()

@@ -27,7 +27,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
         """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
 
         def __init__(self, *arguments: Any) -> None:
-            self._log = arguments[5]
+            self._log = arguments[6]
             self._num_env_steps = 0
             self._has_to_stop = threading.Event()
 

@@ -1,0 +1,75 @@
+"""Whole runs of simulations as people bring them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, environment_of
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
+
+CONFIG = """
+simulation: {env: "env:make", restarts: {max: 0}}
+servers:
+  ppo:
+    agents: [agent]
+    settings: {train_batch_size_per_learner: 200, minibatch_size: 100, num_epochs: 1}
+stop: {env_steps: 400}
+evaluation: {final_num_episodes: 4}
+trackers: []
+"""
+ONE_PORT = """
+import gymnasium, socket
+class Env(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make('CartPole-v1'))
+        self.socket = socket.create_server(('127.0.0.1', 45331))
+        open('made.txt', 'a').write('made ')
+    def close(self):
+        self.socket.close()
+        open('made.txt', 'a').write('closed ')
+make = Env
+"""
+TWICE_ONLY = """
+import gymnasium, pathlib
+def make():
+    made = pathlib.Path('made.txt')
+    made.write_text('x' + (made.read_text() if made.exists() else ''))
+    if len(made.read_text()) > 2:
+        raise OSError('no licence is left')
+    return gymnasium.make('CartPole-v1')
+"""
+
+
+def launch(folder: Path, env: str, config: str = CONFIG) -> subprocess.CompletedProcess[str]:
+    (folder / "env.py").write_text(env)
+    (folder / "mine.yaml").write_text(config)
+    return subprocess.run(
+        [sys.executable, "-m", "muxrl", "launch", "mine.yaml", "--run-dir", "run"],
+        cwd=folder,
+        env=environment_of(ROOT),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S + ENDS_S,
+        check=False,
+    )
+
+
+def test_one_simulator_at_a_time(tmp_path: Path) -> None:
+    done = launch(tmp_path, ONE_PORT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # To be looked at, to be trained in, to be evaluated in.
+    assert (tmp_path / "made.txt").read_text() == "made closed " * 3
+
+
+def test_what_was_learned_is_reported_though_it_cannot_be_evaluated(tmp_path: Path) -> None:
+    done = launch(tmp_path, TWICE_ONLY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no licence is left" in done.stderr
+    assert "muxrl evaluate run" in done.stderr
+    report = (tmp_path / "run" / "summary.md").read_text()
+    assert "the evaluation at the end failed" in report
+    assert (tmp_path / "run" / "checkpoints" / "last" / "ppo").is_dir()
