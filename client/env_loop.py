@@ -18,13 +18,16 @@ from typing import Any, Literal
 
 from muxrl.client.adapters.simulation import Simulation, SimulationError, StepResult
 from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics, MetricCollector
-from muxrl.client.errors import ClientError, EpisodeLost, RunIsOver, ServerLost
+from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient, Outbox
+from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Mode
 
 logger = logging.getLogger(__name__)
 
+_MOST_BAD = 20
+"""Episodes in a row that a bad value may end: more are no accident."""
 _LOOK_S = 0.05
 """How often a loop that is held asks whether it is to stop."""
 
@@ -77,6 +80,9 @@ class EnvLoop:
             or "restart": the episodes that it concerns are closed as truncated on the other
             servers, and begin again with the same seeds. A server that is lost a second time
             before it has answered anything is an error in any case.
+        on_bad_value: what a value that a server refuses ends: "stop": the loop; "episode": that
+            episode, and the next one begins. Of one that was to be measured the result is without
+            returns.
         metrics: what of the infos becomes a metric of the episode; see `MetricCollector`. A
             gateway is told of them.
 
@@ -93,6 +99,7 @@ class EnvLoop:
         should_explore: bool | Mapping[str, bool] | None = None,
         seeds: Iterator[int | None] | None = None,
         on_lost: Literal["raise", "restart"] = "raise",
+        on_bad_value: Literal["stop", "episode"] = "stop",
         metrics: Mapping[str, str] | None = None,
     ) -> None:
         for simulation in simulations:
@@ -101,7 +108,12 @@ class EnvLoop:
         self.num_episodes = 0
         self.num_lost_episodes = 0
         """Episodes that were not ended on every server, because one was lost."""
+        self.num_bad_episodes = 0
+        """Episodes that were closed at a value that a server refused."""
+        self._num_bad_in_a_row = 0
         self._on_lost = on_lost
+        self._on_bad_value = on_bad_value
+        self._bad: set[str] = set()
         self._is_server_lost = False
         self._client = client
         self._mode: Mode = mode
@@ -154,7 +166,9 @@ class EnvLoop:
                 outbox = Outbox()
                 for slot in self._slots:
                     if slot.episode is not None:
-                        if slot.episode.episode_id in lost:
+                        if slot.episode.episode_id in self._bad:
+                            self._drop(slot, slot.episode, outbox, on_episode)
+                        elif slot.episode.episode_id in lost:
                             self._restart(slot, outbox)
                         elif self._claim():  # else its actions wait for the next allowance
                             self._advance(slot, slot.episode, outbox, on_episode)
@@ -262,6 +276,7 @@ class EnvLoop:
             ClientError: an item was refused, or a loss is an error; see `on_lost`.
         """
         lost: Set[str]
+        self._bad = set()
         try:
             failures = self._client.exchange(outbox)
         except ServerLost as error:
@@ -272,13 +287,40 @@ class EnvLoop:
             logger.warning("%d episodes are closed: %s", len(lost), error)
         else:
             self._is_server_lost = False
-            for failure in failures.values():
-                if self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
+            for episode_id, failure in failures.items():
+                if self._may_drop(failure):
+                    self._bad.add(episode_id)
+                    self.num_bad_episodes += 1
+                    self._num_bad_in_a_row += 1
+                    logger.warning("an episode ends at a bad value: %s", failure)
+                elif self._on_lost == "raise" or not isinstance(failure, EpisodeLost):
                     raise failure
-                logger.warning("an episode begins again: %s", failure)
-            lost = failures.keys()
+                else:
+                    logger.warning("an episode begins again: %s", failure)
+            lost = failures.keys() - self._bad
+            if self._num_bad_in_a_row and _has_ended_one(outbox, failures.keys()):
+                self._num_bad_in_a_row = 0
         self.num_lost_episodes += len(lost)
         return lost
+
+    def _may_drop(self, failure: ClientError) -> bool:
+        is_bad = isinstance(failure, RefusedByServer) and failure.code == ValueMismatch.code
+        return is_bad and self._on_bad_value == "episode" and self._num_bad_in_a_row < _MOST_BAD
+
+    def _drop(
+        self,
+        slot: _Slot,
+        episode: JointEpisode,
+        outbox: Outbox,
+        on_episode: Callable[[EpisodeResult], None],
+    ) -> None:
+        """Leaves an episode that a bad value has ended, and begins the next one."""
+        if self._mode == "eval":  # its place among the seeds stays
+            on_episode(EpisodeResult({}, slot.num_steps, slot.seed, episode.episode_id))
+        if self._is_holding or self._has_no_more:
+            slot.episode, slot.is_due = None, True
+        else:
+            self._begin(slot, outbox)
 
     def _begin(self, slot: _Slot, outbox: Outbox) -> None:
         slot.episode, slot.is_due = None, False
@@ -383,3 +425,8 @@ class EnvLoop:
         self._client.abort_episode([e.episode_id for e in episodes], "the simulation stopped")
         for slot in self._slots:
             slot.episode = None
+
+
+def _has_ended_one(outbox: Outbox, failed: Set[str]) -> bool:
+    ends = (i for items in outbox.items.values() for i in items if isinstance(i, EndEpisode))
+    return any(end.episode_id not in failed for end in ends)

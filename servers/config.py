@@ -208,6 +208,8 @@ class ServerPlan:
     """How often its run has started it again."""
     keep_replay_mib: int | None = 1024
     """Largest replay that its checkpoints hold; None: any."""
+    agents_return: bool = False
+    """Whether an agent that has ended may come back in the same episode, in a new life."""
     keeps_untrained: bool = False
     """Whether it keeps the weights that it began with, so that agents can act with them in episodes
     for evaluation, beside the learned ones."""

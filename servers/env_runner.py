@@ -168,8 +168,8 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         agent_steps: Counter[str] = Counter()
         module_steps: Counter[str] = Counter()
         for chunk in chunks:
-            for agent_id, single in chunk.episode.agent_episodes.items():
-                agent_steps[str(agent_id)] += len(single)
+            for single in chunk.episode.agent_episodes.values():
+                agent_steps[str(single.agent_id)] += len(single)
                 module_steps[single.module_id] += len(single)
         for agent_id, count in agent_steps.items():
             log((NUM_AGENT_STEPS_SAMPLED, agent_id), count, reduce="sum")
@@ -250,8 +250,8 @@ def by_agent(episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
         episode: made by a `Recorder`, without agents that have no step.
     """
     episodes = []
-    for agent_id, single in episode.agent_episodes.items():
-        single.multi_agent_episode_id = f"{episode.id_}/{agent_id}"
+    for key, single in episode.agent_episodes.items():
+        single.multi_agent_episode_id = f"{episode.id_}/{key}"
         episodes.append(alone(single, episode.agent_to_module_mapping_fn))
     return episodes
 

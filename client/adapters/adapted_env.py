@@ -58,7 +58,7 @@ def came_back(agent: Hashable) -> SimulationError:
     """Returns the refusal of an agent that acts again in an episode in which it is done."""
     return SimulationError(
         f"the environment observes agent {agent!r} again, which is done in this episode; one that "
-        "comes back needs a new agent id or a new episode"
+        "comes back needs a new agent id, a new episode, or simulation.respawn"
     )
 
 
@@ -72,7 +72,8 @@ class Names(dict[Hashable, str]):
     def __missing__(self, agent: Hashable) -> str:
         raise SimulationError(
             f"the environment spoke of agent {agent!r}, which is not among its possible_agents "
-            f"{list(self)}; list every agent that may ever appear there"
+            f"{list(self)}; list every agent that may ever appear there, or as many as live at a "
+            "time, with simulation.respawn: new_ids"
         )
 
 

@@ -24,6 +24,7 @@ from muxrl.client.adapters.gymnasium_multi_agent import (
 )
 from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
+from muxrl.client.adapters.places import Respawn
 from muxrl.client.adapters.rllib_multi_agent import RLlibMultiAgent, has_dicts_by_agent
 from muxrl.client.adapters.simulation import Simulation, SimulationError
 from muxrl.protocol.suggestions import did_you_mean
@@ -81,7 +82,12 @@ def _number(found: re.Match[str], index: int) -> int:
     return int(first or 0) + int(factor or 1) * index
 
 
-def make_simulation(env: str, kwargs: Mapping[str, Any], copy: Copy = THE_FIRST) -> Simulation:
+def make_simulation(
+    env: str,
+    kwargs: Mapping[str, Any],
+    copy: Copy = THE_FIRST,
+    respawn: Respawn = "refuse",
+) -> Simulation:
     """Makes the environment that `env` names and returns it as a `Simulation`.
 
     Args:
@@ -93,6 +99,7 @@ def make_simulation(env: str, kwargs: Mapping[str, Any], copy: Copy = THE_FIRST)
             form is taken where there is one.
         kwargs: arguments of the callable; an RLlib class gets them as its config dict.
         copy: which one of several it is, for ``{index}`` in the kwargs.
+        respawn: see `adapt`.
 
     Raises:
         SimulationError: nothing has that name, the callable failed, or it made no environment, or
@@ -119,7 +126,7 @@ def make_simulation(env: str, kwargs: Mapping[str, Any], copy: Copy = THE_FIRST)
     else:
         made = _call(env, _find(env, module_name, attribute), dict(kwargs), copy)
     try:
-        return adapt(made)
+        return adapt(made, respawn)
     except SimulationError as error:
         raise SimulationError(f"simulation {env!r}: {error}") from None
     except (Exception, SystemExit) as error:  # the user's environment may raise anything
@@ -128,7 +135,7 @@ def make_simulation(env: str, kwargs: Mapping[str, Any], copy: Copy = THE_FIRST)
         ) from error
 
 
-def adapt(env: Any) -> Simulation:
+def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
     """Returns an environment as a `Simulation`.
 
     A Gymnasium environment has several agents if its spaces are two Tuples with as many parts, or
@@ -138,26 +145,33 @@ def adapt(env: Any) -> Simulation:
 
     Args:
         env: a PettingZoo ParallelEnv or AECEnv, a Gymnasium Env, or RLlib's MultiAgentEnv.
+        respawn: how agents come back after their end; of RLlib's environments.
 
     Raises:
         SimulationError: it is none of these, or its agents or spaces cannot be read.
     """
     try:
-        return _adapt(env)
+        made = _adapt(env, respawn)
     except NotYet as error:
         try:
             env.reset()
         except Exception:  # noqa: BLE001  # what is missing is said better by the first error
             raise error from None
-    return _adapt(env)
+        made = _adapt(env, respawn)
+    if respawn != "refuse" and not isinstance(made, RLlibMultiAgent):
+        raise SimulationError(
+            f"simulation.respawn is {respawn!r}, which is for environments with dicts by agent, "
+            f"as RLlib's MultiAgentEnv, and this is {_an_instance(env)}"
+        )
+    return made
 
 
-def _adapt(env: Any) -> Simulation:
+def _adapt(env: Any, respawn: Respawn) -> Simulation:
     bases = {base.__name__ for base in type(env).__mro__}
     if "GroupAgentsWrapper" in bases:
         return _adapt_ungrouped(env)
     if "MultiAgentEnv" in bases:
-        return RLlibMultiAgent(env)
+        return RLlibMultiAgent(env, respawn)
     if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only
         return PettingZooAEC(env)
     if "ParallelEnv" in bases or (hasattr(env, "possible_agents") and hasattr(env, "step")):
@@ -176,7 +190,7 @@ def _adapt(env: Any) -> Simulation:
         hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")
     ):
         if has_dicts_by_agent(env):
-            return RLlibMultiAgent(env)
+            return RLlibMultiAgent(env, respawn)
         return GymnasiumMultiAgent(env) if has_a_part_for_each_agent(env) else GymnasiumEnv(env)
     raise SimulationError(
         f"the callable returned {_an_instance(env)}, which is no environment: a PettingZoo "

@@ -46,7 +46,7 @@ def probe(simulation: SimulationConfig) -> SimulationFacts:
     from muxrl.client.adapters import SimulationError, look, make_simulation
 
     try:
-        made = make_simulation(simulation.env, dict(simulation.kwargs))
+        made = make_simulation(simulation.env, dict(simulation.kwargs), respawn=simulation.respawn)
         try:
             notes = look(made)
         except SimulationError as error:

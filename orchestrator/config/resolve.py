@@ -119,12 +119,15 @@ def resolve(
             s: replace(
                 p,
                 keep_replay_mib=keep_mib,
+                agents_return=config.simulation.respawn != "refuse",
                 keeps_untrained=compares_untrained(config) and find_fixed(p.algorithm) is None,
             )
             for s, p in plans.items()
             if p is not None
         },
     )
+    if config.simulation.respawn != "refuse":
+        problems += _respawn_problems(experiment)
     if config.stop.iterations is not None and len(experiment.fixed_servers) == len(config.servers):
         problems.append(
             "stop.iterations: is given, but no server learns, so that there are no iterations; "
@@ -136,6 +139,21 @@ def resolve(
     if problems:
         raise ConfigError(problems)
     return experiment
+
+
+def _respawn_problems(experiment: Experiment) -> Iterator[str]:
+    from muxrl.servers.algorithms.registry import get_algorithm  # it imports RLlib
+
+    for server_id, plan in experiment.servers.items():
+        is_fixed = server_id in experiment.fixed_servers
+        is_joint = not is_fixed and get_algorithm(plan.algorithm).seating.is_joint
+        if is_joint or plan.frame_stack > 1:
+            what = "frame_stack" if plan.frame_stack > 1 else f"{plan.algorithm}, a joint algorithm"
+            yield (
+                f"server {server_id!r}: has {what}, which cannot tell the lives of an agent apart "
+                "that comes back (simulation.respawn); take PPO, A2C, IMPALA, APPO, DQN or SAC on "
+                "single observations"
+            )
 
 
 def local_inference_problems(experiment: Experiment) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from muxrl.servers.config import RestartsConfig, ServerConfig
 
@@ -46,6 +46,14 @@ class SimulationConfig:
     metrics: dict[str, str] = field(default_factory=dict)
     """Key of the simulation's infos to how an episode's numbers become one: last, sum, mean, max or
     min. See [Metrics](concepts.md#metrics); not for 'external', which sends them with the end."""
+    respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
+    """How agents of an RLlib environment come back after their end in the same episode, to a new
+    life: "refuse": not at all; "same_id": in a later step; "same_step": the observation in the step
+    of their end is the first of the next life; "new_ids": under ids that it has not declared, which
+    take the places of declared ones of their kind that have ended. Not for joint algorithms."""
+    on_bad_value: Literal["stop", "episode"] = "stop"
+    """What a value that a server refuses, a NaN say, ends: "stop": the simulation's process, which
+    `restarts` count; "episode": the episode, which is closed before that step, and counted."""
     num_processes: int = 1
     """Simulation processes that run at the same time."""
     num_envs_per_process: int = 1

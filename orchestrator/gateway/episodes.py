@@ -164,6 +164,8 @@ class GatewayEpisodes:
         self.counts = EpisodeCounts()
         self.ended: deque[EpisodeResult] = deque(maxlen=_REMEMBERED)
         """The newest training episodes that ended; whoever takes them empties it."""
+        self.num_over = 0
+        """Episodes that are over, however they ended, evaluations too."""
         self.unheard: set[str] = set()
         """Open episodes whose simulation does not know yet that all are refused."""
         self.refusal: ProtocolError | None = None
@@ -429,6 +431,7 @@ class GatewayEpisodes:
         episode = self._open.pop(episode_id)
         if episode.evaluation is not None and not isinstance(reply, Ended):
             episode.evaluation.num_to_begin += 1
+        self.num_over += 1
         self._over[episode_id] = reply, why[:_STORY_CHARS]
         while len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)

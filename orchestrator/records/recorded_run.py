@@ -128,6 +128,8 @@ class RecordedRun:
     """By process, the env steps at which it was lost and started again."""
     num_lost_episodes: int = 0
     """Training episodes that were closed early since a process was lost."""
+    num_bad_episodes: int = 0
+    """Training episodes that ended at a value that a server refused."""
     num_random_episodes: Mapping[str, int] = field(default_factory=dict)
     """By server, training episodes in which its agents acted at random, since it was lost."""
     weights_seq_no: Mapping[str, int] = field(default_factory=dict)
@@ -195,6 +197,7 @@ class RecordedRun:
             resumed_at=tuple(joint.resumed_at),
             restarted_at={name: tuple(at) for name, at in joint.restarted_at.items()},
             num_lost_episodes=joint.num_lost_episodes,
+            num_bad_episodes=joint.num_bad_episodes,
             num_random_episodes=joint.num_random_episodes,
             weights_seq_no={
                 s: max(known)
@@ -240,7 +243,7 @@ class _Joint:
         self.env_steps = 0
         self.resumed_at: list[int] = []
         self.restarted_at: dict[str, list[int]] = {}
-        self.num_lost_episodes = 0
+        self.num_lost_episodes = self.num_bad_episodes = 0
         self.num_random_episodes: Mapping[str, int] = {}
         self.metrics: dict[tuple[str, str | None], _GrowingCurve] = {}
         self.weights_seq_nos: dict[str, set[int]] = {}
@@ -260,6 +263,7 @@ class _Joint:
     def _add(self, record: Mapping[str, Any]) -> None:
         self.env_steps = int(record.get("env_steps") or 0)
         self.num_lost_episodes = int(record.get("num_lost_episodes", 0))
+        self.num_bad_episodes = int(record.get("num_bad_episodes", 0))
         self.num_random_episodes = record.get("num_random_episodes", {})
         if "resumed_from" in record:
             self.resumed_at.append(record["resumed_from"])

@@ -397,6 +397,11 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 f"run {run.name} lost {run.num_lost_episodes} training episodes with these "
                 "processes; the servers that lived keep them as truncated"
             )
+        if run.num_bad_episodes:
+            yield (
+                f"in run {run.name}, {run.num_bad_episodes} training episodes ended at a value "
+                "that a server refused (simulation.on_bad_value); the simulations' logs name each"
+            )
         for name, num in run.num_random_episodes.items():
             yield (
                 f"run {run.name}: agents of {name} acted at random in {num} training episodes, "

@@ -46,7 +46,8 @@ class CommandProcess:
         """Runs the command until it ends.
 
         Raises:
-            RunFailed: it cannot be started, or it ended before it was told to.
+            RunFailed: it cannot be started, or it ended before it was told to, but for code 0:
+                a program may play one episode and end.
         """
         if self._is_stopping.is_set():
             return
@@ -66,7 +67,7 @@ class CommandProcess:
             code = self._popen.wait()
             self._signal(signal.SIGKILL)  # what it has started and left
         logger.info("it has ended with code %d", code)
-        if not self._is_stopping.is_set():
+        if not self._is_stopping.is_set() and code:
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             raise RunFailed(
                 f"simulation.command {shlex.join(self._command)} ended {how} before the run was "

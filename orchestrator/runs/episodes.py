@@ -38,7 +38,8 @@ def make_copy(simulation: SimulationConfig, process: int, number: int, **more: A
         vector_index=number,
         num_workers=simulation.num_processes,
     )
-    return make_simulation(simulation.env, {**simulation.kwargs, **more}, copy)
+    kwargs = {**simulation.kwargs, **more}
+    return make_simulation(simulation.env, kwargs, copy, simulation.respawn)
 
 
 def num_evaluation_envs(
@@ -130,6 +131,7 @@ def play_episodes(
     should_explore: bool | Mapping[str, bool] | None = None,
     *,
     on_lost: Literal["raise", "restart"] = "raise",
+    on_bad_value: Literal["stop", "episode"] = "stop",
     metrics: Mapping[str, str] | None = None,
 ) -> list[EpisodeResult]:
     """Plays one evaluation episode for each seed.
@@ -140,7 +142,7 @@ def play_episodes(
         seeds: of the simulations' resets.
         should_explore: whether actions are sampled as in training, a dict: by server id; None:
             as each server does in evaluation.
-        on_lost, metrics: see `EnvLoop`.
+        on_lost, on_bad_value, metrics: see `EnvLoop`.
 
     Returns:
         The episodes, ordered by seed.
@@ -159,6 +161,7 @@ def play_episodes(
         should_explore=should_explore,
         seeds=iter(seeds),
         on_lost=on_lost,
+        on_bad_value=on_bad_value,
         metrics=metrics,
     )
     loop.run(results.append)

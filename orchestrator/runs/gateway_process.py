@@ -85,6 +85,7 @@ class GatewayProcess:
             time.process_time() - self._cpu_before_s,
             num_lost_episodes=episodes.counts.num_lost,
             metrics=[episode.metrics for episode in ended],
+            num_over=episodes.num_over,
         )
 
     def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:

@@ -207,6 +207,10 @@ class SimulationReport(ProcessReport):
     """Of `episodes`, in the same order."""
     num_lost_steps: int = 0
     """Since the process began: see `MultiplexingClient.num_lost_steps`."""
+    num_over: int = 0
+    """Episodes that are over, of a gateway, evaluations too; since it began."""
+    num_bad_episodes: int = 0
+    """Since the last report: see `EnvLoop.num_bad_episodes`."""
 
 
 class SimulationProcess:
@@ -277,6 +281,7 @@ class SimulationProcess:
             self._client,
             seeds=seeds,
             on_lost="restart",
+            on_bad_value=simulation.on_bad_value,
             metrics=simulation.metrics,
         )
         if is_limited:
@@ -315,6 +320,7 @@ class SimulationProcess:
         """Returns what was played since the last call."""
         episodes, self._episodes = self._episodes, []
         random_episodes, self._random_episodes = self._random_episodes, []
+        num_bad_episodes, self._loop.num_bad_episodes = self._loop.num_bad_episodes, 0
         cpu_s = time.process_time() - self._cpu_before_s
         num_mismatches = self._client.num_mismatches
         return SimulationReport(
@@ -327,6 +333,7 @@ class SimulationProcess:
             random_episodes,
             [episode.metrics for episode in episodes],
             self._client.num_lost_steps,
+            num_bad_episodes,
             step_s=self._clock.step_s,
         )
 
@@ -403,6 +410,7 @@ class EvaluationProcess:
             for i in range(num_envs)
         ]
         self._metrics = simulation.metrics
+        self._on_bad_value = simulation.on_bad_value
         self._servers = dict(servers)
         self._patience = patience
         self._episode_prefix = episode_prefix
@@ -441,6 +449,7 @@ class EvaluationProcess:
                 seeds,
                 should_explore,
                 on_lost="restart",
+                on_bad_value=self._on_bad_value,
                 metrics=self._metrics,
             )
         return Played.of(episodes, self._simulations[0].possible_agents)

@@ -58,6 +58,7 @@ MAY_CHANGE = (
     "simulation.restarts.*",
     "simulation.gateway.*",
     "simulation.command",
+    "simulation.on_bad_value",
 )
 """Keys of the config that a resumed run may have otherwise."""
 

@@ -88,6 +88,10 @@ class SimulationActors:
         self._waiting_to_play: set[str] = set()
         self._playing: dict[Any, str] = {}
         self._allowances = Allowances()
+        self._num_episodes = 0
+        """That are over at the gateway."""
+        self._num_episodes_before: dict[str, int] = {}
+        """By program, as of when it was started."""
         self.gateway: Any = None
         """The gateway's process, where simulations are external; it lasts until `end`. One that is
         started again is another one once it listens."""
@@ -134,6 +138,7 @@ class SimulationActors:
         if self._is_held:
             self._waiting_to_play.add(name)
             return
+        self._num_episodes_before[name] = self._num_episodes
         self._playing[self._actors[name].run.remote()] = name
         if self._is_limited:
             self._allowances.add(name, self._actors[name])
@@ -298,7 +303,22 @@ class SimulationActors:
                 notice_deaths()
                 self._lose(name, error)
             else:
-                self._lose(name, Silent("ended by itself"))
+                self._playing = {r: other for r, other in self._playing.items() if r != ref}
+                if not self._has_played_one(name):
+                    self._lose(name, Silent("ended by itself, without an episode that it played"))
+                else:  # as simulators do that play one episode and end
+                    self._run(name)
+
+    def _has_played_one(self, name: str) -> bool:
+        """Whether an episode ended while a program ran; the gateway does not know by whom."""
+        import ray
+
+        if not self._is_external or name == GATEWAY or self.gateway is None:
+            return False
+        with contextlib.suppress(ray.exceptions.RayError):  # a lost one is started again
+            answer = self.gateway.report.remote()
+            self._take(GATEWAY, ray.get(answer, timeout=_LAST_REPORT_TIMEOUT_S))
+        return self._num_episodes != self._num_episodes_before[name]  # less: another gateway
 
     def ask(self) -> None:
         """Asks every process for its report; `collect` takes in the answers."""
@@ -485,4 +505,6 @@ class SimulationActors:
     def _take(self, name: str, report: SimulationReport) -> None:
         self.num_episodes_begun[name] = report.num_episodes_begun
         self._allowances.note(name, report.num_env_steps)
+        if name == GATEWAY:
+            self._num_episodes = report.num_over
         self._on_report(name, report)

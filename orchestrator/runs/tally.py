@@ -67,6 +67,8 @@ class Tally:
         self.num_lost_steps = 0
         """Steps that simulations played with local inference, of one server each, and of which that
         may know nothing, since it was lost."""
+        self.num_bad_episodes = 0
+        """Training episodes that ended at a value that a server refused; see `on_bad_value`."""
         self._lost_episodes: dict[str, int] = {}
         self._lost_before = 0
         self._lost_steps: dict[str, int] = {}
@@ -90,6 +92,7 @@ class Tally:
             "num_mismatches": self.num_mismatches,
             "num_lost_episodes": self.num_lost_episodes,
             "num_lost_steps": self.num_lost_steps,
+            "num_bad_episodes": self.num_bad_episodes,
             "num_restarts": dict(self.num_restarts),
             "num_random_episodes": dict(self.num_random_episodes),
             "recent": list(self._recent),
@@ -105,6 +108,7 @@ class Tally:
         self._cpu_s_before = state["cpu_s"]
         self.num_lost_episodes = self._lost_before = state.get("num_lost_episodes", 0)
         self.num_lost_steps = self._lost_steps_before = state.get("num_lost_steps", 0)
+        self.num_bad_episodes = state.get("num_bad_episodes", 0)
         self.num_restarts = dict(state.get("num_restarts", {}))
         self.num_random_episodes = dict(state.get("num_random_episodes", {}))
         self._recent.extend(state["recent"])
@@ -127,6 +131,7 @@ class Tally:
         self.num_mismatches = self._mismatches_before + sum(self._mismatches.values())
         self._lost_episodes[name] = report.num_lost_episodes
         self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
+        self.num_bad_episodes += report.num_bad_episodes
         self._lost_steps[name] = report.num_lost_steps
         self.num_lost_steps = self._lost_steps_before + sum(self._lost_steps.values())
 
@@ -215,6 +220,7 @@ class Tally:
             "env_steps_per_s": self.env_steps_per_s,
             "num_mismatches": self.num_mismatches,
             "num_lost_episodes": self.num_lost_episodes,
+            **({"num_bad_episodes": self.num_bad_episodes} if self.num_bad_episodes else {}),
             **({"num_lost_steps": self.num_lost_steps} if self.num_lost_steps else {}),
             **(
                 {"num_random_episodes": dict(self.num_random_episodes)}

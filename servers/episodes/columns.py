@@ -154,9 +154,8 @@ def unpack_chunks(
             agent_to_module_mapping_fn=policy_for,
             env_t_started=one["t_started"],
         )
-        episode.agent_episodes = {
-            single.agent_id: single for single in (next(agents) for _ in range(one["num_agents"]))
-        }
+        singles = [next(agents) for _ in range(one["num_agents"])]
+        episode.agent_episodes = {s.id_.removeprefix(f"{one['id']}_"): s for s in singles}
         episode.env_t = one["t"]
         episode.is_terminated, episode.is_truncated = one["is_terminated"], one["is_truncated"]
         chunks.append(Chunk(episode, one["weights_seq_nos"]))

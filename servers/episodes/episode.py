@@ -97,6 +97,7 @@ class ServedEpisode:
             seats,
             recorder,
             is_training=self.is_training,
+            agents_return=plan.agents_return,
             observing=observing if self.is_training else None,
         )
         self._last_reply: Actions | None = None

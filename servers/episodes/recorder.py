@@ -119,6 +119,10 @@ class Recorder:
         self._lookback = lookback
         self._reward_scales = reward_scales
         self._tracks: dict[str, _Track] = {}
+        self._lives: dict[str, int] = {}
+        """By seat that has come back after its end, which of its lives this is; others have one."""
+        self._ended: list[tuple[str, str, _Track]] = []
+        """Seat, key and record of lives before, until the next cut."""
         self._num_cut_steps = 0
         self._is_terminated = False
         self._is_truncated = False
@@ -178,6 +182,20 @@ class Recorder:
             self._is_terminated, self._is_truncated = not truncated, bool(truncated)
         self._weights_seq_nos.append(weights_seq_no)
 
+    def begin_again(self, observations: Mapping[str, Any]) -> None:
+        """Records the first observations of seats that come back after their end."""
+        for seat_id, observation in observations.items():
+            before = self._tracks.pop(seat_id, None)
+            if before is not None and before.num_steps:
+                self._ended.append((seat_id, self._key(seat_id), before))
+            self._lives[seat_id] = self._lives.get(seat_id, 1) + 1
+            self._observe(seat_id, observation)
+
+    def _key(self, seat_id: str) -> str:
+        """What a seat's life is called in the episode: replays join its parts by that."""
+        life = self._lives.get(seat_id)
+        return seat_id if life is None else f"{seat_id}~{life}"
+
     def _observe(self, seat_id: str, observation: Any) -> None:
         """Starts a seat's track, or completes the transition of its open action."""
         track = self._tracks.get(seat_id)
@@ -226,10 +244,17 @@ class Recorder:
             env_t_started=self._num_cut_steps,
         )
         # RLlib's learners read these, and nothing else of it.
-        episode.agent_episodes = {
-            seat_id: self._single(seat_id, track)
+        singles = [
+            (seat_id, self._key(seat_id), track)
             for seat_id, track in self._tracks.items()
             if track.num_steps
+        ]
+        if self._ended:  # the lives of a seat one after another: RLlib batches them by seat
+            order = list(self._seats)
+            singles = sorted([*self._ended, *singles], key=lambda one: order.index(one[0]))
+            self._ended = []
+        episode.agent_episodes = {
+            key: self._single(seat_id, key, track) for seat_id, key, track in singles
         }
         episode.env_t = self._num_cut_steps + len(self._weights_seq_nos)
         episode.is_terminated, episode.is_truncated = self._is_terminated, self._is_truncated
@@ -237,12 +262,12 @@ class Recorder:
         self._num_cut_steps, self._weights_seq_nos = episode.env_t, []
         return chunk
 
-    def _single(self, seat_id: str, track: _Track) -> SingleAgentEpisode:
+    def _single(self, seat_id: str, key: str, track: _Track) -> SingleAgentEpisode:
         """Returns a track in RLlib's form; the lists are handed over, not copied."""
         seat = self._seats[seat_id]
         extras = track.extra_outputs
         return SingleAgentEpisode(
-            id_=f"{self._episode_id}_{seat_id}",
+            id_=f"{self._episode_id}_{key}",
             observations=track.observations,
             observation_space=seat.observation_space,
             actions=track.actions,

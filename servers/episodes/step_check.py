@@ -22,7 +22,7 @@ from muxrl.protocol.values import Mismatch, check_available, conform, number
 
 AgentIds = set[str] | frozenset[str]
 
-_NOBODY: AgentIds = frozenset()
+NOBODY: AgentIds = frozenset()
 
 MAX_RETURN = float(np.finfo(np.float32).max)
 """Of an agent in an episode, up or down, since learners compute in float32. Sums over agents and
@@ -62,6 +62,7 @@ class StepCheck:
         needs_state: whether each step has to have it; else it is checked where it comes.
         max_abs_reward: of an agent in a step, up or down; None: what is finite.
         max_abs_observation: of a number in an observation or a state, likewise.
+        agents_return: whether an agent that is done may observe again, in a new life of its own.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class StepCheck:
         needs_state: bool = True,
         max_abs_reward: float | None = None,
         max_abs_observation: float | None = None,
+        agents_return: bool = False,
     ) -> None:
         self._max_reward = math.inf if max_abs_reward is None else max_abs_reward
         self._max_observation = math.inf if max_abs_observation is None else max_abs_observation
         self._agents = agents
+        self._agents_return = agents_return
         self._observation_spaces = {a: agent.observation_space for a, agent in agents.items()}
         self._action_spaces = {a: agent.action_space for a, agent in agents.items()}
         self._state_space: Space | None = None if state_size is None else Box((state_size,))
@@ -112,13 +115,14 @@ class StepCheck:
         )
         rewards = self._rewards(message.rewards, returns)
         terminated, truncated = self._ended(message)
-        if agents_done or terminated or truncated:
+        if not self._agents_return and (agents_done or terminated or truncated):
             done = agents_done | terminated | truncated
             if back := observations.keys() & done:
                 agent_id = min(back)
                 raise ValueMismatch(
                     f"agent {agent_id!r} is done in this episode and cannot observe again; "
-                    "one that comes back needs a new agent id or a new episode",
+                    "one that comes back needs a new agent id, a new episode, or "
+                    "simulation.respawn",
                     agent_id=agent_id,
                     expected="observations of agents that are not done",
                     got=f"an observation of {agent_id!r}",
@@ -261,7 +265,7 @@ class StepCheck:
     def _ended(self, message: Step | EndEpisode) -> tuple[AgentIds, AgentIds]:
         """Returns the agents that a message terminates, and those that it only truncates."""
         if not message.terminations and not message.truncations:
-            return _NOBODY, _NOBODY
+            return NOBODY, NOBODY
         terminated = {agent_id for agent_id, is_set in message.terminations.items() if is_set}
         truncated = {agent_id for agent_id, is_set in message.truncations.items() if is_set}
         for agent_id in terminated | truncated:

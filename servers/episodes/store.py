@@ -114,6 +114,7 @@ class EpisodeStore:
             plan.state_size if plan.reads_state else None,
             max_abs_reward=plan.limits.max_abs_reward,
             max_abs_observation=plan.limits.max_abs_observation,
+            agents_return=plan.agents_return,
         )
         self._seats = seats
         self._feed = feed

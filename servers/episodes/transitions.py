@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.episodes.step_check import AgentIds, CheckedStep
+from muxrl.servers.episodes.step_check import NOBODY, AgentIds, CheckedStep
 from muxrl.servers.frames import Frames
 from muxrl.servers.observing import Observing
 from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
@@ -43,6 +43,7 @@ class Transitions:
         seats: by seat id, at least one.
         recorder: where transitions go.
         is_training: whether they are learned from; otherwise only returns are summed.
+        agents_return: whether agents that are done may come back in the same episode.
         observing: has statistics that the observations are counted in; None: they are in none.
     """
 
@@ -52,8 +53,11 @@ class Transitions:
         recorder: Recorder,
         *,
         is_training: bool,
+        agents_return: bool = False,
         observing: Observing | None = None,
     ) -> None:
+        self._agents_return = agents_return
+        self._members_of = {seat_id: seat.members for seat_id, seat in seats.items()}
         self.agents_done: set[str] = set()
         self.returns: dict[str, float] = {}
         self._recorder = recorder
@@ -81,10 +85,15 @@ class Transitions:
         """
         done = step.terminated | step.truncated
         departed = self.agents_done | done if done else self.agents_done
+        back = step.observations.keys() & departed if departed else departed
+        if back:
+            departed = departed - back
         view = StepView(step.observations, step.state, departed, frames=self._frames)
         seen: dict[str, Any] = {}
         acting: list[tuple[Seat, SeatRecord, Any]] = []
         for seat_id, seat, record in self._seated:
+            if back and not back.isdisjoint(seat.members):
+                record = SeatRecord(last_actions=self._last_actions)
             if not record.is_done:
                 observation = seat.observe(view, record)
                 if observation is not None:
@@ -95,9 +104,11 @@ class Transitions:
                 self._recorder.begin(seen)
             self._add_before_first_action(step.rewards, done)
         else:
-            self._add_transition(step, seen, done)
+            self._add_transition(step, seen, done, back)
         if done:
             self.agents_done |= done
+        if back:
+            self._begin_again(acting, back)
         if self._frames is not None:
             self._frames.advance(step.observations)
         if self._observing is not None:
@@ -121,7 +132,7 @@ class Transitions:
         """
         done = step.terminated | step.truncated
         if has_acted:
-            self._add_transition(step, {}, done)
+            self._add_transition(step, {}, done, is_end=True)
         else:
             self._add_before_first_action(step.rewards, done)
 
@@ -151,12 +162,42 @@ class Transitions:
         self._sum(rewards)
         self._mark_done(done)
 
-    def _add_transition(self, step: CheckedStep, seen: dict[str, Any], done: AgentIds) -> None:
+    def _begin_again(
+        self, acting: Collection[tuple[Seat, SeatRecord, Any]], back: AgentIds
+    ) -> None:
+        """Gives seats whose agents come back a record of their own, and a new track."""
+        anew = {seat.seat_id: (r, o) for seat, r, o in acting if not back.isdisjoint(seat.members)}
+        self._seated = [(s, seat, anew.get(s, (r,))[0]) for s, seat, r in self._seated]
+        self._records = {seat_id: record for seat_id, _, record in self._seated}
+        self.agents_done -= back
+        if self._is_training:
+            self._recorder.begin_again({s: observation for s, (_, observation) in anew.items()})
+
+    def _add_transition(
+        self,
+        step: CheckedStep,
+        seen: dict[str, Any],
+        done: AgentIds,
+        back: AgentIds = NOBODY,
+        *,
+        is_end: bool = False,
+    ) -> None:
+        """Records what followed from the last actions.
+
+        Args:
+            step: that came.
+            seen: what seats observe and act on next.
+            done: agents that end.
+            back: of these and of earlier ones, those that observe again, in a new life.
+            is_end: whether no step follows.
+        """
+        if back:
+            seen = {s: o for s, o in seen.items() if back.isdisjoint(self._members_of[s])}
         if self._is_training and step.truncated:
             missing = step.truncated.intersection(self._acting) - step.final_observations.keys()
             if missing:
                 raise _no_final_observation(min(missing))
-        ends = self._find_ends(step, seen, done) if done else _NO_ENDS
+        ends = self._find_ends(step, seen, done, back) if done else _NO_ENDS
         # Nothing has changed yet: a refusal above leaves the episode as it was.
         rewards = step.rewards
         self._sum(rewards)
@@ -175,18 +216,22 @@ class Transitions:
                     rewards=of_seats,
                     terminated=ends.terminated,
                     truncated=ends.truncated,
-                    is_last=ends.num_seats == num_here,
+                    is_last=is_end if self._agents_return else ends.num_seats == num_here,
                     weights_seq_no=self._weights_seq_no,
                 )
                 self._acted = {}
         if done:
             self._mark_done(done)
 
-    def _find_ends(self, step: CheckedStep, seen: Mapping[str, Any], done: AgentIds) -> _Ends:
+    def _find_ends(
+        self, step: CheckedStep, seen: Mapping[str, Any], done: AgentIds, back: AgentIds
+    ) -> _Ends:
         """Finds the seats that end, how, and what they observe then; changes nothing."""
         finals = step.final_observations
         # Beside its own final observation, a seat that ends sees what the others see now.
         last_seen = {**step.observations, **finals} if finals else {}
+        if back:
+            last_seen = {a: o for a, o in last_seen.items() if a not in back or a in finals}
         # A truncated agent is still observed, so that its value is bootstrapped. One that
         # terminates in the same step is not: it counts as departed already.
         departed = self.agents_done | (step.terminated - step.truncated)

@@ -343,3 +343,48 @@ def test_half_of_what_is_left_can_be_given_back(world: World) -> None:
     assert loop.give_back() == 4
     loop.run(should_stop=lambda: loop.num_env_steps == 5)
     assert loop.give_back() == 0
+
+
+def bad_at(*numbers: int, t: int = 1, kind: type = Step) -> Any:
+    """Returns a script that refuses a value in these episodes, counted as they begin."""
+    begun = itertools.count()
+    bad: set[str] = set()
+    refuse = refusing(kind, **({"t": t} if kind is Step else {}))
+
+    def script(item: Any) -> Any:
+        if isinstance(item, StartEpisode) and next(begun) in numbers:
+            bad.add(item.episode_id)
+        return refuse(item) if item.episode_id in bad else None
+
+    return script
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("t", [0, 1])
+def test_a_bad_value_ends_its_episode_alone(world: World, mode: Any, t: int) -> None:
+    world.left.script = bad_at(1, 2, t=t)
+    simulation = CountingSimulation(num_steps=3)
+    loop = EnvLoop(
+        [simulation], world.client, mode=mode, seeds=iter(range(5)), on_bad_value="episode"
+    )
+    loop.run(world.results.append)
+    assert simulation.seeds == [0, 1, 2, 3, 4]
+    assert (loop.num_bad_episodes, loop.num_lost_episodes) == (2, 0)
+    kept = {r.seed: bool(r.returns) for r in world.results}
+    dropped = {1: False, 2: False} if mode == "eval" else {}
+    assert kept == {0: True, 3: True, 4: True, **dropped}
+    assert world.right.open == {}
+
+
+@pytest.mark.parametrize("kind", [Step, EndEpisode])
+def test_nothing_but_bad_values_is_no_accident(world: World, kind: type) -> None:
+    world.left.script = bad_at(*range(100), kind=kind)
+    loop = EnvLoop(
+        [CountingSimulation(num_steps=2)],
+        world.client,
+        seeds=iter(range(100)),
+        on_bad_value="episode",
+    )
+    with pytest.raises(RefusedByServer, match="no such luck"):
+        loop.run()
+    assert loop.num_bad_episodes == 20

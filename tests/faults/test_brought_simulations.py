@@ -43,6 +43,41 @@ def make():
     return gymnasium.make('CartPole-v1')
 """
 
+NAN_NOW_AND_THEN = """
+import gymnasium, numpy as np
+class Env(gymnasium.ObservationWrapper):
+    n = 0
+    def observation(self, seen):
+        self.n += 1
+        return np.full_like(seen, np.nan) if self.n % 57 == 0 else seen
+def make(): return Env(gymnasium.make('CartPole-v1'))
+"""
+EXTERNAL = f"""
+simulation:
+  env: external
+  command: [{sys.executable}, sim.py, "{{gateway}}"]
+  restarts: {{max: 0}}
+  agents: {{agent: {{observation_space: {{type: box, shape: [1]}}, action_space: {{type: discrete, n: 2}}}}}}
+servers: {{ppo: {{algorithm: RANDOM, agents: [agent]}}}}
+stop: {{env_steps: 20}}
+evaluation: {{final_num_episodes: 2}}
+trackers: []
+"""
+ONE_EPISODE = """
+import sys
+from muxrl.client.standalone.muxrl_client import EpisodeLost, PolicyClient, RunIsOver
+open('begun.txt', 'a').write('x')
+try:
+    with PolicyClient(sys.argv[1]) as client:
+        episode = client.start_episode()
+        for _ in range(5):
+            client.get_action(episode, {'agent': [0.0]})
+            client.log_returns(episode, {'agent': 1.0})
+        client.end_episode(episode, {'agent': [0.0]})
+except (EpisodeLost, RunIsOver):
+    pass
+"""
+
 
 def launch(folder: Path, env: str, config: str = CONFIG) -> subprocess.CompletedProcess[str]:
     (folder / "env.py").write_text(env)
@@ -73,3 +108,26 @@ def test_what_was_learned_is_reported_though_it_cannot_be_evaluated(tmp_path: Pa
     report = (tmp_path / "run" / "summary.md").read_text()
     assert "the evaluation at the end failed" in report
     assert (tmp_path / "run" / "checkpoints" / "last" / "ppo").is_dir()
+
+
+def test_a_nan_now_and_then_costs_its_episode(tmp_path: Path) -> None:
+    config = CONFIG.replace("restarts: {max: 0}", "restarts: {max: 0}, on_bad_value: episode")
+    done = launch(tmp_path, NAN_NOW_AND_THEN, config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = (tmp_path / "run" / "summary.md").read_text()
+    assert "training episodes ended at a value that a server refused" in report
+
+
+def test_a_program_that_plays_one_episode_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "sim.py").write_text(ONE_EPISODE)
+    done = launch(tmp_path, "", EXTERNAL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "started again" not in done.stdout + done.stderr
+    assert len((tmp_path / "begun.txt").read_text()) >= 4  # of 20 env steps
+
+
+def test_a_program_that_ends_without_an_episode_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "sim.py").write_text("")
+    done = launch(tmp_path, "", EXTERNAL)
+    assert done.returncode == 1
+    assert "ended by itself, without an episode that it played" in done.stderr

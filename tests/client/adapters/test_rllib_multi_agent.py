@@ -141,9 +141,132 @@ def test_a_stuck_env_ends_as_an_error() -> None:
         simulation.step({"0": 0, "1": 0})
 
 
-def test_a_reset_that_observes_nobody_is_an_error() -> None:
-    with pytest.raises(SimulationError, match="observed nobody"):
-        simulation_of(first=[]).reset()
+def test_nobody_has_to_be_observed_at_first(play: Play) -> None:
+    simulation = simulation_of(
+        ([], {0: 1.0}, [], []), ([1], {1: 2.0}, [], []), ([], {1: 4.0}, ["__all__"], []), first=[]
+    )
+    observations, infos = simulation.reset()
+    assert observations.keys() == {"1"}
+    assert infos["__common__"] == {"steps": 2}
+    result = simulation.step({"1": 0})
+    assert result.rewards == {"0": 1.0, "1": 6.0}
+    assert result.is_over
+
+
+def test_an_episode_that_is_over_before_anybody_is_observed_is_an_error() -> None:
+    simulation = simulation_of(([], {}, ["__all__"], []), first=[])
+    with pytest.raises(SimulationError, match="ended before it had observed anybody"):
+        simulation.reset()
+
+
+class Absent(Scripted):
+    def _observe(self, agents: list[int]) -> dict[int, Any]:
+        return dict.fromkeys(self.agents) | super()._observe(agents)
+
+
+def test_an_observation_of_none_is_none(play: Play) -> None:
+    script = [([1], {}, [], []), ([0, 2], {}, [1], []), ([], {}, ["__all__"], [])]
+    played = play(make_simulation(f"{__name__}:Absent", {"script": script}))
+    assert [sorted(result.observations) for result in played.results] == [["1"], ["0", "2"], []]
+    assert played.results[1].terminations == {"1": True}
+
+
+def test_who_is_cut_off_between_two_steps_has_the_observation_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    simulation = simulation_of(*[([0], {}, [], [])] * 2, ([0], {}, [], ["__all__"]))
+    simulation.reset()
+    for _ in range(2):
+        assert simulation.step({"0": 0} | ({"1": 0} if _ == 0 else {})).observations.keys() == {"0"}
+    result = simulation.step({"0": 0})
+    assert result.truncations == {"0": True, "1": True}
+    assert result.final_observations["1"] == np.float32(0.5)
+    assert [r.args for r in caplog.records] == [(1,)]
+
+
+def test_who_acted_and_is_cut_off_owes_an_observation() -> None:
+    simulation = simulation_of(([0], {}, [], [1]))  # the server refuses that, by name
+    simulation.reset()
+    assert simulation.step({"0": 0, "1": 0}).final_observations == {}
+
+
+def test_one_comes_back_in_a_later_step() -> None:
+    script = [([0, 1], {1: 5.0}, [1], []), ([0, 1], {}, [], []), ([0, 1], {1: 7.0}, [1], [])]
+    simulation = make_simulation(f"{__name__}:Scripted", {"script": script}, respawn="same_id")
+    simulation.reset()
+    ended = simulation.step({"0": 0, "1": 0})
+    assert (ended.terminations, ended.observations.keys()) == ({"1": True}, {"0"})
+    assert ended.final_observations.keys() == {"1"}
+    assert simulation.step({"0": 0}).observations.keys() == {"0", "1"}
+    again = simulation.step({"0": 0, "1": 1})
+    assert (again.terminations, again.rewards) == ({"1": True}, {"1": 7.0})
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_one_comes_back_in_the_step_of_its_end(is_cut: bool) -> None:
+    flags: tuple[Any, ...] = ([], [1]) if is_cut else ([1], [])
+    script = [([0, 1], {1: 5.0}, *flags), ([0, 1], {}, ["__all__"], [])]
+    simulation = make_simulation(f"{__name__}:Scripted", {"script": script}, respawn="same_step")
+    simulation.reset()
+    result = simulation.step({"0": 0, "1": 0})
+    assert result.observations.keys() == {"0", "1"}
+    assert (result.truncations if is_cut else result.terminations) == {"1": True}
+    # Its value is bootstrapped from what it observed last in that life.
+    assert result.final_observations.keys() == ({"1"} if is_cut else set())
+    over = simulation.step({"0": 0, "1": 0})
+    assert over.is_over
+    assert over.terminations.keys() == {"0", "1"}
+
+
+class Traffic(MultiAgentEnv):
+    """Three cars at a time; in each step the oldest is gone, and another one comes."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.agents = self.possible_agents = [f"car_{i}" for i in range(config["declared"])]
+        self.observation_spaces = dict.fromkeys(self.agents, BOX)
+        self.action_spaces = dict.fromkeys(self.agents, spaces.Discrete(2))
+        super().__init__()
+        self.shows_last = config.get("shows_last", False)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.live, self.t = [0, 1, 2], 0
+        return self._observe(self.live), {}
+
+    def _observe(self, cars: list[int]) -> dict[str, Any]:
+        return {f"car_{i}": np.full(1, i / 100, np.float32) for i in cars}
+
+    def step(self, action_dict: dict[str, Any]) -> tuple[Any, ...]:
+        assert set(action_dict) == {f"car_{i}" for i in self.live}
+        gone, new = self.live[0], self.live[-1] + 1
+        self.live, self.t = [*self.live[1:], new], self.t + 1
+        shown = [*self.live, gone] if self.shows_last else self.live
+        rewards = {agent: float(agent.partition("_")[2]) for agent in action_dict}
+        ends = {f"car_{gone}": True, "__all__": self.t == 20}
+        return self._observe(shown), rewards, ends, {"__all__": False}, {}
+
+
+@pytest.mark.parametrize("shows_last", [False, True])
+@pytest.mark.parametrize("declared", [3, 5])
+def test_new_ids_without_bound_take_places(declared: int, shows_last: bool) -> None:
+    config = {"declared": declared, "shows_last": shows_last}
+    simulation = make_simulation(f"{__name__}:Traffic", config, respawn="new_ids")
+    for _ in range(2):  # episodes
+        seen, _ = simulation.reset()
+        total, is_over = 0.0, False
+        while not is_over:
+            cars = sorted(round(float(o[0]) * 100) for o in seen.values())
+            result = simulation.step(dict.fromkeys(seen, 0))
+            total += sum(result.rewards.values())
+            (gone,) = result.terminations if not result.is_over else [None]
+            if shows_last and gone:
+                assert round(float(result.final_observations[gone][0]) * 100) == cars[0]
+            seen, is_over = result.observations, result.is_over
+        assert total == sum(3 * t + 3 for t in range(20))
+
+
+def test_more_new_ids_than_places_are_refused() -> None:
+    with pytest.raises(SimulationError, match="new agent 'car_2', and all 2 places of its kind"):
+        make_simulation(f"{__name__}:Traffic", {"declared": 2}, respawn="new_ids").reset()
 
 
 ids = st.sets(st.integers(0, 2)).map(sorted)

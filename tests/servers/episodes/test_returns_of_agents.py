@@ -1,0 +1,102 @@
+"""Agents that come back after their end in the same episode: each life is one of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import Step
+from muxrl.servers.env_runner import by_agent
+from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
+from muxrl.servers.seating import Seating
+
+TERMINATED, TRUNCATED, GOES_ON = (True, False), (False, True), (False, False)
+
+
+def open_store(*, agents_return: bool = True, **kwargs: Any) -> ScriptedStore:
+    plan = replace(make_plan(), agents_return=agents_return)
+    store = ScriptedStore(plan, seating=Seating(), **kwargs)
+    store.start()
+    return store
+
+
+def test_in_the_step_of_its_end() -> None:
+    store = open_store()
+    store.step(0)
+    store.step(1, terminations={"b": True}, rewards={"a": 1.0, "b": 5.0})
+    store.step(2, rewards={"a": 1.0, "b": 7.0})
+    ended = store.end(3, rewards={"a": 1.0, "b": 11.0}, terminations={"a": True, "b": True})
+    assert ended.returns == {"a": 3.0, "b": 23.0}
+    assert store.flags() == {"": TERMINATED, "a": TERMINATED, "b": TERMINATED, "b~2": TERMINATED}
+    # A life that terminates without a last observation ends with the one before.
+    assert store.recorded("b") == ([0.0, 0.0], [0], [5.0])
+    assert store.recorded("b~2") == ([1.0, 2.0, 2.0], [1, 2], [7.0, 11.0])
+
+
+def test_later_and_with_last_observations() -> None:
+    store = open_store()
+    store.step(0)
+    finals = {"b": seen("b", 90)}
+    store.step(1, "a", truncations={"b": True}, final_observations=finals, rewards={"b": 5.0})
+    store.step(2)
+    store.step(3, truncations={"b": True}, final_observations=finals, rewards={"b": 7.0})
+    store.end(4, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
+    assert store.flags()["b"] == store.flags()["b~2"] == store.flags()["b~3"] == TRUNCATED
+    assert store.recorded("b") == ([0.0, 90.0], [0], [5.0])
+    assert store.recorded("b~2") == ([2.0, 90.0], [2], [7.0])
+    assert store.recorded("b~3") == ([3.0, 99.0], [0], [0.0])
+    assert store.recorded("a")[0] == [0.0, 1.0, 2.0, 3.0, 99.0]
+
+
+def test_an_episode_goes_on_though_all_had_ended_and_over_cuts() -> None:
+    store = open_store(batch_env_steps=2)
+    store.step(0)
+    for t in range(1, 7):
+        store.step(t, terminations={"a": True, "b": True}, rewards={"a": 1.0, "b": 1.0})
+        store.store.finish_frame()
+    assert store.end(7, is_truncated=False).returns == {"a": 6.0, "b": 6.0}
+    assert [c.episode.is_done for c in store.chunks] == [False] * (len(store.chunks) - 1) + [True]
+    parts = [part for chunk in store.chunks for part in by_agent(chunk.episode)]
+    assert len({part.id_ for part in parts}) == len(parts) == 14  # a replay joins none of them
+    assert all(part.is_terminated for part in parts)
+    assert {single.agent_id for p in parts for single in p.agent_episodes.values()} == {"a", "b"}
+
+
+def test_a_saved_chunk_keeps_the_lives_apart() -> None:
+    store = open_store()
+    store.step(0)
+    store.step(1, terminations={"b": True})
+    store.end(2)
+    (chunk,) = unpack_chunks(pack_chunks(store.chunks), store.store._seats, store.store._policy_for)
+    assert list(chunk.episode.agent_episodes) == ["a", "b", "b~2"]
+
+
+def test_refused_unless_the_config_says_so() -> None:
+    store = open_store(agents_return=False)
+    store.step(0)
+    observations = {a: seen(a, 1) for a in "ab"}
+    refusal = store.refused(Step("e", 1, observations, terminations={"b": True}), ValueMismatch)
+    assert "simulation.respawn" in refusal.message
+
+
+def test_a_refused_return_changes_nothing() -> None:
+    store = open_store()
+    store.step(0)
+    store.refused(  # it acted now, and what its value is bootstrapped from is missing
+        Step("e", 1, {a: seen(a, 1) for a in "ab"}, truncations={"b": True}), ValueMismatch
+    )
+    store.step(1, terminations={"b": True})
+    store.end(2)
+    assert store.recorded("b") == ([0.0, 0.0], [0], [0.0])
+
+
+def test_measured_too() -> None:
+    store = ScriptedStore(replace(make_plan(), agents_return=True), seating=Seating())
+    store.start(mode="eval")
+    store.step(0)
+    store.step(1, terminations={"b": True}, rewards={"b": 5.0})
+    assert store.step(2, rewards={"b": 7.0}).actions.keys() == {"a", "b"}
+    assert store.end(3).returns == {"b": 12.0}
