@@ -187,9 +187,9 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
             )
         if simulation.kwargs:
             yield "simulation.kwargs: is given, but an external simulation is not made by muxrl"
-        for key, value in {"respawn": "refuse", "on_bad_value": "stop"}.items():
-            if getattr(simulation, key) != value:
-                yield f"simulation.{key}: is for simulations that muxrl makes; leave it out"
+        for name, default in {"respawn": "refuse", "on_bad_value": "stop"}.items():
+            if getattr(simulation, name) != default:
+                yield f"simulation.{name}: is for simulations that muxrl makes; leave it out"
         if simulation.metrics:
             yield (
                 "simulation.metrics: is given, but muxrl does not see the infos of an external "

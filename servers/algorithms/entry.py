@@ -42,8 +42,9 @@ SpaceCheck = Callable[[spaces.Space, spaces.Space], SpaceProblem | None]
 
 
 _OF_PARTS = (
-    "; make integers one MultiDiscrete, or numbers one Box. If the parts are of several agents, as "
-    "in RLlib's with_agent_groups, have the environment name each agent by itself, and put them "
+    "; make integers one MultiDiscrete, or numbers one Box; of both, make all integers, with 5 to "
+    "11 values a number, or all numbers, and round. If the parts are of several agents, as in "
+    "RLlib's with_agent_groups, have the environment name each agent by itself, and put them "
     "together in the server's 'groups'"
 )
 

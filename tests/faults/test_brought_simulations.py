@@ -57,7 +57,10 @@ simulation:
   env: external
   command: [{sys.executable}, sim.py, "{{gateway}}"]
   restarts: {{max: 0}}
-  agents: {{agent: {{observation_space: {{type: box, shape: [1]}}, action_space: {{type: discrete, n: 2}}}}}}
+  agents:
+    agent:
+      observation_space: {{type: box, shape: [1]}}
+      action_space: {{type: discrete, n: 2}}
 servers: {{ppo: {{algorithm: RANDOM, agents: [agent]}}}}
 stop: {{env_steps: 20}}
 evaluation: {{final_num_episodes: 2}}
