@@ -333,7 +333,7 @@ class SimulationProcess:
             random_episodes,
             [episode.metrics for episode in episodes],
             self._client.num_lost_steps,
-            num_bad_episodes,
+            num_bad_episodes=num_bad_episodes,
             step_s=self._clock.step_s,
         )
 
