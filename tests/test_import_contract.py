@@ -172,7 +172,8 @@ from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
 from muxrl.orchestrator.runs.processes import EvaluationProcess
 EvaluationProcess(
     SimulationConfig(env="muxrl.experiments.simulations.torus_chase:TorusChase"),
-    {{"ppo": ServerAddress("127.0.0.1:1")}}, Patience(), "", pathlib.Path({str(tmp_path)!r}, "log"),
+    1, {{"ppo": ServerAddress("127.0.0.1:1")}}, Patience(), "",
+    pathlib.Path({str(tmp_path)!r}, "log"),
 )
 import muxrl.client.env_loop, muxrl.client.stand_in
 never = ("ray", "torch", "scipy", "pandas", "matplotlib", "muxrl.servers.server")
