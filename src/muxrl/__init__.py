@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from muxrl.orchestrator.errors import CannotCompare, ConfigError
     from muxrl.orchestrator.evaluations.evaluate import evaluate_run as evaluate
+    from muxrl.orchestrator.load_policy import load_policy
     from muxrl.orchestrator.runs.background import BackgroundRun
     from muxrl.orchestrator.runs.result import RunResult
     from muxrl.orchestrator.sweeps import SweepResult
@@ -52,6 +53,7 @@ _EXPORTS = {
     "compare": "muxrl.orchestrator.comparisons.compare:compare_runs",
     "evaluate": "muxrl.orchestrator.evaluations.evaluate:evaluate_run",
     "launch": "muxrl.orchestrator.api:launch",
+    "load_policy": "muxrl.orchestrator.load_policy:load_policy",
     "sweep": "muxrl.orchestrator.api:sweep",
 }
 """Name to "module:attribute"."""
@@ -76,6 +78,7 @@ __all__ = [
     "compare",
     "evaluate",
     "launch",
+    "load_policy",
     "sweep",
 ]
 

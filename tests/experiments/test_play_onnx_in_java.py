@@ -12,7 +12,8 @@ import pytest
 import torch
 from tests.servers.export.untrained import save
 
-from muxrl.experiments.examples.play_onnx import play, players
+from muxrl.client.onnx_policy import load_onnx
+from muxrl.experiments.examples.play_onnx import play
 from muxrl.experiments.simulations.locked_doors import LockedDoors
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, to_yaml
@@ -89,7 +90,7 @@ def test_java_earns_what_python_earns(
     servers: dict[str, ServerConfig], class_path: str, tmp_path: Path
 ) -> None:
     folder = export(servers, tmp_path)
-    played = [play(Timetable(), players(folder), episode) for episode in range(EPISODES)]
+    played = [play(Timetable(), load_onnx(folder), episode) for episode in range(EPISODES)]
     assert len({tuple(episode.values()) for episode in played}) > 1
 
     done = run_java(class_path, folder)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from tests.servers.export.untrained import save
 
-from muxrl.experiments.examples.play_onnx import play, players
+from muxrl.client.onnx_policy import load_onnx
+from muxrl.experiments.examples.play_onnx import play
 from muxrl.experiments.simulations.torus_chase import TorusChase
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, to_yaml
@@ -57,7 +58,7 @@ def test_files_earn_what_the_frozen_servers_earn(
     evaluated = evaluate_run(
         run.path, num_episodes=len(seeds), seed=0, should_explore=False, should_write=False
     )
-    played = [play(TorusChase(), players(run.path / "onnx"), seed) for seed in seeds]
+    played = [play(TorusChase(), load_onnx(run.path / "onnx"), seed) for seed in seeds]
     for agent_id in (*PREDATORS, "prey_0", "prey_1"):
         returns = [episode[agent_id] for episode in played]
         assert returns == list(evaluated.episode_returns[agent_id])

@@ -16,7 +16,7 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from tests.servers.export.untrained import SMALL, plan_of, save
 
-from muxrl.experiments.examples.play_onnx import players
+from muxrl.orchestrator.load_policy import load_policy
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, TupleSpace
 from muxrl.servers.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
@@ -213,13 +213,13 @@ def test_a_policy_becomes_a_file_that_acts_as_its_server(name: str, tmp_path: Pa
     assert [port.name for port in model.graph.output] == list(exported.outputs)
     if name.startswith("VDN"):  # the caller pads, see docs/export.md
         return
-    play_an_episode(plan, tmp_path / "out")
+    play_an_episode(plan, tmp_path / "saved", tmp_path / "out")
 
 
-def play_an_episode(plan: ServerPlan, folder: Path) -> None:
-    """Has the example's players act on drawn observations."""
-    everybody = players(folder)
-    assert everybody.keys() == plan.agents.keys()
+def play_an_episode(plan: ServerPlan, checkpoint: Path, folder: Path) -> None:
+    """Has what `load_policy` returns act on drawn observations: files and checkpoint alike."""
+    everybody, loaded = load_policy(folder), load_policy(checkpoint)
+    assert everybody.keys() == loaded.keys() == plan.agents.keys()
     sees = plan.agents["a"].observation_space
     follows_masks = "action_mask" in getattr(sees, "spaces", ())
     for agent_id, agent in plan.agents.items():
@@ -229,9 +229,17 @@ def play_an_episode(plan: ServerPlan, folder: Path) -> None:
             observation = drawn.sample()
             if follows_masks:  # one action is available
                 observation["action_mask"] = np.eye(3, dtype=np.int8)[t % 3]
-            action = everybody[agent_id].act(observation, is_asked=t != 3)
+            if t == 3:  # others of its team act
+                everybody[agent_id](observation, is_asked=False)  # type: ignore[call-arg]
+                continue
+            action = everybody[agent_id](observation)
             assert does.contains(action)
+            if t < 3:
+                same = loaded[agent_id](observation)
+                np.testing.assert_allclose(np.ravel(action), np.ravel(same), rtol=1e-4, atol=1e-5)
             assert not follows_masks or action - does.start == t % 3
+        everybody[agent_id].reset()
+        loaded[agent_id].reset()
 
 
 @pytest.mark.parametrize("name", ["PPO, masked", "IQL, GRU"])
@@ -373,7 +381,7 @@ def test_what_cannot_be_exported_is_refused_by_name(
 
 
 def test_a_checkpoint_of_plain_rllib_says_too_little(tmp_path: Path) -> None:
-    saved = save(PLANS["IMPALA"], tmp_path / "saved")
+    saved = save(PLANS["SAC"], tmp_path / "saved")
     (saved / ABOUT_FILE).unlink()
     with pytest.raises(CannotExport, match=r"has no muxrl\.json, which says what"):
         list(export_checkpoint(saved, tmp_path))

@@ -1,0 +1,103 @@
+"""Policies that `muxrl export` wrote: numpy and ONNX Runtime act, nothing else is needed.
+
+This file may be copied into a simulation's own environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class OnnxPolicy:
+    """The greedy policy of one agent; what it remembers is of one episode.
+
+    Args:
+        session: an ``onnxruntime.InferenceSession`` of its policy's file, which others may share.
+        agent_id: the agent.
+    """
+
+    def __init__(self, session: Any, agent_id: str) -> None:
+        about = session.get_modelmeta().custom_metadata_map
+        self._about = json.loads(about["muxrl.agents"])[agent_id]
+        self._num_frames = int(about["muxrl.frame_stack"])
+        self._session = session
+        self._inputs = [port.name for port in session.get_inputs()]
+        self._outputs = [port.name for port in session.get_outputs()]
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins an episode: forgets recurrent state, last action and frames."""
+        self._frames: list[dict[str, Any]] = []
+        self._known: dict[str, Any] = {"agent_id": self._about.get("agent_id"), "last_action": -1}
+        for port in self._session.get_inputs():
+            if port.name.startswith("state_in"):
+                self._known[port.name] = np.zeros(port.shape[1:], np.float32)
+
+    def __call__(self, observation: Any, is_asked: bool = True) -> Any:
+        """Returns the action for an observation, both as the simulation has them.
+
+        In a team with a GRU, call it with `is_asked` False and any observation where others of
+        the team act and this agent does not.
+        """
+        seen = dict(leaves(observation))
+        if self._num_frames > 1:
+            seen = {**seen, **self._stacked(seen, is_asked)}
+        given = {**self._known, "alive": np.float32(is_asked), **seen}
+        types = {port.name: _DTYPES[port.type] for port in self._session.get_inputs()}
+        inputs = {name: np.asarray(given[name], types[name])[None] for name in self._inputs}
+        values = self._session.run(None, inputs)
+        outputs = {name: value[0] for name, value in zip(self._outputs, values, strict=True)}
+        for name, value in outputs.items():
+            if name.startswith("state_out"):
+                self._known[name.replace("state_out", "state_in")] = value
+        action = outputs["action"]
+        if is_asked:
+            self._known["last_action"] = action
+        kind = self._about["action_space"]["type"]
+        if kind == "discrete":
+            return int(action)
+        return tuple(action.tolist()) if kind == "tuple" else action
+
+    def _stacked(self, seen: dict[str, Any], is_asked: bool) -> dict[str, Any]:
+        """Returns the last observations; the first one stands for those that are missing."""
+        frames = [*(self._frames or [seen] * self._num_frames)[1:], seen]
+        if is_asked:
+            self._frames = frames
+        return {key: np.stack([f[key] for f in frames]) for key in seen if key != "action_mask"}
+
+
+_DTYPES = {
+    **{f"tensor({name})": name for name in ("int8", "int16", "int32", "int64", "bool")},
+    **{f"tensor({name})": name for name in ("uint8", "uint16", "uint32", "uint64")},
+    "tensor(float16)": "float16",
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+}
+"""ONNX Runtime's names of types to numpy's."""
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the inputs of an observation: its parts by their path, as in ``position.x``."""
+    if isinstance(value, dict | tuple):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, f"{path}.{key}" if path else str(key))
+    else:
+        yield path or "observation", value
+
+
+def load_onnx(path: str | Path) -> dict[str, OnnxPolicy]:
+    """Returns the policy of each agent in a file, or in the files of a folder."""
+    import onnxruntime
+
+    found: dict[str, OnnxPolicy] = {}
+    path = Path(path)
+    for file in [path] if path.is_file() else sorted(path.rglob("*.onnx")):
+        session = onnxruntime.InferenceSession(file)
+        agents = json.loads(session.get_modelmeta().custom_metadata_map["muxrl.agents"])
+        found |= {agent_id: OnnxPolicy(session, agent_id) for agent_id in agents}
+    return found
