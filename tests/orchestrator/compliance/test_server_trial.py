@@ -60,13 +60,17 @@ def any_value(space: Any, value: Any, where: str = "") -> Any:
     return np.zeros(space.shape, np.float32)
 
 
+def as_given(self: Any, given: Any, others: Any) -> Any:
+    return given
+
+
 BREAKS: list[tuple[Any, str, Any, set[str]]] = [
     (front, "check_access", nothing, {"the_token", "no_web_page"}),
     (store, "check_episode_id", nothing, {"ids"}),
     (step_check, "conform", any_value, {"shapes", "no_numbers", "dtypes"}),
-    (step_check.StepCheck, "_check_rewards", nothing,
+    (step_check.StepCheck, "_rewards", as_given,
      {"large_rewards", "unknown_agents", "whole_steps"}),
-    (step_check.StepCheck, "_check_log_probs", nothing, {"log_probs"}),
+    (step_check.StepCheck, "_log_probs", as_given, {"log_probs"}),
     (EpisodeStateMachine, "is_repeat", lambda self, t: False, {"repeats", "other_steps"}),
     (store.EpisodeStore, "_end", forgetful, {"rewards", "late_rewards", "both_ends"}),
     (episode.ServedEpisode, "act", first_only(episode.ServedEpisode.act),
