@@ -224,7 +224,7 @@ class Optuna:
         return self._draw(self._study.ask())
 
     def tell(self, point: Point, value: float | None) -> None:
-        """Takes in what came of a point, of this session or an earlier one; None if it failed."""
+        """Takes in what came of a point, of this beginning or an earlier one; None if it failed."""
         from optuna.trial import FixedTrial, TrialState, create_trial
 
         parameters = self._spaces[point[ROLES_KEY]]
