@@ -139,13 +139,12 @@ def _json_hook(value: Any) -> Any:
 
 _msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _tolerant_msgpack_encoder = msgspec.msgpack.Encoder(enc_hook=_tolerant(_encode_hook))
-# Not strict: 0.0 is taken for 0, and 1 for true; what is neither is refused all the same.
-_msgpack_batch = msgspec.msgpack.Decoder(Batch, ext_hook=_decode_extension, strict=False)
+_msgpack_batch = msgspec.msgpack.Decoder(Batch, ext_hook=_decode_extension)
 _msgpack_reply = msgspec.msgpack.Decoder(BatchReply, ext_hook=_decode_writable)
 _msgpack_weights = msgspec.msgpack.Decoder(PolicyWeights, ext_hook=_decode_extension)
 _json_encoder = msgspec.json.Encoder(enc_hook=_json_hook)
 _tolerant_json_encoder = msgspec.json.Encoder(enc_hook=_tolerant(_json_hook))
-_json_batch = msgspec.json.Decoder(Batch, strict=False)
+_json_batch = msgspec.json.Decoder(Batch)
 _json_reply = msgspec.json.Decoder(BatchReply)
 
 
@@ -181,9 +180,13 @@ def decode_batch(frame: bytes | str) -> Batch:
             return _json_batch.decode(frame.removeprefix(_TEXT_BOM))
         return _msgpack_batch.decode(frame)
     except _NOT_A_MESSAGE as error:
-        if isinstance(frame, str) and _INTEGER_ID.match(str(error)):
-            return decode_json(frame.encode(), Batch)
-        raise _malformed(Batch, frame, error) from None
+        if isinstance(frame, str):
+            return _as_meant(
+                lambda: msgspec.json.decode(frame.removeprefix(_TEXT_BOM)), Batch, frame, error
+            )
+        return _as_meant(
+            lambda: msgspec.msgpack.decode(frame, ext_hook=_decode_extension), Batch, frame, error
+        )
 
 
 def decode_batch_reply(frame: bytes | str) -> BatchReply:
@@ -217,24 +220,33 @@ def decode_json(data: bytes, kind: type[T]) -> T:
         MalformedMessage: not such a message.
     """
     try:
-        return msgspec.json.decode(data.removeprefix(_BOM), type=kind, strict=False)
+        return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
     except _NOT_A_MESSAGE as error:
-        if _INTEGER_ID.match(str(error)):
-            return _with_texts_as_ids(data, kind)
-        raise _malformed(kind, data, error) from None
+        return _as_meant(lambda: msgspec.json.decode(data.removeprefix(_BOM)), kind, data, error)
 
 
-_INTEGER_ID = re.compile(r"Expected `str`, got `int` - at `\$(\.items\[\d+\])?\.episode_id`")
-
-
-def _with_texts_as_ids(data: bytes, kind: type[T]) -> T:
-    """Reads a message once more, in which ids of episodes are integers."""
+def _as_meant(read: Callable[[], Any], kind: type[T], data: bytes | str, refusal: Exception) -> T:
+    """Reads a message once more, in which 3.0 is taken for 3, 0 and 1 for truth values, and
+    integers for ids of episodes; a text is no number, and no truth value."""
     try:
-        message = msgspec.json.decode(data.removeprefix(_BOM))
+        message: Any = read()
         for item in message["items"] if kind is Batch else [message]:
-            if isinstance(item, dict) and type(item.get("episode_id")) is int:
+            if not isinstance(item, dict):
+                continue
+            if type(item.get("episode_id")) is int:
                 item["episode_id"] = str(item["episode_id"])
-        return msgspec.convert(message, kind, strict=False)
+            if type(t := item.get("t")) is float and t.is_integer():
+                item["t"] = int(t)
+            part: Any
+            for part in (item, item.get("terminations"), item.get("truncations")):
+                keys = ("is_truncated", "should_explore") if part is item else list(part or ())
+                for key in keys:
+                    if type(part.get(key)) is int and part[key] in (0, 1):
+                        part[key] = bool(part[key])
+    except (*_NOT_A_MESSAGE, AttributeError, KeyError, TypeError):  # it is something else
+        raise _malformed(kind, data, refusal) from None
+    try:
+        return msgspec.convert(message, kind)
     except _NOT_A_MESSAGE as error:
         raise _malformed(kind, data, error) from None
 

@@ -148,7 +148,7 @@ def malformed_bodies(server: Subject) -> None:
     step = {"type": "step", "episode_id": "e", "t": 0, "observations": {}}
     bodies = [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"items":[{"type":"jump","episode_id":"e"}]}']
     wrongs: list[dict[str, object]] = [
-        {"t": "one"},
+        {"t": "0"},
         {"rewards": [1]},
         {"observations": []},
         {"t": 0.5},

@@ -51,7 +51,7 @@ for n in range(7):
         seen = {"toll": [1.0, 2.0] if error == "values" else [1.0]}
         step = {"type": "step", **e, "t": t + (error == "order" and t), "observations": seen}
         if error == "messages":
-            step["t"] = [t]
+            step["t"] = str(t)
         if t == 2:
             step["observations"] = {"driver_0": [0, 0]} | (seen if error == "done" else {})
             step["terminations"] = {"toll": True}
