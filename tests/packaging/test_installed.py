@@ -59,7 +59,7 @@ def test_muxrl_is_the_installed_one_and_the_checkout_is_not_there(
 def test_a_packaged_experiment_is_checked(full: Installed) -> None:
     done = full.run("muxrl", "check", "chase")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("name: chase\n")
+    assert done.stdout.startswith("chase: can be launched; ")
     assert "who serves whom" in done.stdout
 
 
