@@ -33,9 +33,9 @@ import numpy as np
 from tests.faults.started import Started
 
 from muxrl.orchestrator.config import load_config
+from muxrl.orchestrator.measure.statistics import Estimate, difference_interval, mean_interval
 from muxrl.orchestrator.records.metrics import read_metrics
 from muxrl.orchestrator.records.recorded_run import RecordedRun
-from muxrl.orchestrator.reports.statistics import Estimate, difference_interval, mean_interval
 
 CHECKPOINTS = "checkpoint.interval_s=10"
 QUOTA = 1_000

@@ -20,7 +20,7 @@ import numpy as np
 
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.orchestrator.runs.in_process import serve
+from muxrl.orchestrator.launch.in_process import serve
 from muxrl.servers.config import ServerConfig
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -35,7 +35,7 @@ from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.multiplexer import Outbox
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.orchestrator.runs.processes import ServerProcess
+from muxrl.orchestrator.supervise.processes import ServerProcess
 from muxrl.servers.config import ServerConfig
 
 _SIMULATION = "muxrl.experiments.simulations.zero_cost:ZeroCost"

@@ -31,8 +31,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from tests.faults.started import Started
 
+from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.metrics import last_record
-from muxrl.orchestrator.reports.statistics import mean_interval
 
 ENDLESS = ("stop.time_s=null", "stop.env_steps=1000000000", "evaluation.interval_env_steps=null",
            "evaluation.final_num_episodes=0", "watch=true")  # fmt: skip

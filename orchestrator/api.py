@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from muxrl.orchestrator.config import ConfigSource, Overrides, load_config, prepare
+from muxrl.orchestrator.launch.background import BackgroundRun, start_resumed, start_run
+from muxrl.orchestrator.launch.lasting_output import lasting_output
+from muxrl.orchestrator.launch.result import RunResult
+from muxrl.orchestrator.launch.resuming import load_resumed_config
+from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.background import BackgroundRun, start_resumed, start_run
-from muxrl.orchestrator.runs.lasting_output import lasting_output
-from muxrl.orchestrator.runs.result import RunResult
-from muxrl.orchestrator.runs.resuming import load_resumed_config
-from muxrl.orchestrator.runs.whole_run import resume_experiment, run_experiment
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.sweeps import SweepConfig, SweepResult

@@ -29,8 +29,8 @@ from muxrl.orchestrator.commands import (
     watch,
 )
 from muxrl.orchestrator.errors import ConfigError, ExitCode, exit_code_of, is_expected
-from muxrl.orchestrator.runs.lasting_output import lasting_output, send_nowhere
-from muxrl.orchestrator.runs.signals import claim_signals, ignore_signals
+from muxrl.orchestrator.launch.lasting_output import lasting_output, send_nowhere
+from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 from muxrl.protocol.suggestions import did_you_mean
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muxrl.client.onnx_policy import OnnxPolicy, load_onnx
-from muxrl.orchestrator.records.checkpoints import LAST
+from muxrl.orchestrator.storage.checkpoints import LAST
 
 if TYPE_CHECKING:
     from muxrl.servers.loaded_policies import LoadedPolicy

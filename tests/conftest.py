@@ -77,7 +77,7 @@ def running_ray() -> Iterator[None]:
 
     Afterwards neither a process nor a folder of it is left.
     """
-    from muxrl.orchestrator.runs.ray_session import ray_session
+    from muxrl.orchestrator.supervise.ray_session import ray_session
 
     mark = f"{os.getpid()}-session"
     with pytest.MonkeyPatch.context() as patch:

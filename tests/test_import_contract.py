@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,59 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         pytest.fail("imports in a circle: " + " <- ".join(error.args[1]))
 
 
+def rooms_needed(layer: str) -> dict[str, dict[str, str]]:
+    """Returns, by room (a folder of a layer, or a file beside these), the rooms that it imports.
+
+    Each with one example: "a/b.py imports muxrl....".
+    """
+    files = {name_of(path): path for path in modules_of(layer)}
+
+    def room(path: Path) -> str:
+        return path.relative_to(ROOT / layer).parts[0].removesuffix(".py")
+
+    needs: dict[str, dict[str, str]] = {room(path): {} for path in files.values()}
+    for path in files.values():
+        for line, module, names in imports(path):
+            for imported in {
+                f"{module}.{n}" if f"{module}.{n}" in files else module for n in names
+            }:
+                if imported in files and room(files[imported]) != room(path):
+                    example = f"{path.relative_to(ROOT)}:{line} imports {imported}"
+                    needs[room(path)].setdefault(room(files[imported]), example)
+    needs.pop("__init__", None)  # a layer's own door gathers what lies behind it
+    return needs
+
+
+@pytest.mark.parametrize("layer", ["protocol", "client", "orchestrator"])
+def test_no_folders_import_each_other_in_a_circle(layer: str) -> None:
+    needs = rooms_needed(layer)
+    assert len(needs) > 5
+    try:
+        TopologicalSorter({room: set(below) for room, below in needs.items()}).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+        examples = [needs[b][a] for a, b in pairwise(circle) if a in needs[b]]
+        pytest.fail("folders in a circle: " + "; ".join(examples))
+
+
+def test_rooms_import_only_those_that_the_architecture_draws_below_them() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    drawn = page.split("<!-- rooms of orchestrator, from the top -->\n\n```\n")[1].split("```")[0]
+    height = {line.split()[0]: -row for row, line in enumerate(drawn.splitlines())}
+    needs = rooms_needed("orchestrator")
+    folders = {
+        path.name for path in (ROOT / "orchestrator").iterdir() if (path / "__init__.py").exists()
+    }
+    assert set(height) == folders
+    upward = [
+        example
+        for room, below in needs.items()
+        for other, example in below.items()
+        if room in height and other in height and height[room] <= height[other]
+    ]
+    assert not upward
+
+
 def test_the_protocol_needs_msgspec_numpy_and_websockets_alone() -> None:
     known = set(sys.stdlib_module_names) | {"muxrl", "msgspec", "numpy", "websockets"}
     found = {m.partition(".")[0] for path in modules_of("protocol") for _, m, _ in imports(path)}
@@ -150,10 +204,10 @@ def test_a_simulation_s_side_and_the_command_s_help_are_light(statement: str) ->
         "orchestrator.watch.serving",
         "orchestrator.reports.report",
         "orchestrator.trackers.process",
-        "orchestrator.runs.whole_run",
-        "orchestrator.runs.processes",  # what a simulation's process imports
-        "orchestrator.runs.gateway_process",
-        "orchestrator.runs.fork_server",  # before the first server starts
+        "orchestrator.launch.whole_run",
+        "orchestrator.supervise.processes",  # what a simulation's process imports
+        "orchestrator.supervise.gateway_process",
+        "orchestrator.supervise.fork_server",  # before the first server starts
     ],
 )
 def test_what_trains_nothing_imports_neither_ray_nor_torch(module: str) -> None:
@@ -168,8 +222,8 @@ def test_a_simulation_s_process_imports_the_client_alone(tmp_path: Path) -> None
     code = f"""
 import sys, pathlib
 from muxrl.orchestrator.config.schema import SimulationConfig
-from muxrl.orchestrator.runs.episodes import Patience, ServerAddress
-from muxrl.orchestrator.runs.processes import EvaluationProcess
+from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
+from muxrl.orchestrator.supervise.processes import EvaluationProcess
 EvaluationProcess(
     SimulationConfig(env="muxrl.experiments.simulations.torus_chase:TorusChase"),
     1, {{"ppo": ServerAddress("127.0.0.1:1")}}, Patience(), "",

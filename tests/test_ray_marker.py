@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 UNMARKED = """
 import subprocess, sys
-from muxrl.orchestrator.runs.ray_session import ray_session
+from muxrl.orchestrator.supervise.ray_session import ray_session
 
 def test_starts_ray():
     with ray_session(num_cpus=1):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from muxrl.orchestrator.records.checkpoints import Manifest
+from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.servers.checkpoint import STATE_FILE
 from muxrl.servers.state_file import read_state
 

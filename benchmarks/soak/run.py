@@ -23,10 +23,10 @@ from tests.faults.started import Started
 from tests.processes import Process, marked
 
 from muxrl.orchestrator.errors import CannotResume
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.metrics import read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.resuming import find_checkpoint
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 EXPERIMENT = Path(__file__).with_name("experiment.yaml")
 SERVERS = ("qmix", "ppo", "a2c")

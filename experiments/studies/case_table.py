@@ -23,10 +23,10 @@ from typing import Any
 from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves
 from muxrl.orchestrator.config import ExperimentConfig, load_config
-from muxrl.orchestrator.records.json_files import write_json
-from muxrl.orchestrator.records.versions import software_versions
-from muxrl.orchestrator.runs.in_process import Served, serve
-from muxrl.orchestrator.runs.processes import EpisodeSeeds
+from muxrl.orchestrator.launch.in_process import Served, serve
+from muxrl.orchestrator.storage.json_files import write_json
+from muxrl.orchestrator.storage.versions import software_versions
+from muxrl.orchestrator.supervise.processes import EpisodeSeeds
 
 OUTCOMES_FILE = "outcomes.json"
 

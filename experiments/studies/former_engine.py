@@ -20,8 +20,8 @@ import numpy as np
 
 from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves
 from muxrl.orchestrator.config import ConfigError
-from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.reports.rliable import interquartile_mean_interval
+from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
+from muxrl.orchestrator.storage.json_files import write_text
 
 Runs = list[dict[str, Any]]
 """Of one contestant, by seed; those of a policy that does not learn have no curve."""

@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from muxrl.orchestrator.records.json_files import write_whole
 from muxrl.orchestrator.reports.plots import COLOURS
+from muxrl.orchestrator.storage.json_files import write_whole
 
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 2)))
 _LEVEL_COLOUR = "#6B6B6B"

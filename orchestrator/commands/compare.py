@@ -97,7 +97,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Writes the report, prints its summary, and returns the exit code."""
-    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
     with quiet():
@@ -150,7 +150,7 @@ def _match_progress() -> Iterator[Callable[[int, int], None]]:
     Yields:
         What takes the number of matches done, and that of all.
     """
-    from muxrl.orchestrator.runs.progress import duration
+    from muxrl.orchestrator.launch.progress import duration
 
     if not sys.stderr.isatty():
         yield lambda done, of: None

@@ -59,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes, prints the returns, and returns the exit code."""
-    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
     with quiet():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from muxrl.orchestrator.config import Experiment, ExperimentConfig
-    from muxrl.orchestrator.runs.result import RunResult
+    from muxrl.orchestrator.launch.result import RunResult
     from muxrl.servers.config import ServerPlan
 
 
@@ -88,7 +88,7 @@ def _launch(args: argparse.Namespace) -> int:
         experiment = _prepare(_on_cluster(_load(args), args), needs_stop=True)
         from rich.console import Console
 
-        from muxrl.orchestrator.runs.whole_run import run_experiment
+        from muxrl.orchestrator.launch.whole_run import run_experiment
 
         result = run_experiment(
             experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
@@ -99,7 +99,7 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
     from muxrl.protocol.suggestions import similar_or_known
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
@@ -134,7 +134,7 @@ def _check(args: argparse.Namespace) -> int:
     experiment = _prepare(_load(args), needs_stop=True, may_run_checkpoints=False)
     from muxrl.orchestrator.config.budget import find_warnings
     from muxrl.orchestrator.config.memory import describe_replays
-    from muxrl.orchestrator.runs.placement import check_gpus
+    from muxrl.orchestrator.supervise.placement import check_gpus
 
     check_gpus(experiment.config)
     if args.yaml:
@@ -173,8 +173,8 @@ def _check_sweep(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> RunResult:
+    from muxrl.orchestrator.launch.resuming import load_resumed_config
     from muxrl.orchestrator.records.run_directory import RunDirectory
-    from muxrl.orchestrator.runs.resuming import load_resumed_config
 
     overrides = [*([args.config] if args.config else []), *args.overrides]
     args.config = str(args.resume)  # that is what a message is about
@@ -185,7 +185,7 @@ def _resume(args: argparse.Namespace) -> RunResult:
     experiment = _prepare(config, needs_stop=True)
     from rich.console import Console
 
-    from muxrl.orchestrator.runs.whole_run import resume_experiment
+    from muxrl.orchestrator.launch.whole_run import resume_experiment
 
     return resume_experiment(
         experiment, folder, show_progress=not args.no_progress, console=Console()

@@ -49,7 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Writes the files, prints what is in each, and returns the exit code."""
     from muxrl.orchestrator.records.run_directory import RunDirectory
-    from muxrl.orchestrator.runs.ray_session import ONE_THREAD
+    from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
 
     os.environ.update(ONE_THREAD)  # before numpy is imported
     directory = RunDirectory.open(args.run)
@@ -77,7 +77,7 @@ def _find_checkpoints(
     Raises:
         CannotExport: there is no such server or checkpoint, or the server does not learn.
     """
-    from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+    from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
     from muxrl.protocol.suggestions import similar_or_known
     from muxrl.servers.fixed_policies import find_fixed
 

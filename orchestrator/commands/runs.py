@@ -95,7 +95,7 @@ def _state(entry: Mapping[str, Any]) -> str:
 
 def _served(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns for each server whom it serves, and its return; of a sweep what its trials are."""
-    from muxrl.orchestrator.reports.plain_table import number
+    from muxrl.orchestrator.measure.number_text import number
     from muxrl.orchestrator.sweeps.directory import counts_text
     from muxrl.protocol.patterns import abridged
 

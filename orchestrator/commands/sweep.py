@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and args.sweep_dir is not None:
         raise ConfigError(["--sweep-dir: is not for --resume; SWEEP is the directory"])
     with quiet():
-        from muxrl.orchestrator.runs.signals import uninterrupted
+        from muxrl.orchestrator.supervise.signals import uninterrupted
         from muxrl.orchestrator.sweeps.dry_run import dry_run
         from muxrl.orchestrator.sweeps.load import load_sweep
         from muxrl.orchestrator.sweeps.result import print_result

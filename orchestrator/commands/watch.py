@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Serves the page until it is ended, and returns the exit code."""
-    from muxrl.orchestrator.watch.beside import address_of, listen
+    from muxrl.orchestrator.supervise.page_process import address_of, listen
     from muxrl.orchestrator.watch.serving import serve
 
     if not args.path.is_dir():

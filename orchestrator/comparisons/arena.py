@@ -25,8 +25,8 @@ from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
 from muxrl.orchestrator.evaluations.evaluate import freeze, on_free_port
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
-from muxrl.orchestrator.runs.episodes import (
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
     connect,
     make_copy,

@@ -44,9 +44,9 @@ from muxrl.orchestrator.comparisons.matches import find_scripts, play_baselines,
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.records.checkpoints import LAST
 from muxrl.orchestrator.records.frames import frame_of
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE
+from muxrl.orchestrator.storage.checkpoints import LAST
 from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import similar_or_known
 

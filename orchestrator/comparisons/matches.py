@@ -34,9 +34,9 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
 from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.records.checkpoints import LAST
+from muxrl.orchestrator.measure.statistics import mean_interval
 from muxrl.orchestrator.records.recorded_run import Floats
-from muxrl.orchestrator.reports.statistics import mean_interval
+from muxrl.orchestrator.storage.checkpoints import LAST
 from muxrl.servers.config import ServerConfig
 
 Scripts = Mapping[str, Mapping[str, Player]]

@@ -18,7 +18,7 @@ from muxrl.client.episode_metrics import (
 )
 from muxrl.client.local_transport import InferenceMode
 from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig, GatewayConfig
-from muxrl.orchestrator.trackers.registry import find_problems as tracker_problems
+from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import ServerConfig
 

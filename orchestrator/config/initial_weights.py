@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from muxrl.orchestrator.records.checkpoints import LAST, CheckpointFolder
+from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.registry import get_algorithm

@@ -1,0 +1,1 @@
+"""``muxrl evaluate``: the policies of a finished run, played again."""

@@ -34,20 +34,20 @@ from muxrl.orchestrator.evaluations.evaluated import (
     roles_of,
 )
 from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, Recorded
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
-from muxrl.orchestrator.records.json_files import write_json
+from muxrl.orchestrator.launch.in_process import serve_experiment
 from muxrl.orchestrator.records.recorded_run import Metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.records.versions import software_versions
-from muxrl.orchestrator.runs.episodes import (
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.json_files import write_json
+from muxrl.orchestrator.storage.versions import software_versions
+from muxrl.orchestrator.supervise.episodes import (
     make_copy,
     metrics_by_name,
     num_evaluation_envs,
     play_episodes,
     returns_by_agent,
 )
-from muxrl.orchestrator.runs.in_process import serve_experiment
 from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.algorithms.registry import get_algorithm

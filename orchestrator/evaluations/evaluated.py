@@ -12,10 +12,11 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from muxrl.orchestrator.measure.number_text import MISSING, interval, number
+from muxrl.orchestrator.measure.rliable import interquartile_mean
+from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
 from muxrl.orchestrator.records.recorded_run import AgentReturns, Metrics
-from muxrl.orchestrator.reports.plain_table import MISSING, interval, number, plain_table
-from muxrl.orchestrator.reports.rliable import interquartile_mean
-from muxrl.orchestrator.reports.statistics import Estimate, mean_interval
+from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.protocol.patterns import unnumbered
 
 

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from muxrl.orchestrator.errors import OrchestratorError
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.metrics import last_record, last_records
 from muxrl.orchestrator.records.recorded_run import returns_by_episode
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps.directory import Status, SweepDirectory
 
 MOST_ENTRIES = 1_000

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muxrl.orchestrator.errors import CannotStop, NotEnded
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
-from muxrl.orchestrator.records.process import Process
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, counts_text
 
 _INTERVAL_S = 0.1

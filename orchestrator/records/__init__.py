@@ -1,0 +1,1 @@
+"""What a run writes while it lives, and reads back afterwards."""

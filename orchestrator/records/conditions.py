@@ -28,7 +28,7 @@ class Condition:
     server_id: str | None = None
     """Whose agents are replaced; None: nobody's."""
     side: str = ""
-    """Which of them, see `muxrl.orchestrator.evaluations.sides`; "": all."""
+    """Which of them, see `muxrl.orchestrator.measure.sides`; "": all."""
     agents: tuple[str, ...] = ()
     """The agents of that side."""
     is_untrained: bool = False

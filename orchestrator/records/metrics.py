@@ -42,8 +42,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from muxrl.orchestrator.errors import CannotRecord, MalformedMetrics
-from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.json_files import finite
 
 RESERVED_NAMES = frozenset({"joint", "evaluation"})
 """Names that a server cannot have: its metrics would mix with the run's own."""

@@ -18,7 +18,7 @@ from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import iter_metrics, read_metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
-from muxrl.orchestrator.records.versions import versions_used
+from muxrl.orchestrator.storage.versions import versions_used
 
 Floats = NDArray[np.float64]
 _MAX_POINTS = 5_000

@@ -32,8 +32,8 @@ from typing import Any
 
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, to_yaml
 from muxrl.orchestrator.errors import NotARunDirectory
-from muxrl.orchestrator.records.json_files import write_json, write_text
-from muxrl.orchestrator.records.versions import read_versions, software_versions
+from muxrl.orchestrator.storage.json_files import write_json, write_text
+from muxrl.orchestrator.storage.versions import read_versions, software_versions
 from muxrl.protocol.suggestions import did_you_mean
 
 TRIALS_FILE = "trials.jsonl"

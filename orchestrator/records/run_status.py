@@ -28,10 +28,10 @@ from datetime import UTC, datetime
 from typing import Literal, get_args
 
 from muxrl.orchestrator.errors import NotARunDirectory
-from muxrl.orchestrator.records.json_files import write_json
-from muxrl.orchestrator.records.process import Process
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.versions import installed_version
+from muxrl.orchestrator.storage.json_files import write_json
+from muxrl.orchestrator.storage.process import Process
+from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.user_modules import user_folders
 
 logger = logging.getLogger(__name__)

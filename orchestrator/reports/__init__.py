@@ -1,0 +1,1 @@
+"""How results are shown: tables, the picture, the page and the summary of a run."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict
-from muxrl.orchestrator.reports.results import Report
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
+from muxrl.orchestrator.measure.results import Report
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muxrl.orchestrator.reports.metric_results import MetricResult
-from muxrl.orchestrator.reports.plain_table import MISSING, interval, number
-from muxrl.orchestrator.reports.results import Report
+from muxrl.orchestrator.measure.metric_results import MetricResult
+from muxrl.orchestrator.measure.number_text import MISSING, interval, number
+from muxrl.orchestrator.measure.results import Report
 
 METRIC_HEADINGS = ("metric", "of", "train", "evaluated [95 %]", "random in place")
 METRIC_CAPTION = (

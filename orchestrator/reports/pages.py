@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muxrl.orchestrator.reports.plain_table import number
+from muxrl.orchestrator.measure.number_text import number
 from muxrl.protocol.suggestions import listed
 
 if TYPE_CHECKING:

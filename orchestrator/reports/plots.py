@@ -20,13 +20,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from muxrl.orchestrator.records.json_files import write_whole
+from muxrl.orchestrator.measure.against_random import AgainstRandom
+from muxrl.orchestrator.measure.metric_results import MetricResult
+from muxrl.orchestrator.measure.number_text import signed_interval
+from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult
+from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
-from muxrl.orchestrator.reports.against_random import AgainstRandom
-from muxrl.orchestrator.reports.metric_results import MetricResult
-from muxrl.orchestrator.reports.plain_table import signed_interval
-from muxrl.orchestrator.reports.results import Report, SeedCurve, ServerResult
-from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.orchestrator.storage.json_files import write_whole
 
 # Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
 # too pale for a line. A seventh name begins again, dashed.

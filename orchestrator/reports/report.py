@@ -15,22 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muxrl.orchestrator.records.json_files import write_json, write_text
+from muxrl.orchestrator.measure.against_random import Verdict
+from muxrl.orchestrator.measure.number_text import MISSING, number, signed_interval
+from muxrl.orchestrator.measure.results import Report, results_of
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.against_random import Verdict
 from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
 from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, METRIC_HEADINGS, metric_rows
 from muxrl.orchestrator.reports.pages import REPORT_FILE
-from muxrl.orchestrator.reports.plain_table import (
-    MISSING,
-    number,
-    plain_table,
-    signed_interval,
-)
+from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.orchestrator.reports.plots import draw_learning
-from muxrl.orchestrator.reports.results import Report, results_of
 from muxrl.orchestrator.reports.run_page import write_run_page
+from muxrl.orchestrator.storage.json_files import write_json, write_text
 
 HEADINGS = (
     "server",

@@ -6,18 +6,18 @@ import base64
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.records.versions import SHOWN, versions_used
-from muxrl.orchestrator.reports.against_random import AgainstRandom, Verdict
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
+from muxrl.orchestrator.measure.metric_results import MetricResult
+from muxrl.orchestrator.measure.number_text import MISSING, interval, signed_interval
+from muxrl.orchestrator.measure.results import Report
+from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
-from muxrl.orchestrator.reports.metric_results import MetricResult
 from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, at_random, evaluated
 from muxrl.orchestrator.reports.pages import page_environment
-from muxrl.orchestrator.reports.plain_table import MISSING, interval, signed_interval
 from muxrl.orchestrator.reports.plots import learning_png, metrics_key
-from muxrl.orchestrator.reports.results import Report
-from muxrl.orchestrator.reports.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
+from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.storage.versions import SHOWN, versions_used
 
 _CLAIMS = {
     Verdict.BETTER: "better than random agents in its place",

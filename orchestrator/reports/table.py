@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from muxrl.orchestrator.reports.plain_table import MISSING, interval, number
-from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.orchestrator.measure.number_text import MISSING, interval, number
+from muxrl.orchestrator.measure.statistics import Estimate
 
 Row = TypeVar("Row")
 _AS_DECLARED: Mapping[str, str] = MappingProxyType({})

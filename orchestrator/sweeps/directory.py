@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
-from muxrl.orchestrator.records.json_files import finite, write_json, write_text
-from muxrl.orchestrator.records.process import Process
 from muxrl.orchestrator.records.run_directory import (
     TRIALS_FILE,
     RunDirectory,
@@ -36,6 +34,8 @@ from muxrl.orchestrator.records.run_directory import (
     no_such_folder,
 )
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.storage.json_files import finite, write_json, write_text
+from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]

@@ -20,13 +20,13 @@ from pathlib import Path
 from rich.console import Console
 
 from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experiment, StopConfig
+from muxrl.orchestrator.launch.run import Run
+from muxrl.orchestrator.launch.stop_conditions import StopConditions
+from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import make_folder
-from muxrl.orchestrator.runs.placement import cpus_wanted
-from muxrl.orchestrator.runs.run import Run
-from muxrl.orchestrator.runs.signals import claim_signals, interruptible, uninterrupted
-from muxrl.orchestrator.runs.stop_conditions import StopConditions
-from muxrl.orchestrator.runs.tally import Tally
+from muxrl.orchestrator.supervise.placement import cpus_wanted
+from muxrl.orchestrator.supervise.signals import claim_signals, interruptible, uninterrupted
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import print_trials

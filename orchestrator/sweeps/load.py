@@ -15,7 +15,7 @@ from muxrl.orchestrator.config.load import load_structured, mask_tokens, mask_to
 from muxrl.orchestrator.config.merge import read_yaml
 from muxrl.orchestrator.config.overrides import Overrides, override_value, plain
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.runs.resuming import differences
+from muxrl.orchestrator.launch.resuming import differences
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 
 _RESUMABLE = ("max_concurrent", "report_interval_s", "address")

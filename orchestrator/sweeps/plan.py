@@ -25,7 +25,7 @@ from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.runs.placement import check_gpus
+from muxrl.orchestrator.supervise.placement import check_gpus
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
 from muxrl.orchestrator.sweeps.directory import TrialRecord

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from muxrl.orchestrator.errors import ExitCode
-from muxrl.orchestrator.reports.plain_table import MISSING, number, plain_table
+from muxrl.orchestrator.measure.number_text import MISSING, number
+from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, counts_text
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.schema import SweepConfig

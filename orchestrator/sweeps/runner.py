@@ -16,14 +16,15 @@ from rich.console import Console
 
 from muxrl.orchestrator.config.overrides import Overrides
 from muxrl.orchestrator.errors import CannotResume, ConfigError
-from muxrl.orchestrator.records.json_files import write_text
-from muxrl.orchestrator.records.process import Process
+from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.placement import cpus_wanted, strategy
-from muxrl.orchestrator.runs.ray_session import ray_session, worker_environment
-from muxrl.orchestrator.runs.resuming import find_checkpoint
-from muxrl.orchestrator.runs.shared_folder import check_shared
-from muxrl.orchestrator.runs.signals import (
+from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.storage.process import Process
+from muxrl.orchestrator.supervise.page_process import page_beside
+from muxrl.orchestrator.supervise.placement import cpus_wanted, strategy
+from muxrl.orchestrator.supervise.ray_session import ray_session, worker_environment
+from muxrl.orchestrator.supervise.shared_folder import check_shared
+from muxrl.orchestrator.supervise.signals import (
     are_signals_claimed,
     claim_signals,
     ignore_signals,
@@ -37,7 +38,6 @@ from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan, take_up
 from muxrl.orchestrator.sweeps.result import SweepResult
 from muxrl.orchestrator.sweeps.schema import SweepConfig
 from muxrl.orchestrator.sweeps.tuner import TrialLog, num_trials, run_trials
-from muxrl.orchestrator.watch.beside import page_beside
 
 
 def start_sweep(

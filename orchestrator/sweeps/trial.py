@@ -20,15 +20,15 @@ from ray import tune
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
-from muxrl.orchestrator.records.checkpoints import Manifest
-from muxrl.orchestrator.records.json_files import write_text
+from muxrl.orchestrator.launch.resuming import locked, take_up
+from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
-from muxrl.orchestrator.runs.processes import set_up
-from muxrl.orchestrator.runs.resuming import locked, take_up
-from muxrl.orchestrator.runs.run import Run
+from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.orchestrator.storage.json_files import write_text
+from muxrl.orchestrator.supervise.processes import set_up
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
 from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.plan import SweepPlan

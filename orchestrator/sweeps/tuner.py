@@ -23,8 +23,8 @@ from ray import cloudpickle, tune
 from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.actors import cause_of_death
-from muxrl.orchestrator.runs.placement import bundles, strategy
+from muxrl.orchestrator.supervise.actors import cause_of_death
+from muxrl.orchestrator.supervise.placement import bundles, strategy
 from muxrl.orchestrator.sweeps.checks import CALLBACK_EXAMPLE
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.plan import SweepPlan

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 from muxrl.orchestrator.user_modules import worker_variables
 

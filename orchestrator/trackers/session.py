@@ -16,13 +16,14 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from muxrl.orchestrator.config.merge import leaves
+from muxrl.orchestrator.config.trackers import EXAMPLE, TRACKERS
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.json_files import finite
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.trackers.registry import make_tracker
-from muxrl.orchestrator.trackers.tracker import TrackedRun
+from muxrl.orchestrator.storage.json_files import finite
+from muxrl.orchestrator.trackers.tracker import TrackedRun, Tracker
+from muxrl.servers.import_by_name import import_by_name
 
 _FOLDER = "trackers"
 _REPORT = ("report.html", "summary.md", "summary.json", "plots/learning.png")
@@ -38,7 +39,7 @@ class Session:
 
     def __init__(self, name: str, run: TrackedRun) -> None:
         self._folder = run.folder
-        self._tracker = make_tracker(name)
+        self._tracker = _make_tracker(name)
         note = run.folder / _FOLDER / f"{name.replace(':', '.')}.txt"
         if run.resumed_at is not None and note.is_file():
             run = replace(run, known_as=note.read_text(encoding="utf-8").strip())
@@ -112,6 +113,12 @@ def _without_tokens(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _without_tokens(value) for key, value in tree.items() if key != "token"}
     return tree
+
+
+def _make_tracker(name: str) -> Tracker:
+    path = TRACKERS[name].path if name in TRACKERS else name
+    tracker: Tracker = import_by_name(path, EXAMPLE)()
+    return tracker
 
 
 def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from muxrl.orchestrator.config.trackers import is_local
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.trackers.beside import TrackerBeside, end_all
-from muxrl.orchestrator.trackers.registry import is_local
 from muxrl.orchestrator.trackers.session import Session, describe, end_state
 
 logger = logging.getLogger(__name__)

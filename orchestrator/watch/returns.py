@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from muxrl.orchestrator.measure.against_random import AgainstRandom, against_random
+from muxrl.orchestrator.measure.statistics import NUM_RESAMPLES, Estimate
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.recorded_run import AgentReturns, EvaluationPoint, Floats
-from muxrl.orchestrator.reports.against_random import AgainstRandom, against_random
-from muxrl.orchestrator.reports.statistics import NUM_RESAMPLES, Estimate
 from muxrl.orchestrator.watch.thinned import Thinned
 from muxrl.protocol.patterns import unnumbered
 

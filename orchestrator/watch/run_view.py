@@ -11,9 +11,9 @@ from typing import Any
 
 from muxrl.orchestrator.config.load import from_yaml
 from muxrl.orchestrator.errors import ConfigError, NotARunDirectory
+from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.runs.stop_conditions import StopConditions
 from muxrl.orchestrator.watch.activity import STATES, Activities
 from muxrl.orchestrator.watch.metrics import MetricCurves
 from muxrl.orchestrator.watch.returns import EvaluatedReturns, TrainingReturns, roles_of

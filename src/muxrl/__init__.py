@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     )
     from muxrl.orchestrator.errors import CannotCompare, ConfigError
     from muxrl.orchestrator.evaluations.evaluate import evaluate_run as evaluate
+    from muxrl.orchestrator.launch.background import BackgroundRun
+    from muxrl.orchestrator.launch.result import RunResult
     from muxrl.orchestrator.load_policy import load_policy
-    from muxrl.orchestrator.runs.background import BackgroundRun
-    from muxrl.orchestrator.runs.result import RunResult
     from muxrl.orchestrator.sweeps import SweepResult
     from muxrl.servers.config import ServerConfig
 
 _EXPORTS = {
-    "BackgroundRun": "muxrl.orchestrator.runs.background:BackgroundRun",
+    "BackgroundRun": "muxrl.orchestrator.launch.background:BackgroundRun",
     "CannotCompare": "muxrl.orchestrator.errors:CannotCompare",
     "Comparison": "muxrl.orchestrator.comparisons.compare:Comparison",
     "ConfigError": "muxrl.orchestrator.errors:ConfigError",
@@ -45,7 +45,7 @@ _EXPORTS = {
     "ExperimentConfig": "muxrl.orchestrator.config.schema:ExperimentConfig",
     "MultiplexingClient": "muxrl.client:MultiplexingClient",
     "PolicyClient": "muxrl.client:PolicyClient",
-    "RunResult": "muxrl.orchestrator.runs.result:RunResult",
+    "RunResult": "muxrl.orchestrator.launch.result:RunResult",
     "ServerConfig": "muxrl.servers.config:ServerConfig",
     "SimulationConfig": "muxrl.orchestrator.config.schema:SimulationConfig",
     "StopConfig": "muxrl.orchestrator.config.schema:StopConfig",

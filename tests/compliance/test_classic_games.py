@@ -15,7 +15,7 @@ from tests.servers.resumable import CASES
 
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.orchestrator.runs.in_process import serve
+from muxrl.orchestrator.launch.in_process import serve
 from muxrl.servers.algorithms.registry import ALGORITHMS
 from muxrl.servers.config import ServerConfig
 

@@ -18,7 +18,7 @@ from tests.faults.test_restarts import (
     wait_until_it_goes_on,
 )
 
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 __all__ = ["launch"]
 

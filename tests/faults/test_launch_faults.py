@@ -25,9 +25,9 @@ from tests.faults.started import ENDS_S, PATIENCE_S, PAUSE_S, Started
 
 from muxrl.experiments.simulations.faulty import Faulty
 from muxrl.experiments.simulations.zero_cost import ZeroCost
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.resuming import find_checkpoint
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 

@@ -12,9 +12,9 @@ from tests.faults.started import PATIENCE_S
 from tests.faults.test_launch_faults import Run, assert_readable, launch
 from tests.faults.test_restarts import lasting, wait_for_checkpoint
 
+from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.ray_session import PREFIX, remove_abandoned
-from muxrl.orchestrator.runs.resuming import find_checkpoint
+from muxrl.orchestrator.supervise.ray_session import PREFIX, remove_abandoned
 
 __all__ = ["launch"]
 

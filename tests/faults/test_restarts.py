@@ -21,9 +21,9 @@ from tests.faults.test_launch_faults import Run, assert_readable, config, launch
 
 from muxrl.client import ClientError, MultiplexingClient
 from muxrl.client.env_loop import EnvLoop
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.resuming import find_checkpoint
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 __all__ = ["launch"]
 

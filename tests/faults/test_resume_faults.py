@@ -15,7 +15,7 @@ import yaml
 from tests.faults.started import PATIENCE_S, PAUSE_S, Started
 from tests.faults.test_launch_faults import small_server
 
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 

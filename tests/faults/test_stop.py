@@ -13,8 +13,8 @@ from tests.faults.started import PATIENCE_S, ROOT, Started
 from tests.faults.test_launch_faults import Run, assert_readable, config, launch
 from tests.faults.test_sweep_faults import num_finished, start, sweep, trials
 
+from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.resuming import find_checkpoint
 
 __all__ = ["launch", "start"]
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(900)]

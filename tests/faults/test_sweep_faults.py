@@ -14,8 +14,8 @@ import yaml
 from tests.faults.started import ENDS_S, PAUSE_S, Started
 from tests.faults.test_launch_faults import small_server
 
-from muxrl.orchestrator.records.checkpoints import CheckpointFolder
 from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps import SweepDirectory, SweepResult, TrialRecord
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]

@@ -21,7 +21,7 @@ from tests.faults.test_launch_faults import small_server
 from tests.processes import MARK, assert_all_end, marked
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.orchestrator.runs.placement import own_place
+from muxrl.orchestrator.supervise.placement import own_place
 from muxrl.servers.config import ResourcesConfig, ServerConfig
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
@@ -32,7 +32,7 @@ def on_two_machines() -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    from muxrl.orchestrator.runs.placement import reserved
+    from muxrl.orchestrator.supervise.placement import reserved
 
     class Where:
         def node(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from muxrl.client.env_loop import EnvLoop, EpisodeResult
 from muxrl.experiments.simulations.locked_doors import oracle_return, random_return
 from muxrl.orchestrator.config import load_config
-from muxrl.orchestrator.runs.in_process import serve
+from muxrl.orchestrator.launch.in_process import serve
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 

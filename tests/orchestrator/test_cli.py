@@ -16,16 +16,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What `muxrl.orchestrator.runs.whole_run.run_experiment` is called with."""
+    """What `muxrl.orchestrator.launch.whole_run.run_experiment` is called with."""
     calls = []
 
     def run_experiment(experiment, run_dir, *, show_progress, console):
         calls.append((experiment, run_dir, show_progress))
         return types.SimpleNamespace(problem="it rained", exit_code=7)
 
-    module = types.ModuleType("muxrl.orchestrator.runs.whole_run")
+    module = types.ModuleType("muxrl.orchestrator.launch.whole_run")
     module.run_experiment = module.resume_experiment = run_experiment
-    monkeypatch.setitem(sys.modules, "muxrl.orchestrator.runs.whole_run", module)
+    monkeypatch.setitem(sys.modules, "muxrl.orchestrator.launch.whole_run", module)
     return calls
 
 
@@ -326,7 +326,7 @@ def test_interrupt_ends_with_the_shells_code(launched, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(
-        sys.modules["muxrl.orchestrator.runs.whole_run"], "run_experiment", interrupted
+        sys.modules["muxrl.orchestrator.launch.whole_run"], "run_experiment", interrupted
     )
     assert cli.main(["launch", "cartpole_ppo"]) == 130
 

@@ -32,8 +32,8 @@ from muxrl.experiments.studies.beside_benchmarl.settings import (
     Case,
 )
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.orchestrator.runs.in_process import serve
-from muxrl.orchestrator.runs.processes import EpisodeSeeds
+from muxrl.orchestrator.launch.in_process import serve
+from muxrl.orchestrator.supervise.processes import EpisodeSeeds
 from muxrl.servers.config import ServerConfig
 
 

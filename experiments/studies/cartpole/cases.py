@@ -15,7 +15,7 @@ from muxrl.experiments.studies.case_table import (
     main,
     train,
 )
-from muxrl.orchestrator.runs.in_process import Served
+from muxrl.orchestrator.launch.in_process import Served
 
 _NUM_EPISODES = 100
 """Training episodes whose mean return has to reach the threshold."""

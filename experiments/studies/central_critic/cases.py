@@ -7,7 +7,7 @@ from statistics import fmean
 from muxrl.experiments.simulations.cue_game import oracle_return, random_return
 from muxrl.experiments.simulations.weather_cues import WeatherCues
 from muxrl.experiments.studies.case_table import Case, CaseTable, Figures, main
-from muxrl.orchestrator.runs.in_process import Served
+from muxrl.orchestrator.launch.in_process import Served
 
 _COMMON = "train_batch_size_per_learner: 500, lr: 0.003, gamma: 0.9, entropy_coeff: 0.01"
 # MAPPO's defaults, as far as RLlib's PPO has these settings. Its clip of the value loss, in units

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.experiments.simulations.cue_game import oracle_return, random_return
 from muxrl.experiments.studies.case_table import Case, CaseTable, Figures, Outcome, main
-from muxrl.orchestrator.runs.in_process import Served
+from muxrl.orchestrator.launch.in_process import Served
 
 _POSITIONS = (["agent_0"], ["agent_1", "agent_2"])
 _SAMPLED = ("ppo", "a2c", "sac")  # in evaluation; value-based ones are greedy

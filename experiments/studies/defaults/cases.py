@@ -12,7 +12,7 @@ from muxrl.experiments.studies.cartpole.cases import TABLE as CARTPOLE
 from muxrl.experiments.studies.case_table import Case, CaseTable, Figures, evaluated, main
 from muxrl.experiments.studies.central_critic.cases import TABLE as CENTRAL_CRITIC
 from muxrl.experiments.studies.each_algorithm.cases import CASES as EACH_ALGORITHM
-from muxrl.orchestrator.runs.in_process import Served
+from muxrl.orchestrator.launch.in_process import Served
 
 FORMER: dict[str, dict[str, Any]] = {
     "PPO": {"optimizer_epsilon": 1.0e-8, "vf_clip_param": 10.0},

@@ -16,7 +16,7 @@ from muxrl.experiments.studies.case_table import (
     evaluated,
     main,
 )
-from muxrl.orchestrator.runs.in_process import Served
+from muxrl.orchestrator.launch.in_process import Served
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from muxrl.orchestrator.errors import (
 )
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
-from muxrl.orchestrator.records.versions import version_notes
+from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.protocol.suggestions import listed

@@ -14,7 +14,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import RoleResult
 from muxrl.orchestrator.comparisons.findings.scores import Measure, RunScore, Standing
-from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.protocol.suggestions import listed
 
 _FEW_SEEDS = 5

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from muxrl.orchestrator.reports.rliable import interquartile_mean_interval
-from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate, mean_interval
+from muxrl.orchestrator.measure.rliable import interquartile_mean_interval
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, mean_interval
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult
-from muxrl.orchestrator.reports.plain_table import interval, signed_interval
+from muxrl.orchestrator.measure.number_text import interval, signed_interval
 from muxrl.protocol.suggestions import listed
 
 _MAX_PAIRS = 6  # of four labels; of more, each is told against the best

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.comparisons.findings.scores import Standing
-from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate, mean_interval
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, mean_interval
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ import numpy as np
 
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
 from muxrl.orchestrator.comparisons.findings.scores import RunScore
-from muxrl.orchestrator.reports.rliable import (
+from muxrl.orchestrator.measure.rliable import (
     Profile,
     interquartile_mean_interval,
     performance_profile,
     probability_of_improvement,
 )
-from muxrl.orchestrator.reports.statistics import Estimate, mean_interval
+from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
 
 _NUM_THRESHOLDS = 60  # of a drawn profile
 

@@ -21,10 +21,10 @@ from muxrl.orchestrator.comparisons.findings.compared_runs import (
     point_at,
 )
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subject
+from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, mean_interval
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.recorded_run import EvaluationPoint, Floats
-from muxrl.orchestrator.reports.rliable import interquartile_mean, interquartile_mean_interval
-from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate, mean_interval
 
 Axis = Literal["env_steps", "time_s"]
 Measure = Literal["return", "advantage"]

@@ -11,7 +11,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import (
     differences,
     server_of_role,
 )
-from muxrl.orchestrator.records.versions import SHOWN
+from muxrl.orchestrator.storage.versions import SHOWN
 
 
 @dataclass(frozen=True)

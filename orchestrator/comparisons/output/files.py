@@ -15,8 +15,8 @@ from typing import Any
 
 from muxrl.orchestrator.comparisons.findings.findings import Findings
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, file_table
-from muxrl.orchestrator.records.json_files import write_json, write_text
 from muxrl.orchestrator.reports.pages import from_folder
+from muxrl.orchestrator.storage.json_files import write_json, write_text
 
 _FORMAT = 1
 

@@ -27,10 +27,10 @@ from muxrl.orchestrator.comparisons.output.figures import (
     styles_of,
 )
 from muxrl.orchestrator.config import to_yaml
-from muxrl.orchestrator.records.json_files import write_text
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
 from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.orchestrator.reports.table import Cell, Grid, GridRow
+from muxrl.orchestrator.storage.json_files import write_text
 
 _Section = dict[str, Any]
 """A section's id, title and template, and what the template shows."""

@@ -14,8 +14,8 @@ from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
 from muxrl.orchestrator.comparisons.findings.settings import LabelSettings, label_settings
-from muxrl.orchestrator.reports.plain_table import MISSING, number, signed_interval
-from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.orchestrator.measure.number_text import MISSING, number, signed_interval
+from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 
 TableName = Literal["runs", "curves", "standings", "roles", "pairings", "learners", "matches"]

@@ -14,9 +14,9 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.comparisons.compare import Comparison, compare_runs
 from muxrl.orchestrator.config import EvaluationConfig, ExperimentConfig, SimulationConfig, to_yaml
+from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.runs.in_process import serve
 from muxrl.servers.config import ServerConfig
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(300)]

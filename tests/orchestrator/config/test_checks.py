@@ -12,10 +12,10 @@ from muxrl.orchestrator.config import (
     ExternalAgentConfig,
     SimulationConfig,
     StopConfig,
+    trackers,
 )
 from muxrl.orchestrator.config.checks import find_problems
 from muxrl.orchestrator.config.schema import BestConfig
-from muxrl.orchestrator.trackers import registry
 from muxrl.servers.config import ServerConfig
 
 TOKEN = "0123456789abcdef-and-more"
@@ -377,7 +377,7 @@ def test_spaces_of_a_simulation_that_is_asked():
 def test_trackers_that_are_not_there(tracker, problem, monkeypatch, tmp_path):
     (tmp_path / "wandb").mkdir()  # as W&B's offline runs make one; it is no package
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "find_spec", in_the_current_folder)
+    monkeypatch.setattr(trackers, "find_spec", in_the_current_folder)
     config = experiment()
     config.trackers = ["tensorboard", tracker]
     found = find_problems(config)

@@ -23,9 +23,9 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.orchestrator.errors import CannotEvaluate, ConfigError
 from muxrl.orchestrator.evaluations.evaluate import evaluate_run
+from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
-from muxrl.orchestrator.runs.in_process import serve
 from muxrl.servers.config import ServerConfig
 
 CHASE = SimulationConfig("muxrl.experiments.simulations.torus_chase:TorusChase", {"num_steps": 8})

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from muxrl.orchestrator.evaluations.evaluated import print_evaluation, returns_of, roles_of
-from muxrl.orchestrator.reports.statistics import mean_interval
+from muxrl.orchestrator.measure.statistics import mean_interval
 
 
 def test_mean_is_over_agents_then_episodes_and_the_total_is_their_sum():

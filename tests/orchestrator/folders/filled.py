@@ -12,9 +12,9 @@ from typing import Any
 
 from tests.orchestrator.records.recorded import new_run, write_whole_run
 
-from muxrl.orchestrator.records.json_files import write_json
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 

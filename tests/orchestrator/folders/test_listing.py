@@ -9,9 +9,9 @@ import pytest
 from tests.orchestrator.folders.filled import fill
 
 from muxrl.orchestrator.folders.listing import Listing
-from muxrl.orchestrator.records.checkpoints import Manifest
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.checkpoints import Manifest
 
 
 def test_all_that_was_run_is_listed_what_began_last_first(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ import pytest
 from muxrl.orchestrator.errors import CannotStop, NotARunDirectory, NotEnded
 from muxrl.orchestrator.folders import stopping
 from muxrl.orchestrator.folders.stopping import stop
-from muxrl.orchestrator.records.json_files import write_json
-from muxrl.orchestrator.records.process import Process, start_of
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.storage.json_files import write_json
+from muxrl.orchestrator.storage.process import Process, start_of
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); input()"

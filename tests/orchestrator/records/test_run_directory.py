@@ -11,7 +11,7 @@ import pytest
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records import run_directory
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_next_folder, next_path
-from muxrl.orchestrator.records.versions import (
+from muxrl.orchestrator.storage.versions import (
     read_versions,
     software_versions,
     version_notes,

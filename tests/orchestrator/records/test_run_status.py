@@ -15,10 +15,10 @@ from tests.orchestrator.records.full_disk import with_little_room
 
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.errors import NotARunDirectory
-from muxrl.orchestrator.records.json_files import write_json
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.reports.report import write_report
+from muxrl.orchestrator.storage.json_files import write_json
 
 
 @pytest.fixture

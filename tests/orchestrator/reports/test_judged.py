@@ -12,10 +12,10 @@ import pytest
 from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_report import printed
 
+from muxrl.orchestrator.measure.against_random import Verdict, against_random
 from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.against_random import Verdict, against_random
 from muxrl.orchestrator.reports.report import combine_runs, write_report
 from muxrl.orchestrator.reports.run_page import sentences
 

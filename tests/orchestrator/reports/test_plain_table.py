@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from muxrl.orchestrator.reports.plain_table import number, signed_interval
-from muxrl.orchestrator.reports.statistics import Estimate
+from muxrl.orchestrator.measure.number_text import number, signed_interval
+from muxrl.orchestrator.measure.statistics import Estimate
 
 
 @pytest.mark.parametrize(

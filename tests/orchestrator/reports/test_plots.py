@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
+from tests.orchestrator.measure.test_metric_results import write_run
 from tests.orchestrator.records.recorded import new_run, write_whole_run
 from tests.orchestrator.reports.test_judged import LUCK, SIDES, WHOLE, both_ways, self_play
-from tests.orchestrator.reports.test_metric_results import write_run
 
+from muxrl.orchestrator.measure.results import results_of
+from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.reports.plots import COLOURS, _figure, _wrapped_assignment, short_count
-from muxrl.orchestrator.reports.results import results_of
-from muxrl.orchestrator.reports.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from tests.orchestrator.records.recorded import ASSIGNMENT, evaluation, new_run, write_whole_run
 
 from muxrl.orchestrator.errors import DifferentRuns
+from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.reports.report import broken, combine_runs, print_report, write_report
-from muxrl.orchestrator.reports.results import Report
 
 
 def printed(report: Report, width: int = 80) -> str:

@@ -8,13 +8,13 @@ import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, StopConfig, to_yaml
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
-from muxrl.orchestrator.records.checkpoints import (
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
     Manifest,
     SavedServer,
     hash_files,
 )
-from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.runner import _resumed
 from muxrl.orchestrator.sweeps.search import TableSearch

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, StopConfig, prepare
-from muxrl.orchestrator.runs.tally import Tally
+from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.sweeps import dry_run as dry_run_module
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text, why_unknown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.orchestrator.measure.test_metric_results import played, write_run
 from tests.orchestrator.records.recorded import new_run, write_whole_run
-from tests.orchestrator.reports.test_metric_results import played, write_run
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.metrics import MetricsWriter

@@ -16,11 +16,11 @@ from tests.orchestrator.reports.test_judged import add_untrained
 from tests.orchestrator.watch.browser import Browser
 from tests.orchestrator.watch.conftest import Site
 
+from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
-from muxrl.orchestrator.reports.results import results_of
 
 # Of each line of a picture its points in pixels, and where which value of the axes is.
 READ_PICTURES = """

@@ -10,10 +10,10 @@ import pytest
 from tests.orchestrator.records.recorded import SERVERS, evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_judged import BEGAN, SIDES, WHOLE, add_untrained, self_play
 
+from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.records.metrics import iter_metrics
 from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.reports.report import write_report
-from muxrl.orchestrator.reports.results import results_of
 from muxrl.orchestrator.watch.returns import EvaluatedReturns, roles_of
 
 

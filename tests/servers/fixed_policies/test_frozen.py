@@ -16,7 +16,7 @@ from muxrl.client import MultiplexingClient
 from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
-from muxrl.orchestrator.runs.in_process import Served, serve
+from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies.frozen import saved_spaces

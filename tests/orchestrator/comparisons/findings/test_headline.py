@@ -16,8 +16,8 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import CrossPlay, Head
 from muxrl.orchestrator.comparisons.findings.headline import headline
 from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleResult, RoleStanding
-from muxrl.orchestrator.reports.rliable import Profile
-from muxrl.orchestrator.reports.statistics import UNKNOWN, Estimate
+from muxrl.orchestrator.measure.rliable import Profile
+from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate
 
 PREDATORS = Subject("role", "predators", ("a", "b"))
 

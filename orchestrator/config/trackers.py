@@ -1,0 +1,63 @@
+"""Which trackers a config can name, and what each of them needs to be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from muxrl.protocol.suggestions import similar_or_known
+from muxrl.servers.import_by_name import CannotImport, import_by_name
+
+EXAMPLE = "package.module:Tracker"
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A tracker that comes with muxrl; its class is imported where it is used."""
+
+    path: str
+    module: str
+    """What has to be installed."""
+    extra: str
+    """Of muxrl, that installs it."""
+    is_local: bool = False
+    """Whether it writes files alone, and quickly: then it needs no process of its own."""
+
+
+TRACKERS = {
+    "tensorboard": _Known(
+        "muxrl.orchestrator.trackers.tensorboard:TensorBoard", "tensorboardX", "servers", True
+    ),
+    "wandb": _Known("muxrl.orchestrator.trackers.wandb:WeightsAndBiases", "wandb", "wandb"),
+    "mlflow": _Known("muxrl.orchestrator.trackers.mlflow:MLflow", "mlflow", "mlflow"),
+}
+"""By the name that a config has for it."""
+
+
+def is_local(name: str) -> bool:
+    """Whether a tracker only appends to files of the run, as the metrics themselves are."""
+    return name in TRACKERS and TRACKERS[name].is_local
+
+
+def find_problems(names: Sequence[str]) -> Iterator[str]:
+    """Yields a sentence for each name that is no tracker, or one that is not installed."""
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield f"{name!r} is named {names.count(name)} times; it gets each row once"
+        known = TRACKERS.get(name)
+        if known is not None:
+            spec = find_spec(known.module)
+            if spec is None or spec.origin is None:  # a mere folder wandb/, of its offline runs
+                yield (
+                    f"{name!r} needs {known.module}, not installed here; it comes with: "
+                    f"pip install 'muxrl[{known.extra}]'"
+                )
+        elif ":" not in name:
+            hint = similar_or_known(name, TRACKERS, "there are")
+            yield f"there is no tracker {name!r}{hint}; name one of your own as '{EXAMPLE}'"
+        else:
+            try:
+                import_by_name(name, EXAMPLE)
+            except CannotImport as error:
+                yield str(error)

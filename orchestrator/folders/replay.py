@@ -1,0 +1,77 @@
+"""A finished run told to a tracker from its files, as if the tracker had been there."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.errors import CannotTrack, MalformedMetrics
+from muxrl.orchestrator.launch.resuming import locked
+from muxrl.orchestrator.records.metrics import iter_metrics
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.sweeps.directory import SweepDirectory
+from muxrl.orchestrator.trackers.process import describe_failure
+from muxrl.orchestrator.trackers.session import Session, describe, end_state
+
+Row = tuple[str, Mapping[str, Any]]
+
+
+def runs_in(path: Path) -> list[RunDirectory]:
+    """Returns the run at `path`, or all trials of the sweep there that have begun.
+
+    Raises:
+        NotARunDirectory: it is neither.
+        NotASweepDirectory: its table of trials is broken.
+    """
+    if not (path / TRIALS_FILE).is_file():
+        return [RunDirectory.open(path)]
+    sweep = SweepDirectory.open(path)
+    return [RunDirectory.open(run) for record in sweep.trials() if (run := sweep.run_of(record))]
+
+
+def replay(folder: RunDirectory, name: str) -> tuple[int, str]:
+    """Tells a tracker all that a run has recorded, as a new run of that tracker.
+
+    Args:
+        folder: of a run that is over, however it ended.
+        name: of the tracker; see `registry.find_problems`.
+
+    Returns:
+        How many rows there were, and what the tracker knows the run by.
+
+    Raises:
+        NotARunDirectory, MalformedMetrics: a file is absent or broken.
+        RunIsRunning: the run goes on.
+        CannotTrack: the tracker has failed.
+    """
+    run = describe(folder)
+    num_rows = 0
+    with locked(folder):
+        state = end_state(folder)
+        try:
+            session = Session(name, run)
+            for file, record in _rows(folder):
+                session.take(file, record)
+                num_rows += 1
+            session.end(state)
+        except MalformedMetrics:
+            raise
+        except Exception as error:  # a tracker may raise anything
+            raise CannotTrack(
+                f"the tracker {name!r} has failed after {num_rows:,} rows of {folder.path}: "
+                f"{describe_failure(error)}"
+            ) from error
+    return num_rows, session.known_as
+
+
+def _rows(folder: RunDirectory) -> Iterator[Row]:
+    """Yields the rows of all files by env steps, those of one file as they were written."""
+    files = sorted(folder.metrics.glob("*.jsonl"))
+    return heapq.merge(*map(_rows_of, files), key=lambda row: int(row[1]["env_steps"]))
+
+
+def _rows_of(path: Path) -> Iterator[Row]:
+    for record in iter_metrics(path):
+        yield path.stem, record

@@ -1,0 +1,165 @@
+"""A run in a process of its own, beside the script or notebook that started it.
+
+`muxrl.orchestrator.launch.background_process` is what runs there. It ends with the process that
+started it, however that one ends: its standard input is a pipe, which closes with its other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import platform
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from muxrl.orchestrator.config import Experiment, ExperimentConfig
+from muxrl.orchestrator.launch.result import RunResult
+from muxrl.orchestrator.launch.resuming import find_checkpoint, locked
+from muxrl.orchestrator.records.metrics import last_record
+from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
+from muxrl.orchestrator.records.run_status import RunStatus, read_status
+from muxrl.orchestrator.user_modules import worker_variables
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Held, since a pipe that nobody refers to is closed, and the run would end."""
+
+
+class BackgroundRun:
+    """A run that goes on while the caller does something else. Made by `launch(..., wait=False)`.
+
+    It ends with the process that started it; `stop` ends it earlier.
+
+    Attributes:
+        run_dir: its directory, complete up to the last second.
+    """
+
+    def __init__(self, folder: RunDirectory, process: subprocess.Popen[bytes]) -> None:
+        self.run_dir = folder.path
+        self._folder = folder
+        self._process = process
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._is_stopped = False
+
+    def __repr__(self) -> str:
+        return f"BackgroundRun({str(self.run_dir)!r}, {self.status().state})"
+
+    def status(self) -> RunStatus:
+        """Returns how the run stands now: its state, its env steps, and why it failed if it did.
+
+        Raises:
+            NotARunDirectory: something else wrote to its directory.
+        """
+        code = self._process.poll()  # first: what it writes before its end is then read
+        status = read_status(self._folder)
+        if status is None or status.pid != self._process.pid:  # or the run before it was resumed
+            status = RunStatus(
+                "starting", "", self._started_at, None, platform.node(), self._process.pid, 0, None
+            )
+        if not status.has_ended and code is not None:
+            return replace(
+                status,
+                state="interrupted" if self._is_stopped else "failed",
+                cause=f"its process ended with {_ending(code)} while it was {status.state}; see "
+                f"{_log(self._folder)}",
+            )
+        last = last_record(self._folder.metrics / "joint.jsonl")
+        if status.state != "starting" and last is not None:
+            status = replace(status, env_steps=max(status.env_steps, int(last["env_steps"])))
+        return status
+
+    def stop(self) -> RunResult:
+        """Ends the run as Ctrl-C does, with a last checkpoint and its report.
+
+        Returns:
+            What it learned so far; "interrupted", or "done" if it was.
+        """
+        if self._process.poll() is None:
+            self._is_stopped = True
+            self._process.terminate()
+        return self.result()
+
+    def result(self, timeout_s: float | None = None) -> RunResult:
+        """Waits until the run has ended, and returns how.
+
+        Ctrl-C ends the waiting, not the run.
+
+        Raises:
+            TimeoutError: it goes on after so many seconds.
+        """
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(
+                f"run {self._folder.name!r} goes on after {timeout_s:g} s: {self.status().state}"
+            ) from None
+        if self._process in _started:
+            _started.remove(self._process)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        status = self.status()
+        if read_status(self._folder) is None:  # it died before the run began
+            return RunResult(self.run_dir, status.state, status.cause, 0, 0.0, None)
+        result = RunResult.read(self.run_dir)
+        return replace(result, outcome=status.state, problem=status.cause)
+
+
+def start_run(experiment: Experiment, run_dir: Path | None) -> BackgroundRun:
+    """Starts a process that runs an experiment in a directory of its own.
+
+    Args:
+        experiment: resolved.
+        run_dir: the run's directory, which must not exist yet; None makes one.
+
+    Raises:
+        OSError: the directory is there already, or cannot be made.
+    """
+    folder = make_folder(experiment, run_dir)
+    return _start(experiment.config, folder, is_resumed=False)
+
+
+def start_resumed(config: ExperimentConfig, folder: RunDirectory) -> BackgroundRun:
+    """Starts a process that goes on with a run.
+
+    Args:
+        config: with which it goes on.
+        folder: the run's.
+
+    Raises:
+        CannotResume: there is no whole checkpoint.
+        RunIsRunning: another process watches over the run.
+    """
+    with locked(folder):
+        find_checkpoint(folder)
+    return _start(config, folder, is_resumed=True)
+
+
+def _start(config: ExperimentConfig, folder: RunDirectory, *, is_resumed: bool) -> BackgroundRun:
+    folder = RunDirectory(folder.path.absolute())  # whoever holds it may go elsewhere
+    with _log(folder).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "muxrl.orchestrator.launch.background_process"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **worker_variables()},
+            start_new_session=True,  # Ctrl-C is for the process that started it
+        )
+    _started.append(process)
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has died, which its status will say
+        pickle.dump((config, folder.path, is_resumed), process.stdin)
+        process.stdin.flush()
+    return BackgroundRun(folder, process)
+
+
+def _log(folder: RunDirectory) -> Path:
+    return folder.log("launch")
+
+
+def _ending(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,0 +1,198 @@
+"""When a run's checkpoints are due, and how all of its servers come to save at one moment.
+
+Simulations pause (see `EnvLoop.hold`), every server writes its part between two updates, and
+metrics are noted as long as they are then. Simulations go on afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+
+from muxrl.orchestrator.config import CheckpointConfig
+from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
+from muxrl.orchestrator.launch.evaluation import Evaluations
+from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
+from muxrl.orchestrator.storage.versions import installed_version
+from muxrl.orchestrator.supervise.server_actors import ServerActors
+from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    One that cannot be written is logged, leaves nothing behind, and is tried again when the next
+    one is due.
+
+    Args:
+        config: when they are due, and which are kept.
+        folder: where they go.
+        metrics: of the run.
+        tally: likewise.
+        before: the checkpoint from which the run was resumed.
+        judged: the agents whose returns say which one is best; None: all.
+    """
+
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        folder: CheckpointFolder,
+        metrics: MetricsWriter,
+        tally: Tally,
+        before: Manifest | None = None,
+        judged: Collection[str] | None = None,
+    ) -> None:
+        self.problem = ""
+        """Why the last one was not written, in a sentence; "" if it was."""
+        self._config = config
+        self._folder = folder
+        self._metrics = metrics
+        self._tally = tally
+        self._due_s = math.inf if config.interval_s is None else config.interval_s
+        self._due_env_steps = math.inf
+        self._best = list(before.best) if before else []
+        self._judged = judged
+        self._evaluated: int | None = None
+        self._schedule(before.env_steps if before else 0)
+
+    def _schedule(self, env_steps: int) -> None:
+        if self._config.interval_s is not None:  # of wall time: a disk that is full may be slow
+            self._due_s = time.monotonic() + self._config.interval_s
+        if self._config.interval_env_steps is not None:
+            self._due_env_steps = env_steps + self._config.interval_env_steps
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for the next one."""
+        return self._tally.env_steps >= self._due_env_steps or time.monotonic() >= self._due_s
+
+    def write(
+        self,
+        servers: ServerActors,
+        simulations: SimulationActors,
+        evaluations: Evaluations | None,
+        *,
+        update_s: float,
+        look: Callable[[], bool],
+        is_last: bool = False,
+    ) -> bool:
+        """Holds the simulations, writes a checkpoint, and lets them go on.
+
+        Args:
+            servers: that save.
+            simulations: of the run.
+            evaluations: of the run.
+            update_s: for how long to wait for an update of a server.
+            look: see `SimulationActors.hold`.
+            is_last: the run ends here: learners finish, and simulations stay held.
+
+        Returns:
+            Whether it was written; `problem` says why not.
+
+        Raises:
+            RunFailed: a process was lost once too often.
+        """
+        try:
+            late = simulations.hold(self._config.hold_s, update_s, look)
+            if servers.restarting:
+                lost = ", ".join(servers.restarting)
+                raise NotSaved(f"no checkpoint: {lost} is being started again")
+            if late and not is_last:
+                raise NotSaved(
+                    f"no checkpoint: {', '.join(late)} did not pause in time; if its steps are "
+                    "that long, raise timeouts.update_s"
+                )
+            if is_last:
+                servers.finish_training(update_s)
+            with contextlib.suppress(RunFailed) if is_last else contextlib.nullcontext():
+                simulations.report_now()  # of a dead one there is the last report
+            self._tally.tick()
+            self._write(servers, simulations, evaluations, update_s)
+            self.problem = ""
+        except CannotRecord:
+            raise
+        except (NotSaved, OSError) as error:
+            self.problem = str(error)
+            if isinstance(error, OSError):
+                self.problem = f"no checkpoint: {error}"
+            logger.warning(self.problem)
+        finally:
+            self._schedule(self._tally.env_steps)
+            if not is_last:
+                simulations.release()
+        keep = [] if self._evaluated is None else [self._evaluated]
+        self._folder.prune(self._config.keep_last, keep)
+        return not self.problem
+
+    def _write(
+        self,
+        servers: ServerActors,
+        simulations: SimulationActors,
+        evaluations: Evaluations | None,
+        update_s: float,
+    ) -> None:
+        env_steps = self._tally.env_steps
+        draft = self._folder.draft(env_steps)
+        try:
+            saved = servers.save(draft, update_s)
+            if away := [s for s, part in saved.items() if part.files and not (draft / s).is_dir()]:
+                raise NotSaved(
+                    f"no checkpoint: what {', '.join(away)} has written is not in {draft.parent}; "
+                    "does its machine share no disk with this one?"
+                )
+            lengths = self._metrics.sync()
+            if evaluations is not None and evaluations.is_running:
+                lengths["evaluation.jsonl"] = evaluations.bytes_before
+            manifest = Manifest(
+                env_steps=env_steps,
+                time_s=self._tally.time_s,
+                written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                muxrl=installed_version(),
+                servers=saved,
+                num_episodes_begun=dict(simulations.num_episodes_begun),
+                metrics_bytes=lengths,
+                tally=self._tally.state(),
+                evaluation_due_at=None if evaluations is None else evaluations.due_at,
+                best=tuple(self._best),
+            )
+            self._folder.commit(draft, manifest)
+        finally:
+            self._folder.drop(draft)
+
+    # --- the best ones ------------------------------------------------------------------
+
+    def note_evaluation(self, env_steps: int) -> None:
+        """Says that an evaluation begins of what the newest checkpoint holds."""
+        self._evaluated = env_steps
+
+    def judge(self, returns: Mapping[str, Sequence[float | None]]) -> None:
+        """Takes in the returns of that evaluation, all agents as learned; keeps the best ones.
+
+        Args:
+            returns: by agent, one for each episode.
+        """
+        if self._evaluated is None or self._config.best is None:
+            return
+        env_steps, self._evaluated = self._evaluated, None
+        judged = returns if self._judged is None else returns.keys() & self._judged
+        known = [value for agent in judged for value in returns[agent] if value is not None]
+        if not known:
+            return
+        found = (env_steps, sum(known) / len(known))
+        others = [one for one in self._best if one[0] != env_steps]
+        # Of equals the one that came first.
+        best = sorted([*others, found], key=lambda one: -one[1])[: self._config.best.keep]
+        if found not in best:
+            return
+        with contextlib.suppress(OSError):
+            for rank, (at, _) in enumerate(best):
+                self._folder.link(best_name(rank), at)
+            self._best = best

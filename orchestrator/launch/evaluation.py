@@ -1,0 +1,307 @@
+"""Evaluations of a run: when they are due, in which conditions, and where results go.
+
+They stand at multiples of an interval, and at the end. Simulations that the run has started do not
+play meanwhile.
+
+The same episodes are played with all agents as learned, and once more for each server that learns,
+with its agents random. In a game of several sides
+the return alone says little; the difference says what the learner is worth. Servers with fixed
+policies act in every condition.
+
+At the end there are more, see `final_conditions`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.config.resolve import compares_untrained
+from muxrl.orchestrator.errors import Silent
+from muxrl.orchestrator.launch.final_conditions import final_conditions
+from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.recorded_run import AgentReturns
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise.actors import Reports, end_actor, failure, start_actor
+from muxrl.orchestrator.supervise.episodes import Played, ServerAddress, num_evaluation_envs
+from muxrl.orchestrator.supervise.placement import own_place
+from muxrl.orchestrator.supervise.processes import EvaluationProcess
+from muxrl.orchestrator.supervise.restarts import Quota
+from muxrl.orchestrator.supervise.simulation_actors import patience
+
+logger = logging.getLogger(__name__)
+
+_NAME = "evaluation"
+_LOOK_S = 0.5
+_CLOSE_S = 10.0
+
+
+class Evaluations:
+    """Evaluates, one evaluation after another.
+
+    Args:
+        experiment: resolved.
+        servers: where they listen.
+        folder: the run's directory.
+        metrics: where results go.
+        scheduling: Ray's scheduling strategy of the process.
+        on_restart: called when the process is lost and started again, with its name and the prefix
+            of the ids of its episodes.
+        due_at: env steps of the next one, of a run that is resumed; None: after one interval.
+        gateway: returns the process through which external simulations play, which evaluates
+            beside the training; None: a process of its own does.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        servers: Mapping[str, ServerAddress],
+        folder: RunDirectory,
+        metrics: MetricsWriter,
+        scheduling: Any,
+        on_restart: Callable[[str, str], None],
+        due_at: int | None = None,
+        gateway: Callable[[], Any] | None = None,
+    ) -> None:
+        self.latest: dict[str, Any] | None = None
+        """The newest record with all agents as learned."""
+        self.bytes_before = 0
+        """Length of the file of evaluations before the one under way."""
+        self._experiment = experiment.config
+        self._config = experiment.config.evaluation
+        learning = {
+            s: p for s, p in experiment.servers.items() if s not in experiment.fixed_servers
+        }
+        self._learning = learning
+        self._compares = compares_untrained(experiment.config)
+        self._not_updated: Collection[str] = ()
+        self._returns: dict[str | None, AgentReturns] = {}  # of the evaluation under way
+        # Value-based policies (QMIX) are greedy in any case, deterministic ones without noise.
+        self._should_explore = {
+            s: self._config.should_explore and plan.samples_actions for s, plan in learning.items()
+        }
+        self._log = folder.log(_NAME)
+        self._servers = servers
+        self._scheduling = scheduling
+        self._on_restart = on_restart
+        timeouts = experiment.config.timeouts
+        simulation = experiment.config.simulation
+        most = self._config.final_num_episodes
+        if self._config.interval_env_steps is not None:
+            most = max(most, self._config.num_episodes)
+        self._num_envs = num_evaluation_envs(simulation, self._config, most)
+        start_s = timeouts.start_s + timeouts.make_env_s * self._num_envs
+        self._reports = Reports(timeouts.report_s, start_s, timeouts.step_s)
+        self._quota = Quota(simulation.restarts, "simulation.restarts")
+        self._metrics = metrics
+        self._running: list[tuple[Condition, dict[str, Any]]] = []
+        self._ref: Any = None  # of the first of these
+        interval = self._config.interval_env_steps
+        self._due_at = interval
+        if due_at is not None and interval is not None:  # perhaps of another interval
+            self._due_at = -(-due_at // interval) * interval
+        self._gateway = gateway
+        self._actor: Any = None
+        # Else when it begins: not all simulators run twice at a time.
+        if gateway is not None or self._config.interval_env_steps is not None:
+            self._start()
+
+    def _start(self) -> None:
+        if self._gateway is not None:
+            self._actor = self._gateway()
+            return
+        simulation = self._experiment.simulation
+        self._prefix = f"{_NAME}-{uuid.uuid4().hex[:8]}-"
+        self._actor = start_actor(
+            EvaluationProcess,
+            simulation,
+            self._num_envs,
+            self._servers,
+            patience(self._experiment.timeouts),
+            self._prefix,
+            self._log,
+            scheduling=own_place(self._scheduling, self._experiment, _NAME),
+            num_cpus=simulation.num_cpus,
+            has_main_thread=True,
+            max_concurrency=2,  # evaluate, report
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one is under way."""
+        return bool(self._running)
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether its time has come and the last one is over; the end has one of its own."""
+        limit, due_at = self._experiment.stop.env_steps, self.next_at
+        is_end = limit is not None and env_steps >= limit and self._config.final_num_episodes > 0
+        return due_at is not None and env_steps >= due_at and not self._running and not is_end
+
+    def begin_next(self, env_steps: int, time_s: float) -> None:
+        """Begins the one that is due, of the last multiple of the interval; schedules the next."""
+        interval = self._config.interval_env_steps
+        assert interval is not None
+        point = env_steps // interval * interval
+        self._due_at = point + interval
+        self.begin(env_steps, time_s, point=point)
+
+    @property
+    def next_at(self) -> int | None:
+        """The env steps of the next one; None: there is none, in a resumed run perhaps any more."""
+        return self._due_at if self._config.interval_env_steps is not None else None
+
+    @property
+    def due_at(self) -> int | None:
+        """When a run that is resumed from here is to evaluate: what is under way, once more."""
+        return self._running[0][1]["env_steps"] if self._running else self._due_at
+
+    def begin(
+        self,
+        env_steps: int,
+        time_s: float,
+        *,
+        point: int | None = None,
+        is_final: bool = False,
+        not_updated: Collection[str] = (),
+    ) -> None:
+        """Begins an evaluation in all conditions.
+
+        Args:
+            env_steps: of training so far, for the record.
+            time_s: likewise.
+            point: the env steps that it stands for, and by which runs are compared; None: those of
+                training so far.
+            is_final: with the final number of episodes, and all conditions.
+            not_updated: servers that have made no update: they act untrained as it is.
+        """
+        if self._actor is None:
+            self._start()
+        config = self._config
+        num = config.final_num_episodes if is_final else config.num_episodes
+        self.bytes_before = self._metrics.length("evaluation")
+        self._not_updated = not_updated
+        self._returns = {}
+        about = {
+            "time_s": time_s,
+            "env_steps": env_steps if point is None else point,
+            "env_steps_played": env_steps,
+            "should_explore": config.should_explore,
+            "num_episodes": num,
+            "is_final": is_final,
+        }
+        for condition in (AS_LEARNED, *map(Condition, self._learning)):
+            self._append(condition, about)
+        self._play_first()
+
+    def _append(self, condition: Condition, about: Mapping[str, Any]) -> None:
+        record = {**about, "replaced": condition.key}
+        if condition.side:
+            record["agents"] = condition.agents
+        self._running.append((condition, record))
+
+    def _play_first(self) -> None:
+        """Has the first condition that is not done be played."""
+        if self._running:
+            condition, record = self._running[0]
+            self._ref = self._actor.evaluate.remote(
+                condition,
+                self._config.seed,
+                record["num_episodes"],
+                self._should_explore,
+            )
+
+    def collect(self) -> None:
+        """Writes down the conditions that are done, in order; looks after a process that was lost.
+
+        Raises:
+            RunFailed: the process was lost once too often.
+        """
+        import ray
+
+        if self._actor is None:
+            return
+        if self._gateway is not None and self._gateway() is not self._actor:
+            self._start()  # it was lost, and is another one since
+            self._play_first()
+        while self._running and ray.wait([self._ref], timeout=0)[0]:
+            try:
+                played = ray.get(self._ref)
+            except ray.exceptions.RayError as error:
+                if self._gateway is None:
+                    self._lose(error)
+                return
+            self._write_first(played)
+        if self._gateway is not None:
+            return  # the run looks after it
+        self._reports.ask({_NAME: self._actor})
+        for _, answer in self._reports.take(0):
+            if isinstance(answer, Exception):
+                self._lose(answer)
+
+    def wait(self, look: Callable[[], object]) -> None:
+        """Waits for all conditions and writes them down.
+
+        Args:
+            look: looks after all other processes meanwhile.
+
+        Raises:
+            RunFailed: the process was lost once too often.
+        """
+        import ray
+
+        while self._running:
+            ray.wait([self._ref], timeout=_LOOK_S)
+            self.collect()
+            if self._running:
+                look()
+
+    def rest(self, time_s: float) -> float:
+        """Waits until the condition under way is played; returns for how long to sleep then."""
+        import ray
+
+        if not self._running:
+            return time_s
+        ray.wait([self._ref], timeout=time_s)
+        return 0.0
+
+    def _lose(self, error: Exception) -> None:
+        """Ends what is left of the process, and has another one play what was not done."""
+        problem = failure("the evaluation", error, self._log)
+        process = self._reports.forget(_NAME)
+        end_actor(self._actor, process if isinstance(error, Silent) else None)
+        self._quota.take(problem)
+        logger.warning("%s; it is begun again", problem)
+        self._on_restart(_NAME, self._prefix)
+        self._start()
+        self._play_first()
+
+    def stop(self) -> None:
+        """Ends the process, if it is its own."""
+        import ray
+
+        if self._gateway is None and self._actor is not None:
+            if not self._running:
+                ray.wait([self._actor.close.remote()], timeout=_CLOSE_S)
+            ray.kill(self._actor)
+
+    def _write_first(self, played: Played) -> None:
+        condition, record = self._running.pop(0)
+        if not played.returns:
+            logger.warning("no evaluation: no simulation came to the gateway to play its episodes")
+            self._running = []
+            return
+        self._returns[condition.key] = played.returns
+        if record["is_final"] and len(self._returns) == 1 + len(self._learning):
+            about = {key: value for key, value in record.items() if key != "replaced"}
+            untrained = self._learning.keys() - self._not_updated if self._compares else ()
+            for further in final_conditions(self._returns, self._learning, untrained):
+                self._append(further, about)
+        self._play_first()
+        record["returns"], record["metrics"] = played.returns, played.metrics
+        self._metrics.evaluation(record)
+        if condition == AS_LEARNED:
+            self.latest = record

@@ -1,0 +1,102 @@
+"""An experiment's servers inside this process: for studies, notebooks and tests.
+
+They are real servers, reached over loopback, but without processes of their own: all share one
+interpreter lock. For training runs use `muxrl.orchestrator.launch.whole_run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import Simulation
+from muxrl.client.env_loop import EpisodeResult
+from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.supervise.episodes import ServerAddress, connect, make_copy, play_episodes
+
+if TYPE_CHECKING:
+    from muxrl.servers.server import PolicyServer
+
+
+@dataclass(frozen=True)
+class Served:
+    """Servers that are running, and their experiment."""
+
+    experiment: Experiment
+    servers: dict[str, PolicyServer]
+
+    @property
+    def addresses(self) -> dict[str, ServerAddress]:
+        """Where they listen."""
+        return {
+            s: ServerAddress(server.address, server.plan.token)
+            for s, server in self.servers.items()
+        }
+
+    def simulation(self) -> Simulation:
+        """Makes one more environment of the experiment's."""
+        config = self.experiment.config.simulation
+        return make_copy(config, config.num_processes, 0)
+
+    def client(self, replaced: Condition | str | None = None, seed: int = 0) -> MultiplexingClient:
+        """Connects; `replaced` is a condition, or a server whose agents act at random instead."""
+        return connect(self.addresses, replaced, seed)
+
+    def evaluate(
+        self,
+        num_episodes: int,
+        *,
+        replaced: Condition | str | None = None,
+        first_seed: int = 10_000,
+        should_explore: bool | Mapping[str, bool] = False,
+    ) -> list[EpisodeResult]:
+        """Plays episodes that never train; see `play_episodes`."""
+        seeds = range(first_seed, first_seed + num_episodes)
+        with self.client(replaced, first_seed) as client:
+            return play_episodes(client, [self.simulation()], seeds, should_explore)
+
+    def check(self) -> None:
+        """Raises `RuntimeError` if a server's training has failed."""
+        for server_id, server in self.servers.items():
+            problem = server.status().problem
+            if problem:
+                raise RuntimeError(f"server {server_id!r}: {problem}")
+
+
+@contextlib.contextmanager
+def serve(config: ExperimentConfig) -> Iterator[Served]:
+    """Runs an experiment's servers while the ``with`` block lasts.
+
+    Args:
+        config: its simulation is made to read agents and spaces, and closed again.
+
+    Raises:
+        ConfigError: something in it is wrong.
+        ServerProblem: a server cannot start.
+    """
+    with serve_experiment(prepare(config, needs_stop=False)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serve_experiment(experiment: Experiment) -> Iterator[Served]:
+    """The same for an experiment that is resolved already.
+
+    Raises:
+        ServerProblem: a server cannot start.
+    """
+    from muxrl.servers.server import PolicyServer
+
+    servers: dict[str, PolicyServer] = {}
+    try:
+        for server_id, plan in experiment.servers.items():
+            servers[server_id] = PolicyServer(plan)
+            servers[server_id].start()
+        yield Served(experiment, servers)
+    finally:
+        for server in servers.values():
+            server.stop()

@@ -1,0 +1,249 @@
+"""How a run that has ended goes on: its config with what may change, and its newest checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import fnmatch
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from muxrl.orchestrator.config import (
+    Experiment,
+    ExperimentConfig,
+    Overrides,
+    from_yaml,
+    load_config,
+)
+from muxrl.orchestrator.errors import CannotResume, RunIsRunning
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, find_damage
+from muxrl.servers.checkpoint import ABOUT_FILE
+
+logger = logging.getLogger(__name__)
+
+MAY_CHANGE = (
+    "stop.*",
+    "evaluation.*",
+    "checkpoint.*",
+    "timeouts.*",
+    "metrics_interval_s",
+    "trackers",
+    "watch",
+    "address",
+    "runs_dir",
+    "simulation.num_processes",
+    "simulation.num_envs_per_process",
+    "simulation.num_cpus",
+    "simulation.inference_mode",
+    "simulation.inference_mode.*",
+    "simulation.update_interval_s",
+    "servers.*.settings.*",
+    "servers.*.while_learning",
+    "servers.*.max_policy_lag",
+    "servers.*.host",
+    "servers.*.port",
+    "servers.*.token",
+    "servers.*.resources.*",
+    "servers.*.limits.*",
+    "servers.*.restarts.*",
+    "servers.*.on_server_loss",
+    "simulation.restarts.*",
+    "simulation.gateway.*",
+    "simulation.command",
+    "simulation.on_bad_value",
+)
+"""Keys of the config that a resumed run may have otherwise."""
+
+
+@contextlib.contextmanager
+def locked(folder: RunDirectory) -> Iterator[None]:
+    """Keeps other processes from running in this directory while the ``with`` block lasts.
+
+    The system lets go of it when this process ends in whatever way.
+
+    Raises:
+        RunIsRunning: another process has it.
+        OSError: the file cannot be made.
+    """
+    with folder.lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            status = read_status(folder)
+            who = f" (pid {status.pid} on {status.host})" if status else ""
+            raise RunIsRunning(
+                f"{folder.path} belongs to a run that is going on{who}; wait for its end, or end "
+                "it with Ctrl-C or SIGTERM"
+            ) from None
+        except OSError as error:  # a file system without locks
+            logger.warning("%s cannot be locked: %s", folder.path, error)
+        yield
+
+
+def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> ExperimentConfig:
+    """Returns the config with which a run goes on.
+
+    Args:
+        folder: the run's directory.
+        overrides: on top of the run's own config.
+
+    Raises:
+        ConfigError: the overrides do not fit, or a token, which is never written down, is missing.
+        CannotResume: an override changes what has to stay, or nothing is left to do.
+    """
+    path = folder.path / "config.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+        before = from_yaml(text, str(path))
+    except FileNotFoundError:
+        raise CannotResume(f"{folder.path} has no config.yaml: the run never began") from None
+    config = load_config(path, overrides)
+    for server_id, keys in yaml.safe_load(text)["servers"].items():
+        if "scale_observations" not in keys:  # the run is older than that: it scaled nothing
+            before.servers[server_id].scale_observations = "none"
+            config.servers[server_id].scale_observations = "none"
+    is_changed = [
+        key for key in differences(asdict(before), asdict(config)) if not _may_change(key)
+    ]
+    if is_changed:
+        raise CannotResume(
+            f"a resumed run cannot change {', '.join(is_changed)}: its counts and results are of "
+            "one task. Start a new run with that change, which goes on with this one's policies: "
+            f"servers.{next(iter(config.servers))}.initialize_from={folder.path}; optimizers, "
+            "replays and schedules (epsilon, lr) begin anew, so give shorter schedules. What may "
+            f"change: {', '.join(MAY_CHANGE)}"
+        )
+    status = read_status(folder)
+    if status is not None and status.state == "done" and config.stop == before.stop:
+        raise CannotResume(
+            f"{folder.path} has ended as its stop condition said, at {status.env_steps:,} env "
+            "steps; raise that to go on, with stop.env_steps=N for instance"
+        )
+    for server in config.servers.values():
+        server.initialize_from = ""  # those weights are history, and may be gone
+        server.initialize_policies, server.initialize_only = {}, "all"
+    return config
+
+
+def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
+    """Returns a run's newest whole checkpoint, its manifest, and what is wrong with newer ones.
+
+    Raises:
+        CannotResume: there is none.
+    """
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    checkpoints.restore()
+    problems: list[str] = []
+    for env_steps in checkpoints.env_steps:
+        place = checkpoints.path / str(env_steps)
+        try:
+            manifest = Manifest.read(place)
+        except CannotResume as error:
+            problems.append(str(error))
+            continue
+        damage = list(find_damage(place, manifest))
+        if not damage:
+            return place, manifest, problems
+        problems.append(damage[0])
+    if problems:
+        raise CannotResume(
+            f"{folder.path} has no whole checkpoint: {'; '.join(problems)}; start a new run"
+        )
+    raise CannotResume(
+        f"{folder.path} has no checkpoint to go on from; a run writes one every "
+        "checkpoint.interval_s and at its end (checkpoint.at_end). Start a new run"
+    )
+
+
+def how_to_go_on(folder: RunDirectory) -> str:
+    """Says from where a run that has failed can be resumed, in a clause."""
+    try:
+        _, manifest, _ = find_checkpoint(folder)
+    except (CannotResume, OSError):
+        return "it has no whole checkpoint, so it cannot be resumed"
+    return (
+        f"once the cause is mended, 'muxrl launch --resume {folder.path}' goes on from its "
+        f"checkpoint at {manifest.env_steps:,} env steps"
+    )
+
+
+def take_up(
+    experiment: Experiment, folder: RunDirectory, say: Callable[[str], object]
+) -> tuple[Experiment, Manifest]:
+    """Takes up a run, which this process has locked, at its newest whole checkpoint.
+
+    Checkpoints after that are set aside, and the software of this process is written down.
+
+    Args:
+        experiment: resolved from the config with which the run goes on.
+        folder: the run's directory.
+        say: is told where it goes on, and what was not found there.
+
+    Returns:
+        The experiment with servers that go on from there, and the checkpoint's manifest.
+
+    Raises:
+        CannotResume: there is no whole checkpoint.
+        OSError: the run directory cannot be written to.
+    """
+    place, manifest, damage = find_checkpoint(folder)
+    for problem in damage:
+        say(f"a newer checkpoint cannot be used: {problem}")
+    say(f"resuming at {manifest.env_steps:,} env steps from {place}")
+    for sentence in find_missing_replays(place, manifest):
+        say(sentence)
+    CheckpointFolder(folder.checkpoints).set_aside(manifest.env_steps, manifest.servers)
+    folder.write_versions(manifest.env_steps, env=experiment.config.simulation.env)
+    return going_on(experiment, place, manifest), manifest
+
+
+def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experiment:
+    """Returns the experiment with servers that go on from a checkpoint.
+
+    Args:
+        experiment: resolved from the config with which the run goes on.
+        place: the checkpoint's folder.
+        manifest: its own.
+    """
+    servers = {
+        server_id: replace(plan, resume_from=str(place / server_id), initialize_from="")
+        if manifest.servers[server_id].files
+        else plan
+        for server_id, plan in experiment.servers.items()
+    }
+    return replace(experiment, servers=servers)
+
+
+def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
+    """Yields a sentence for each server whose replay is not in the checkpoint."""
+    for server_id, server in manifest.servers.items():
+        if not server.files:
+            continue
+        about = json.loads((place / server_id / ABOUT_FILE).read_text(encoding="utf-8"))
+        if left_out := (about.get("replay") or {}).get("left_out"):
+            yield (
+                f"the replay of server {server_id!r} is not in the checkpoint ({left_out}); it "
+                "learns again once it has enough"
+            )
+
+
+def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
+    """Yields the key of each leaf in which two trees differ."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in dict.fromkeys((*before, *now)):
+            inner = f"{key}.{name}" if key else str(name)
+            yield from differences(before.get(name), now.get(name), inner)
+    elif before != now:
+        yield key
+
+
+def _may_change(key: str) -> bool:
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in MAY_CHANGE)

@@ -1,0 +1,517 @@
+"""A run between start and stop: its servers and simulations, watched and evaluated.
+
+Everything runs in Ray actors; this process holds the run directory and watches. A `Run` finds Ray
+running, touches no signal, prints nothing, and is asked for one round of watching at a time, so
+that a sweep can hold one in each of its trials. `whole_run` puts a Ray and a terminal around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from muxrl.orchestrator.config import Experiment
+from muxrl.orchestrator.config.schema import TOTAL
+from muxrl.orchestrator.errors import NotSaved, RunFailed
+from muxrl.orchestrator.launch.checkpoints import Checkpoints
+from muxrl.orchestrator.launch.evaluation import Evaluations
+from muxrl.orchestrator.launch.progress import ServerSnapshot, Snapshot
+from muxrl.orchestrator.launch.stop_conditions import StopConditions
+from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
+from muxrl.orchestrator.supervise.placement import has_evaluations
+from muxrl.orchestrator.supervise.processes import ServerReport
+from muxrl.orchestrator.supervise.ray_head import RayHead
+from muxrl.orchestrator.supervise.server_actors import ServerActors
+from muxrl.orchestrator.supervise.signals import are_signals_claimed
+from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+from muxrl.protocol.messages import Status
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 1.0
+"""For the reports of a round; one that takes longer is taken in in a later round."""
+
+
+class Run:
+    """One run, on the Ray that this process is connected to.
+
+    Call `start`, `begin`, `watch` until it returns True, `finish`, and `stop` in any case.
+
+    Args:
+        experiment: resolved.
+        folder: the run's directory.
+        metrics: writes there.
+        before: the checkpoint from which the run goes on, whose files the plans of the servers
+            name; None: it is new.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunDirectory,
+        metrics: MetricsWriter,
+        before: Manifest | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.config = experiment.config
+        self.tally = Tally()
+        if before is not None:
+            self.tally.restore(before.tally)
+        self.status = StatusFile(
+            folder,
+            read_status(folder) if before else None,
+            ends_on_sigterm=are_signals_claimed(),
+        )
+        self.has_started = False
+        """Whether all processes have come up."""
+        self.not_evaluated = ""
+        """Why there is no evaluation at the end, where one was to be."""
+        self._folder = folder
+        self._metrics = metrics
+        self._before = before
+        self._servers = ServerActors(
+            experiment, folder, self._take_records, self._note_server_restart
+        )
+        self._simulations = SimulationActors(
+            experiment.config,
+            folder,
+            self.tally.add,
+            self._note_simulation_restart,
+            before.num_episodes_begun if before else None,
+        )
+        self._evaluations: Evaluations | None = None
+        self._activities: dict[str, dict[str, float]] = {}
+        self._latencies = LatencyRecords()
+        self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
+        self._checkpoints = Checkpoints(
+            self.config.checkpoint,
+            CheckpointFolder(folder.checkpoints),
+            metrics,
+            self.tally,
+            before,
+            self._judged(),
+        )
+        self._ray_head: RayHead | None = None
+        self._is_complete = False
+        self._has_ended = False  # learning is over, and the last checkpoint written if it can be
+
+    # --- start --------------------------------------------------------------------------
+
+    def start(self, scheduling: Any = None) -> None:
+        """Starts the servers, and once all are ready the simulations.
+
+        Args:
+            scheduling: Ray's scheduling strategy of all actors; None: Ray's own choice, which
+                inside of a placement group is that group.
+
+        Raises:
+            RunFailed: one of them did not come up.
+        """
+        import ray
+
+        context = ray.get_runtime_context()
+        sockets = {node["NodeID"]: node["RayletSocketName"] for node in ray.nodes()}
+        raylet = sockets.get(context.get_node_id(), "")
+        self._ray_head = RayHead(context.gcs_address, raylet if Path(raylet).is_socket() else "")
+        with self._raylet_first():
+            self._servers.start(scheduling)
+            self._simulations.start(self._servers.addresses, scheduling)
+        if self._simulations.gateway_address:
+            self._folder.write_gateway(self._simulations.gateway_address)
+        if has_evaluations(self.config):
+            self._evaluations = Evaluations(
+                self.experiment,
+                self._servers.addresses,
+                self._folder,
+                self._metrics,
+                scheduling,
+                self._note_evaluation_restart,
+                self._before.evaluation_due_at if self._before else None,
+                (lambda: self._simulations.gateway) if self.experiment.is_external else None,
+            )
+        self.has_started = True
+
+    def begin(self) -> None:
+        """Evaluates the untrained policies, if evaluations are scheduled; then lets all play.
+
+        A run that is resumed drops the metrics that came after its checkpoint instead.
+
+        Raises:
+            RunFailed: a process died, or a metrics file cannot be cut.
+        """
+        if self._before is not None:
+            self._metrics.cut_back(self._before.metrics_bytes, self._before.env_steps)
+        elif (
+            self._evaluations is not None
+            and self.config.evaluation.interval_env_steps
+            and not self.experiment.is_external  # there may be no simulation yet
+        ):
+            self.status.enter("evaluating", 0)
+            self._evaluations.begin(0, 0.0)
+            self._evaluations.wait(self._look)
+        self.status.enter("running", self.tally.env_steps)
+        self._simulations.play()
+        self._allow()
+        self.tally.begin()
+
+    # --- watch --------------------------------------------------------------------------
+
+    def watch(self) -> bool:
+        """Looks after the run for `metrics_interval_s`, and writes metrics.
+
+        Returns:
+            Whether a stop condition holds now, and no server is being started again.
+
+        Raises:
+            RunFailed: a process was lost once too often, or training failed.
+        """
+        with self._raylet_first():
+            time_s = self.config.metrics_interval_s
+            if self._simulations.is_used_up and self._evaluations is not None:
+                time_s = self._evaluations.rest(time_s)
+            self._simulations.watch(time_s, self._servers.notice_deaths)
+            self._look()
+            if self._simulations.is_used_up:
+                self._simulations.report_now()
+                self._servers.report_now()
+        self.tally.tick()
+        if self._evaluations is not None:
+            self._take_evaluations(self._evaluations)
+        self._allow()
+        self._record()
+        if self._servers.restarting:
+            return False
+        if self._checkpoints.is_due:
+            self._save()
+        return self._stop_conditions.reached(self.tally, self.statuses)
+
+    def _look(self) -> bool:
+        """Takes in reports, and has processes that were lost be started again.
+
+        Returns:
+            Whether all servers listen.
+
+        Raises:
+            RunFailed: as `watch`.
+        """
+        if self._ray_head is not None:
+            self._ray_head.check()
+        self._servers.ask()
+        self._simulations.ask()
+        self._servers.collect(_ANSWER_S)
+        self._simulations.collect(_ANSWER_S)
+        if self.experiment.is_external and not self.tally.has_played:
+            self.tally.set_external(self.statuses)  # its simulations ask the servers themselves
+        return not self._servers.restarting
+
+    def _look_and_record(self) -> bool:
+        all_listen = self._look()
+        self.tally.tick()
+        self._record()
+        return all_listen
+
+    def _record(self) -> None:
+        servers = {
+            s: {"is_lost": True}
+            if s in self._servers.restarting
+            else {**self._activities.get(s, {}), **self._latencies.record(s)}
+            for s in self.experiment.servers
+        }
+        self._metrics.joint({**self.tally.record(), "servers": servers})
+
+    @contextlib.contextmanager
+    def _raylet_first(self) -> Iterator[None]:
+        """Where the raylet is lost, reports that, and not what followed from it.
+
+        Raises:
+            RunFailed: the raylet is lost, or what was raised inside.
+        """
+        try:
+            yield
+        except RunFailed:
+            if self._ray_head is not None:
+                self._ray_head.check_raylet()
+            raise
+
+    def _note_server_restart(self, server_id: str, saved: Manifest | None) -> None:
+        """A server goes back to a checkpoint: what it learned since is lost, and its records."""
+        length = saved.metrics_bytes.get(f"{server_id}.jsonl", 0) if saved else 0
+        self._metrics.cut_back_server(server_id, length)
+        self._latencies.forget(server_id)
+        self._note_restart(server_id)
+
+    def _note_simulation_restart(self, name: str, prefix: str | None) -> None:
+        if prefix is None:  # its episodes expire
+            self._note_restart(name)
+            return
+        self._servers.abort_episodes(prefix)
+        self._note_restart(name, self.config.simulation.num_envs_per_process)
+
+    def _note_evaluation_restart(self, name: str, prefix: str) -> None:
+        self._servers.abort_episodes(prefix)
+        self._note_restart(name)
+
+    def _note_restart(self, name: str, num_lost_episodes: int = 0) -> None:
+        if self._ray_head is not None:
+            self._ray_head.check_raylet()
+        self.tally.restart(name, num_lost_episodes)
+        self.status.note_restart(name)
+
+    def _take_records(self, server_id: str, report: ServerReport) -> None:
+        self.tally.cpu_s_of[server_id] = report.cpu_s
+        self._activities[server_id] = {
+            **{name: round(seconds, 3) for name, seconds in report.activity.items()},
+            "num_refused": report.status.num_refused,
+            "weights_seq_no": report.status.weights_seq_no,
+        }
+        self._latencies.take(server_id, report.latencies)
+        for record in report.records:
+            self._metrics.server(server_id, record)
+            self.tally.last_records[server_id] = record
+
+    def _take_evaluations(self, evaluations: Evaluations) -> None:
+        latest = evaluations.latest
+        evaluations.collect()
+        if evaluations.latest is not None and evaluations.latest is not latest:
+            self._checkpoints.judge(evaluations.latest["returns"])
+        is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
+        if is_settled and evaluations.is_due(self.tally.env_steps):
+            if self.config.checkpoint.best is not None and self._save():
+                self._checkpoints.note_evaluation(self.tally.env_steps)
+            evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
+
+    def _allow(self) -> None:
+        """Lets simulations play up to the budget or the next evaluation, and wait for that."""
+        due_at = evaluations.next_at if (evaluations := self._evaluations) else None
+        points = [point for point in (self.config.stop.env_steps, due_at) if point is not None]
+        if points and not (evaluations and evaluations.is_running):
+            self._simulations.allow(min(points) - self.tally.env_steps)
+
+    def _judged(self) -> Collection[str] | None:
+        """Returns the agents whose returns say which checkpoint is best; None: all."""
+        best = self.config.checkpoint.best
+        return None if best is None or best.of == TOTAL else self.experiment.servers[best.of].agents
+
+    def _save(self, *, is_last: bool = False, update_s: float | None = None) -> bool:
+        """Writes a checkpoint of all servers; returns whether it could be written.
+
+        Raises:
+            RunFailed: a process was lost once too often.
+        """
+        return self._checkpoints.write(
+            self._servers,
+            self._simulations,
+            self._evaluations,
+            update_s=self.config.timeouts.update_s if update_s is None else update_s,
+            look=self._look_and_record,
+            is_last=is_last,
+        )
+
+    # --- what it says of itself ---------------------------------------------------------
+
+    @property
+    def statuses(self) -> Mapping[str, Status]:
+        """The newest status of each server that has reported."""
+        return self._servers.statuses
+
+    @property
+    def evaluated(self) -> dict[str, Any] | None:
+        """The newest evaluation with all agents as learned; see `records.metrics`."""
+        return self._evaluations.latest if self._evaluations is not None else None
+
+    @property
+    def has_final_evaluation(self) -> bool:
+        """Whether `finish` evaluates."""
+        has_players = self.tally.has_played or not self.experiment.is_external
+        final_num_episodes = self.config.evaluation.final_num_episodes
+        return self._evaluations is not None and final_num_episodes > 0 and has_players
+
+    @property
+    def addresses_text(self) -> str:
+        """Which server listens where, for people."""
+        servers = ", ".join(
+            f"{s} ({self.experiment.servers[s].algorithm}) on {a.address}"
+            for s, a in self._servers.addresses.items()
+        )
+        gateway = self._simulations.gateway_address
+        return servers + (f"\ngateway to all of them: http://{gateway}" if gateway else "")
+
+    def snapshot(self) -> Snapshot:
+        """Returns how the run stands; of servers that have not reported, what is known before."""
+        tally = self.tally
+        is_evaluating = self._evaluations is not None and self._evaluations.is_running
+        restarts = ", ".join(f"{name} {n}×" for name, n in tally.num_restarts.items())
+        notes = [
+            "evaluating" if is_evaluating else "",
+            f"started again: {restarts}" if restarts else "",
+            self._checkpoints.problem,
+        ]
+        return Snapshot(
+            tally.time_s,
+            tally.env_steps,
+            tally.env_steps_per_s,
+            tally.num_episodes,
+            self._stop_conditions.time_left_s(tally, self.statuses),
+            self._stop_conditions.text,
+            [self._server_snapshot(server_id) for server_id in self.experiment.servers],
+            "; ".join(filter(None, notes)),
+        )
+
+    def _server_snapshot(self, server_id: str) -> ServerSnapshot:
+        algorithm = self.experiment.servers[server_id].algorithm
+        learns = server_id not in self.experiment.fixed_servers
+        status = self.statuses.get(server_id)
+        if status is None:
+            return ServerSnapshot(server_id, algorithm, weights_seq_no=0 if learns else None)
+        record = self.tally.last_records.get(server_id, {})
+        return ServerSnapshot(
+            server_id,
+            algorithm,
+            "restarting" if server_id in self._servers.restarting else status.phase,
+            status.is_waiting_for_learner,
+            status.num_env_steps,
+            self.tally.server_rate(server_id, status.num_env_steps),
+            status.episode_return_mean,
+            status.weights_seq_no if learns else None,
+            record.get("policy_lag_mean"),
+            record.get("loss"),
+        )
+
+    # --- end ----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Ends playing and learning, saves what was learned, and evaluates it.
+
+        Raises:
+            RunFailed: a process died, or nothing was played.
+        """
+        while not self._end_learning(self.config.timeouts.update_s):
+            while not self._look():
+                time.sleep(self.config.metrics_interval_s)
+        learning = self.experiment.servers.keys() - self.experiment.fixed_servers
+        if not all(self._activities.get(s, {}).get("weights_seq_no") for s in learning):
+            self._look_and_record()  # one may have made its first update by now
+        self._simulations.stop()
+        if self.tally.env_steps > self._metrics.recorded_env_steps:  # played since the last look
+            self.tally.tick()
+            self._record()
+        self._check_played()
+        if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
+            self.status.enter("evaluating", self.tally.env_steps)
+            point = min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps)
+            not_updated = [
+                s for s in learning if self._activities.get(s, {}).get("weights_seq_no") == 0
+            ]
+            try:
+                self._evaluate_at_end(self._evaluations, point, not_updated)
+            except RunFailed as error:  # what was learned is saved, and paid for
+                self.not_evaluated = (
+                    f"the evaluation at the end failed, all that was learned is kept: {error}"
+                )
+                if self.config.checkpoint.at_end and not self.experiment.is_external:
+                    self.not_evaluated += (
+                        f"; once that is mended: muxrl evaluate {self._folder.path}"
+                    )
+        if self.tally.has_restarted:  # in the evaluation: the row says when
+            self.tally.tick()
+            self._record()
+        self._is_complete = True
+
+    def _check_played(self) -> None:
+        """Refuses to call a run done in which no simulation has played.
+
+        One that was resumed may have had no more to play than its evaluation.
+
+        Raises:
+            RunFailed: nothing was played.
+        """
+        before, lost = self._before, self._simulations.last_loss
+        if self.tally.env_steps == getattr(before, "env_steps", 0) and (lost or before is None):
+            raise RunFailed(
+                f"no simulation finished an env step in {self.tally.time_s:.0f} s: "
+                + (lost or f"none was ready, or could reach its servers; see {self._folder.logs}")
+            )
+
+    def _evaluate_at_end(
+        self, evaluations: Evaluations, point: int, not_updated: Collection[str]
+    ) -> None:
+        evaluations.wait(self._look)
+        if self.has_final_evaluation:
+            evaluations.begin(
+                self.tally.env_steps,
+                self.tally.time_s,
+                point=point,
+                is_final=True,
+                not_updated=not_updated,
+            )
+            evaluations.wait(self._look)
+
+    def _end_learning(self, update_s: float) -> bool:
+        """Ends learning, where episodes end if they do soon, with a last checkpoint; once.
+
+        Returns:
+            Whether it has ended: no server was lost meanwhile.
+        """
+        if self._has_ended:
+            return True
+        self._has_ended = True
+        if self.config.checkpoint.at_end:
+            self._save(is_last=True, update_s=update_s)
+        else:
+            with contextlib.suppress(NotSaved):  # one was lost
+                self._servers.finish_training(update_s)
+        self._has_ended = not self._servers.restarting
+        return self._has_ended
+
+    def stop(self) -> list[str]:
+        """Ends every process that is left; saves a last checkpoint; never raises.
+
+        None is saved where a server has died or its weights are not finite: the last whole one
+        counts.
+
+        Returns:
+            What could not be saved, and why, in a sentence each.
+        """
+        import ray
+
+        if not ray.is_initialized():
+            return []
+        problems: list[str] = []
+        self._servers.may_restart = self._simulations.may_restart = False
+        try:
+            if not self.has_started:  # nothing to save, and what is still made does not answer
+                self._servers.kill()
+            elif not self._has_ended:
+                self._servers.notice_deaths()  # else simulations would wait for it
+                if lost := self._servers.restarting:
+                    raise RunFailed(f"{', '.join(lost)} was lost and does not listen again yet")
+                self._end_learning(self.config.timeouts.stop_s)
+        except RunFailed as error:
+            problems.append(f"no checkpoint at the end: {error}")
+        except Exception as error:  # shutdown must run to completion
+            logger.exception("saving at the end")
+            problems.append(f"no checkpoint at the end: {type(error).__name__}: {error}")
+        try:
+            self._simulations.stop()
+            how = "has come to its end" if self._is_complete else "has ended early; see its report"
+            self._simulations.end(
+                f"run {self._folder.name!r} {how}", has_ended_well=self._is_complete
+            )
+            self._servers.stop()
+        except Exception as error:  # likewise
+            logger.exception("stopping the processes")
+            problems.append(f"stopping the processes: {type(error).__name__}: {error}")
+        if self._evaluations is not None:
+            self._evaluations.stop()
+        if self.config.checkpoint.at_end and self._checkpoints.problem:
+            problems.insert(0, self._checkpoints.problem)
+        return problems

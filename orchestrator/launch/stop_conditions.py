@@ -1,0 +1,123 @@
+"""When a run ends: at the first of the conditions that its config names; and how long till then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from muxrl.orchestrator.config.schema import StopConfig
+from muxrl.orchestrator.launch.tally import Tally
+from muxrl.protocol.messages import Status
+
+
+@dataclass(frozen=True)
+class StopCondition:
+    """A quantity that grows until it ends the run.
+
+    Time itself is one: ``StopCondition(time_s, limit_s, per_s=1.0)``.
+    """
+
+    now: float
+    """Its value."""
+    limit: float
+    """The value that ends the run."""
+    per_s: float
+    """By how much it grows in a second, at the present rate."""
+
+
+def time_left_s(conditions: Iterable[StopCondition]) -> float | None:
+    """Returns the seconds until the first condition holds at the present rate, 0.0 if one does now.
+
+    None if no condition gets nearer.
+    """
+    times: list[float] = []
+    for condition in conditions:
+        missing = condition.limit - condition.now
+        if missing <= 0:
+            return 0.0
+        if condition.per_s > 0:
+            times.append(missing / condition.per_s)
+    return min(times, default=None)
+
+
+_MIN_EPISODES = 20
+"""A mean over fewer episodes does not end a run."""
+
+
+class StopConditions:
+    """The conditions of one run.
+
+    Args:
+        config: None and empty entries are not conditions.
+        fixed: servers that do not learn, and so make no iterations.
+    """
+
+    def __init__(self, config: StopConfig, fixed: Collection[str] = ()) -> None:
+        self._config = config
+        self._fixed = frozenset(fixed)
+        parts = []
+        if config.env_steps is not None:
+            parts.append(f"{config.env_steps:,} env steps")
+        if config.time_s is not None:
+            parts.append(f"{config.time_s:,.0f} s")
+        if config.iterations is not None:
+            parts.append(f"{config.iterations:,} iterations of every server that learns")
+        parts += [f"{s!r} returns {value:g}" for s, value in config.episode_return.items()]
+        for sign, limits in (("≥", config.metric_at_least), ("≤", config.metric_at_most)):
+            if limits:
+                parts.append(" and ".join(f"{m} {sign} {value:g}" for m, value in limits.items()))
+        self.text = " or ".join(parts) or "Ctrl-C"
+        """For people."""
+
+    def reached(self, tally: Tally, statuses: Mapping[str, Status]) -> bool:
+        """Returns whether the run is to end now."""
+        config = self._config
+        if config.env_steps is not None and tally.env_steps >= config.env_steps:
+            return True
+        if config.time_s is not None and tally.time_s >= config.time_s:
+            return True
+        iterations = self._iterations(statuses)
+        if config.iterations is not None and iterations and min(iterations) >= config.iterations:
+            return True
+        if config.episode_return and all(
+            self._has_return(statuses.get(server_id), value)
+            for server_id, value in config.episode_return.items()
+        ):
+            return True
+        return any(
+            limits and all(self._has_metric(tally, m, limit, sign) for m, limit in limits.items())
+            for sign, limits in ((1, config.metric_at_least), (-1, config.metric_at_most))
+        )
+
+    def time_left_s(self, tally: Tally, statuses: Mapping[str, Status]) -> float | None:
+        """Returns the seconds to go at the present rate, None if unknown."""
+        config = self._config
+        conditions = []
+        if config.env_steps is not None:
+            conditions.append(
+                StopCondition(tally.env_steps, config.env_steps, tally.env_steps_per_s)
+            )
+        if config.time_s is not None:
+            conditions.append(StopCondition(tally.time_s, config.time_s, 1.0))
+        iterations = self._iterations(statuses)
+        if config.iterations is not None and iterations and tally.time_s > 0:
+            slowest = min(iterations)
+            conditions.append(StopCondition(slowest, config.iterations, slowest / tally.time_s))
+        return time_left_s(conditions)
+
+    def _iterations(self, statuses: Mapping[str, Status]) -> list[int]:
+        return [status.iteration for s, status in statuses.items() if s not in self._fixed]
+
+    @staticmethod
+    def _has_return(status: Status | None, value: float) -> bool:
+        return (
+            status is not None
+            and status.num_episodes >= _MIN_EPISODES
+            and status.episode_return_mean is not None
+            and status.episode_return_mean >= value
+        )
+
+    @staticmethod
+    def _has_metric(tally: Tally, name: str, limit: float, sign: int) -> bool:
+        mean, num_episodes = tally.metric(name) or (0.0, 0)
+        return num_episodes >= _MIN_EPISODES and sign * mean >= sign * limit

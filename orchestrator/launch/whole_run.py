@@ -1,0 +1,230 @@
+"""A whole run: an experiment from its Ray to its report.
+
+However it ends, by its stop conditions, by Ctrl-C, or because something died, shutdown is the same:
+simulations first, then servers, then the report of what there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from muxrl.orchestrator.config import Experiment, to_yaml
+from muxrl.orchestrator.config.resolve import compares_untrained
+from muxrl.orchestrator.errors import NotARunDirectory, RunFailed
+from muxrl.orchestrator.launch.progress import Progress
+from muxrl.orchestrator.launch.result import RunResult
+from muxrl.orchestrator.launch.resuming import how_to_go_on, locked, take_up
+from muxrl.orchestrator.launch.run import Run
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
+from muxrl.orchestrator.records.run_status import EndState
+from muxrl.orchestrator.reports.report import print_report, write_report
+from muxrl.orchestrator.storage.checkpoints import Manifest
+from muxrl.orchestrator.supervise.page_process import page_beside
+from muxrl.orchestrator.supervise.placement import check_gpus, cpus_wanted, reserved
+from muxrl.orchestrator.supervise.ray_session import ray_session
+from muxrl.orchestrator.supervise.shared_folder import check_shared
+from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals, interruptible
+from muxrl.orchestrator.trackers.tracking import tracking
+
+_TELLING_EPISODES = 20
+"""By then it is known how long episodes are, more or less."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    run_dir: Path | RunDirectory | None = None,
+    *,
+    show_progress: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Runs an experiment to its end, on a Ray of its own or the cluster it names, and reports.
+
+    Ctrl-C, SIGTERM and SIGHUP end it cleanly; what was measured is kept.
+
+    Args:
+        experiment: resolved.
+        run_dir: the run's directory, which must not exist yet, or which `make_folder` has made;
+            None makes one under the experiment's `runs_dir`.
+        show_progress: whether to show the run's state while it goes on.
+        console: where to write what is going on; None: nowhere.
+
+    Raises:
+        ConfigError: a server wants a GPU that is not there.
+        OSError: the run directory is there already, or cannot be made.
+    """
+    check_gpus(experiment.config)
+    folder = run_dir if isinstance(run_dir, RunDirectory) else make_folder(experiment, run_dir)
+    with locked(folder):
+        return _run(experiment, folder, None, show_progress, console)
+
+
+def resume_experiment(
+    experiment: Experiment,
+    folder: RunDirectory,
+    *,
+    show_progress: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Goes on with a run from its newest whole checkpoint, however it ended.
+
+    Args:
+        experiment: resolved from `load_resumed_config`.
+        folder: the run's directory.
+        show_progress: as for `run_experiment`.
+        console: likewise.
+
+    Raises:
+        ConfigError: a server wants a GPU that is not there.
+        CannotResume: there is no whole checkpoint.
+        RunIsRunning: another process watches over the run.
+        OSError: the run directory cannot be written to.
+    """
+    check_gpus(experiment.config)
+    say = (console or Console(quiet=True)).print
+    with locked(folder):
+        tell = functools.partial(say, soft_wrap=True, highlight=False)
+        experiment, manifest = take_up(experiment, folder, tell)
+        folder.write_config(to_yaml(experiment.config))
+        return _run(experiment, folder, manifest, show_progress, console)
+
+
+def _run(
+    experiment: Experiment,
+    folder: RunDirectory,
+    before: Manifest | None,
+    show_progress: bool,
+    console: Console | None,
+) -> RunResult:
+    say = (console or Console(quiet=True)).print
+    say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    from muxrl.orchestrator.config.budget import find_warnings  # it imports RLlib
+
+    _warn(say, find_warnings(experiment))
+    outcome: EndState = "done"
+    problem = ""
+    report = None
+    resumed_at = before.env_steps if before else None
+    with (
+        interruptible(),
+        page_beside(folder.path, experiment.config.watch, say),
+        tracking(folder, experiment.config.trackers, resumed_at) as trackers,
+    ):
+        with (
+            MetricsWriter(folder, trackers.take) as metrics,
+            contextlib.ExitStack() as cleanup,
+        ):
+            run = Run(experiment, folder, metrics, before)
+            try:
+                try:
+                    scheduling = cleanup.enter_context(_ray(experiment, folder, say))
+                    _play(run, scheduling, say, show_progress)
+                    problem = run.not_evaluated
+                finally:
+                    ignore_signals()
+            except KeyboardInterrupt:
+                outcome, problem = "interrupted", "what was measured is kept"
+                say(f"interrupted: {_ending(run)}")
+            except (RunFailed, OSError) as error:  # OSError: of the run directory's files
+                outcome, problem = "failed", str(error)
+            except Exception as error:
+                run.status.enter("failed", run.tally.env_steps, f"{type(error).__name__}: {error}")
+                raise
+            finally:
+                unsaved = run.stop()
+                cleanup.close()
+        # A failed run reports its cause, not the consequences.
+        if unsaved and outcome != "failed":
+            outcome = "failed" if outcome == "done" else outcome
+            problem = "; ".join(filter(None, [problem, *unsaved]))
+        if outcome == "failed" and run.has_started:
+            problem = f"{problem}; {how_to_go_on(folder)}"
+        run.status.enter(outcome, run.tally.env_steps, problem)  # the report says so, too
+        if run.has_started:
+            try:
+                report = write_report(folder)
+            except (NotARunDirectory, OSError) as error:  # the folder may be gone
+                outcome = "failed" if outcome == "done" else outcome
+                problem = "; ".join(filter(None, [problem, f"the report is not whole: {error}"]))
+                run.status.enter(outcome, run.tally.env_steps, problem)
+        if report is not None and console is not None:
+            print_report(report, console)
+        say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
+    return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
+
+
+def _ending(run: Run) -> str:
+    """Says what a run that is interrupted does now."""
+    if not run.has_started:
+        return "ending its processes, none of which has learned yet"
+    if run.config.checkpoint.at_end:
+        return "saving a last checkpoint, then the report"
+    return "ending its processes, then the report"
+
+
+def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bool) -> None:
+    """Has a run start, learn until it is done, and be evaluated.
+
+    Raises:
+        RunFailed: something died or gave up.
+    """
+    from muxrl.orchestrator.config.budget import find_late  # it imports RLlib
+
+    run.start(scheduling)
+    say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
+    with contextlib.ExitStack() as display:
+        progress = None
+        if show_progress:
+            first = run.snapshot()
+            progress = display.enter_context(
+                Progress(run.config.name, first.servers, first.stop_text)
+            )
+        run.begin()
+        knows_episodes = False
+        while not run.watch():
+            if not knows_episodes and run.tally.num_episodes >= _TELLING_EPISODES:
+                knows_episodes = True
+                length = run.tally.env_steps / run.tally.num_episodes
+                _warn(say, find_late(run.experiment, length))
+            if progress is not None:
+                progress.update(run.snapshot())
+        if progress is not None:
+            progress.update(run.snapshot())
+    if show_progress and run.has_final_evaluation:
+        untrained = " and its untrained policies" if compares_untrained(run.config) else ""
+        say(f"evaluating: each server against random agents{untrained} in its place")
+    run.finish()
+
+
+def _warn(say: Callable[..., None], sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        say(f"warning: {sentence}", soft_wrap=True, highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def _ray(experiment: Experiment, folder: RunDirectory, say: Callable[..., None]) -> Iterator[Any]:
+    """Ray while the ``with`` block lasts, with room for the run.
+
+    Yields:
+        The scheduling strategy of the run's actors.
+
+    Raises:
+        RunFailed: Ray did not start, has no room, or has it where the run's directory is not seen.
+    """
+    config = experiment.config
+    num_cpus = max(os.cpu_count() or 1, int(sum(cpus_wanted(config))) + 1)
+    with ray_session(num_cpus, config.address, say=say) as local_folder:
+        claim_signals()  # which Ray has taken; a place may be long in coming
+        if local_folder is not None:  # a Ray of the run's own has room
+            yield None
+            return
+        with reserved(config, say) as scheduling:
+            check_shared(folder.path, scheduling)
+            yield scheduling

@@ -1,0 +1,1 @@
+"""Numbers from records: means with intervals, results of runs, what was learned against random."""

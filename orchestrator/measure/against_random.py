@@ -1,0 +1,170 @@
+"""Learned policies against uniformly random actions in their place, with the same others.
+
+And against the policies that they began as: one that has learned nothing may be better than random
+only because it acts by one rule throughout an episode, or greedily.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.orchestrator.measure.rliable import interquartile_mean
+from muxrl.orchestrator.measure.statistics import (
+    NUM_RESAMPLES,
+    Estimate,
+    difference_interval,
+    mean_interval,
+)
+
+Strata = Sequence[NDArray[np.float64]]
+"""For each seed, the returns of its episodes, in the order of their resets' seeds; NaN for an
+episode that none of the agents was in."""
+
+
+class Verdict(StrEnum):
+    """What the interval of the advantage shows."""
+
+    BETTER = "better than random"
+    """The whole interval is above 0; untrained policies were not measured."""
+    BETTER_THAN_BOTH = "better than random and untrained"
+    """And so is that of the advantage over the untrained policies."""
+    NOT_THAN_UNTRAINED = "better than random, not than untrained"
+    """The advantage over the untrained policies may be 0 or below: what makes these policies better
+    than random was there before any training."""
+    WORSE = "worse"
+    """The whole interval is below 0."""
+    UNCLEAR = "not distinguishable"
+    """The interval contains 0, or there are too few episodes for one."""
+
+
+@dataclass(frozen=True)
+class AgainstRandom:
+    """Returns of one server's agents, mean over them, at one point of training."""
+
+    env_steps: float
+    """Mean over the seeds."""
+    num_episodes: int
+    """With all policies as learned, over all seeds; only episodes that the agents were in."""
+    learned: Estimate
+    learned_interquartile_mean: float
+    """Over the episodes of all seeds."""
+    num_random_episodes: int
+    """With this server's agents at random; 0 if that was not measured."""
+    random: Estimate | None
+    advantage: Estimate | None
+    """`learned` less `random`: where both played the same episodes, the mean over these pairs."""
+    num_seeds_above: int
+    """Seeds whose own advantage is above 0."""
+    num_untrained_episodes: int = 0
+    """With this server's agents as it began; 0 if that was not measured."""
+    untrained: Estimate | None = None
+    over_untrained: Estimate | None = None
+    """`learned` less `untrained`, as `advantage`."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """None where random was not measured."""
+        if self.advantage is None:
+            return None
+        if self.advantage.low > 0:
+            if self.over_untrained is None:
+                return Verdict.BETTER
+            if self.over_untrained.low > 0:
+                return Verdict.BETTER_THAN_BOTH
+            return Verdict.NOT_THAN_UNTRAINED
+        return Verdict.WORSE if self.advantage.high < 0 else Verdict.UNCLEAR
+
+
+def against_random(
+    env_steps: float,
+    learned: Strata,
+    random: Strata | None,
+    untrained: Strata | None = None,
+    *,
+    over_seeds: bool = False,
+    num_resamples: int = NUM_RESAMPLES,
+) -> AgainstRandom:
+    """Compares the returns of learned policies with those under random actions.
+
+    If both played equally many episodes with each seed, these are the same episodes: an evaluation
+    uses the same resets in every condition. The advantage is then the mean difference of paired
+    episodes, so that what an episode's reset does to both cancels out. Pairs with a NaN are left
+    out. If the numbers of episodes differ, or no pair is left, the advantage is the difference of
+    two independent samples.
+
+    Args:
+        env_steps: of training, before this comparison.
+        learned: for each seed, each episode's return.
+        random: the same with random actions, seeds in the same order; None: not measured.
+        untrained: likewise with the policies that training began with.
+        over_seeds: whether intervals speak of training with any seed, not of these seeds.
+        num_resamples: of the bootstrap.
+
+    Raises:
+        ValueError: a seed has no episode, or the two do not have the same seeds.
+    """
+    for others, how in ((random, "at random"), (untrained, "untrained")):
+        if others is not None and len(others) != len(learned):
+            raise ValueError(f"{len(learned)} seeds as learned against {len(others)} {how}")
+
+    is_of_means = over_seeds and len(learned) > 1
+
+    def interval(strata: Strata) -> Estimate:
+        return mean_interval(
+            [_means(strata)] if is_of_means else strata, num_resamples=num_resamples
+        )
+
+    def compare(others: Strata) -> tuple[Estimate, int]:
+        """Returns the advantage over the others, and how many seeds have one."""
+        if differences := _paired_differences(learned, others):
+            by_seed = _means(differences)
+        else:
+            by_seed = _means(_known(learned)) - _means(_known(others))
+        if is_of_means:
+            advantage = mean_interval([by_seed], num_resamples=num_resamples)
+        elif differences:
+            advantage = mean_interval(differences, num_resamples=num_resamples)
+        else:
+            advantage = difference_interval(
+                _known(learned), _known(others), num_resamples=num_resamples
+            )
+        return advantage, int((by_seed > 0).sum())
+
+    advantage, num_seeds_above = compare(random) if random is not None else (None, 0)
+    over_untrained = compare(untrained)[0] if untrained is not None else None
+    played = _known(learned)
+    return AgainstRandom(
+        env_steps=env_steps,
+        num_episodes=sum(map(len, played)),
+        learned=interval(played),
+        learned_interquartile_mean=interquartile_mean(np.concatenate(played)),
+        num_random_episodes=sum(map(len, _known(random or []))),
+        random=None if random is None else interval(_known(random)),
+        advantage=advantage,
+        num_seeds_above=num_seeds_above,
+        num_untrained_episodes=sum(map(len, _known(untrained or []))),
+        untrained=None if untrained is None else interval(_known(untrained)),
+        over_untrained=over_untrained,
+    )
+
+
+def _paired_differences(learned: Strata, random: Strata) -> Strata | None:
+    """For each seed, learned less random by episode; None if episodes cannot be paired."""
+    played = list(zip(learned, random, strict=True))
+    if any(len(ours) != len(theirs) for ours, theirs in played):
+        return None
+    differences = _known([ours - theirs for ours, theirs in played])
+    return differences if all(map(len, differences)) else None
+
+
+def _known(strata: Strata) -> Strata:
+    return [stratum[~np.isnan(stratum)] for stratum in strata]
+
+
+def _means(strata: Strata) -> NDArray[np.float64]:
+    return np.array([stratum.mean() for stratum in strata])

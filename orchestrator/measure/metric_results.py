@@ -1,0 +1,127 @@
+"""The simulation's own metrics of one run, or of several that differ in nothing but the seed.
+
+What is better, the simulation's author knows: here are values, and no verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
+from muxrl.orchestrator.records.recorded_run import (
+    EvaluationPoint,
+    PlannedServer,
+    RecordedRun,
+    TrainingCurve,
+    returns_by_episode,
+)
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """One metric, of whole episodes or of one server's agents."""
+
+    name: str
+    server_id: str | None
+    """Whose agents it is the mean over; None: it is of the whole episode."""
+    train: float | None
+    """Last mean while training, exploration included, mean over seeds."""
+    env_steps: float | None
+    """Env steps of training before the evaluation, mean over seeds; None: not evaluated."""
+    evaluated: Estimate | None
+    num_episodes: int
+    """Evaluated episodes that had it, over all seeds."""
+    random: dict[str, Estimate] = field(default_factory=dict)
+    """By server, the same with that server's agents at random; of a server's metric, its own."""
+    training: tuple[TrainingCurve, ...] = ()
+    """For each seed."""
+    seed_curves: tuple[tuple[tuple[float, float], ...], ...] = ()
+    """For each seed, (env steps, mean) of its evaluations."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the same for ``summary.json``; training curves are in the run's metrics."""
+        return {
+            "name": self.name,
+            "server": self.server_id,
+            "train": self.train,
+            "env_steps": self.env_steps,
+            "evaluated": self.evaluated and asdict(self.evaluated),
+            "num_episodes": self.num_episodes,
+            "random": {s: asdict(estimate) for s, estimate in self.random.items()},
+            "curves": self.seed_curves,
+        }
+
+
+def metric_results(
+    runs: Sequence[RecordedRun], *, over_seeds: bool = False
+) -> tuple[MetricResult, ...]:
+    """Computes every metric that was recorded, those of whole episodes first.
+
+    Args:
+        runs: with the same servers.
+        over_seeds: as for `results_of`.
+    """
+    names = sorted({name for run in runs for name in run.metric_names})
+    servers = runs[0].servers
+    found = []
+    for name in names:
+        for server_id in (None, *servers):
+            server = None if server_id is None else servers[server_id]
+            result = _result(runs, name, server_id, server, over_seeds)
+            if result.train is not None or result.evaluated is not None:
+                found.append(result)
+    return tuple(found)
+
+
+def _result(
+    runs: Sequence[RecordedRun],
+    name: str,
+    server_id: str | None,
+    server: PlannedServer | None,
+    over_seeds: bool,
+) -> MetricResult:
+    agents = (COMMON,) if server is None else server.agents
+    learning = [s for s, one in runs[0].servers.items() if one.learns]
+    compared = [s for s in learning if server_id in (None, s)]
+
+    def values(point: EvaluationPoint, replaced: str | None) -> NDArray[np.float64]:
+        by_agent = point.metrics.get(replaced, {}).get(name, {})
+        episodes = returns_by_episode(by_agent, agents)
+        return episodes[np.isfinite(episodes)]
+
+    def estimate(points: Sequence[EvaluationPoint], replaced: str | None) -> Estimate | None:
+        strata = [values(point, replaced) for point in points]
+        if not all(map(len, strata)):
+            return None
+        if over_seeds and len(strata) > 1:
+            strata = [np.array([stratum.mean() for stratum in strata])]
+        return mean_interval(strata)
+
+    measured = [[point for point in run.points if len(values(point, None))] for run in runs]
+    whole = [[p for p in points if all(len(values(p, s)) for s in compared)] for points in measured]
+    usable = whole if all(whole) else measured
+    last = [points[-1] for points in usable] if all(usable) else []
+    training = tuple(
+        curve for run in runs if (curve := run.metric_training.get((name, server_id))) is not None
+    )
+    random = {s: estimate(last, s) for s in compared} if last else {}
+    return MetricResult(
+        name=name,
+        server_id=server_id,
+        train=float(np.mean([curve.returns[-1] for curve in training])) if training else None,
+        env_steps=float(np.mean([point.env_steps for point in last])) if last else None,
+        evaluated=estimate(last, None) if last else None,
+        num_episodes=sum(len(values(point, None)) for point in last),
+        random={s: found for s, found in random.items() if found is not None},
+        training=training,
+        seed_curves=tuple(
+            tuple((float(p.env_steps), float(values(p, None).mean())) for p in points)
+            for points in measured
+        ),
+    )

@@ -1,0 +1,32 @@
+"""How numbers and intervals are written: in tables, in sentences, on pages."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # it takes SciPy, which tables without intervals need not wait for
+    from muxrl.orchestrator.measure.statistics import Estimate
+
+MISSING = "–"
+"""Stands for an unknown number."""
+
+
+def number(value: float | None) -> str:
+    """Two decimals below 100, one below 10,000, none above; `MISSING` for None and NaN."""
+    if value is None or math.isnan(value):
+        return MISSING
+    digits = 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def interval(estimate: Estimate) -> str:
+    """A mean with its interval: ``3.10 [2.00, 4.20]``."""
+    if math.isnan(estimate.low):
+        return f"{number(estimate.mean)} [{MISSING}]"
+    return f"{number(estimate.mean)} [{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def signed_interval(estimate: Estimate) -> str:
+    """A difference with its interval: ``+3.10 [2.00, 4.20]``."""
+    return ("+" if estimate.mean > 0 else "") + interval(estimate)

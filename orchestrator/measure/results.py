@@ -1,0 +1,497 @@
+"""The results of one run, or of several that differ in nothing but the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muxrl.orchestrator.errors import DifferentRuns
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, against_random
+from muxrl.orchestrator.measure.fallen import find_fall
+from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
+from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
+from muxrl.orchestrator.records.run_status import RunStatus
+from muxrl.orchestrator.storage.versions import version_notes
+
+_CURVE_RESAMPLES = 2_000  # enough for a drawn band, of which there are many points
+_RANDOM_RULE = (
+    "Random in its place: this server's agents act uniformly at random, the others as learned. "
+)
+_UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
+_OWN_SEEDS_RULE = "Pairs are by order: the simulation chose each episode's seed. "
+_SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
+
+
+SeedCurve = tuple[tuple[float, float], ...]
+"""(env steps, mean return) of each evaluation of one seed."""
+
+
+@dataclass(frozen=True)
+class SideResult:
+    """The returns of some of one server's agents, the other side of which it plays, too."""
+
+    name: str
+    agents: tuple[str, ...]
+    final: AgainstRandom
+    """With random, or the untrained policies, on this side only."""
+    curve: tuple[AgainstRandom, ...]
+    """Evaluations that all seeds have."""
+    seed_curves: tuple[SeedCurve, ...]
+    """For each seed."""
+
+
+@dataclass(frozen=True)
+class ServerResult:
+    """The returns of one server's agents."""
+
+    server_id: str
+    algorithm: str
+    agents: tuple[str, ...]
+    learns: bool
+    """False for fixed policies, which have no verdict."""
+    env_steps: float
+    """Env steps of training, mean over seeds."""
+    train_return: float | None
+    """Last mean return while training, exploration included, mean over seeds."""
+    curve: tuple[AgainstRandom, ...]
+    """Evaluations that all seeds have."""
+    seed_curves: tuple[SeedCurve, ...]
+    """For each seed."""
+    training: tuple[TrainingCurve, ...]
+    """For each seed."""
+    has_updates: bool
+    """False if its learner made no update in any of the runs: it acts as it began."""
+    final: AgainstRandom | None
+    """Each seed's last evaluation, the last with random in place if there is one."""
+    plays_itself: bool = False
+    """Whether its agents play against each other, so that their mean return says nothing."""
+    sides: tuple[SideResult, ...] = ()
+    """Those of such a server, if they were replaced one at a time."""
+
+    @property
+    def judgement(self) -> Verdict | str:
+        """What the final evaluation says of its learning, in words; "" where it says nothing."""
+        if not self.learns:
+            return "does not learn"
+        if not self.has_updates:
+            return "made no update"
+        if self.plays_itself:
+            return "side by side" if self.sides else "plays itself"
+        return (self.final.verdict if self.final else None) or ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is written, printed or drawn of a run."""
+
+    names: tuple[str, ...]
+    """Of the runs' folders."""
+    assignment: str
+    seeds: tuple[int | None, ...]
+    should_explore: bool | None
+    """Whether evaluated policies sampled their actions; None if nothing was evaluated."""
+    is_over_seeds: bool
+    """Whether intervals speak of training on any seed, not of these seeds' policies."""
+    servers: tuple[ServerResult, ...]
+    notes: tuple[str, ...]
+    """What a reader must know before trusting the numbers."""
+    statuses: tuple[RunStatus | None, ...] = ()
+    """How each run ended; None where nobody wrote that down."""
+    resumed_at: tuple[int, ...] = ()
+    """Env steps at which runs were resumed."""
+    restarted_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By process, the env steps at which it was lost and started again, in any of the runs."""
+    num_lost_episodes: int = 0
+    """Training episodes of all runs that were closed early since a process was lost."""
+    metrics: tuple[MetricResult, ...] = ()
+    """What the simulation says of its episodes."""
+    is_external: bool = False
+    """Whether somebody else's simulation played, so that conditions share no seeds."""
+
+    @property
+    def has_untrained(self) -> bool:
+        """Whether any server was measured as it began, beside as it learned."""
+        return any(
+            final.untrained is not None
+            for server in self.servers
+            for final in (server.final, *(side.final for side in server.sides))
+            if final is not None
+        )
+
+    @property
+    def caption(self) -> str:
+        """Says how the numbers were measured."""
+        finals = [server.final for server in self.servers if server.final is not None]
+        if not finals:
+            return "Nothing was evaluated: training returns only, exploration included."
+        num_seeds = len(self.seeds)
+        env_steps = _spread([final.env_steps for final in finals])
+        episodes = _spread([final.num_episodes for final in finals])
+        random_episodes = _spread(
+            [final.num_random_episodes for final in finals if final.num_random_episodes]
+        )
+        counted = "episodes" if num_seeds == 1 else f"episodes in all, of {num_seeds} seeds"
+        counts = f"{episodes} {counted}"
+        # Evaluations of different lengths are not paired.
+        drawn = (
+            "episodes" if random_episodes and random_episodes != episodes else "pairs of episodes"
+        )
+        earlier = _spread([c.num_episodes for s in self.servers for c in s.curve[:-1]])
+        if earlier and earlier != episodes:
+            counts += f" ({earlier} at each earlier point)"
+        if random_episodes and random_episodes != episodes:
+            counts += f", {random_episodes} with random in place"
+        actions = "sampled (of value-based learners greedy)" if self.should_explore else "greedy"
+        seeds = ", ".join(map(str, self.seeds))
+        resampled = {
+            (False, False): f"over {drawn}",
+            (True, False): f"over {drawn}, stratified by seed: it speaks of these seeds only",
+            (True, True): "over the seeds' means",
+        }[(num_seeds > 1, self.is_over_seeds and num_seeds > 1)]
+        return (
+            f"Evaluated after {env_steps} env steps: {counts}, {actions} actions, "
+            f"seed{'s' if num_seeds > 1 else ''} {seeds}. "
+            "Return: sum of an agent's rewards in an episode, mean over the server's agents. "
+            + (_RANDOM_RULE if any(server.learns for server in self.servers) else "")
+            + (_UNTRAINED_RULE if self.has_untrained else "")
+            + f"Intervals: 95 %, bootstrap {resampled}. "
+            + (_OWN_SEEDS_RULE if self.is_external and "pairs" in resampled else "")
+            + "Train return: exploration included, recent episodes."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the same for ``summary.json``."""
+        return {
+            "runs": self.names,
+            "assignment": self.assignment,
+            "seeds": self.seeds,
+            "states": [status and status.state for status in self.statuses],
+            "causes": [status and status.cause for status in self.statuses],
+            "resumed_at": self.resumed_at,
+            "restarted_at": self.restarted_at,
+            "num_lost_episodes": self.num_lost_episodes,
+            "evaluated_actions": {None: None, True: "sampled", False: "greedy"}[
+                self.should_explore
+            ],
+            "caption": self.caption,
+            "notes": self.notes,
+            "servers": {
+                server.server_id: {
+                    "algorithm": server.algorithm,
+                    "agents": server.agents,
+                    "learns": server.learns,
+                    "has_updates": server.has_updates,
+                    "env_steps": server.env_steps,
+                    "train_return": server.train_return,
+                    "final": _comparison(server.final) if server.final else None,
+                    "plays_itself": server.plays_itself,
+                    "sides": {
+                        side.name: {
+                            "agents": side.agents,
+                            "final": _comparison(side.final),
+                            "curve": [_comparison(comparison) for comparison in side.curve],
+                        }
+                        for side in server.sides
+                    },
+                    "curve": [_comparison(comparison) for comparison in server.curve],
+                }
+                for server in self.servers
+            },
+            "metrics": [metric.to_dict() for metric in self.metrics],
+        }
+
+
+def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Report:
+    """Computes the results of one run, or of one run for each seed of an experiment.
+
+    Raises:
+        ValueError: there is no run.
+        DifferentRuns: they differ in the assignment, the servers, or the rule of evaluation.
+    """
+    if not runs:
+        raise ValueError("a report needs at least one run")
+    for run in runs[1:]:
+        _check_same_experiment(runs[0], run)
+    servers = tuple(_server_result(runs, server_id, over_seeds) for server_id in runs[0].servers)
+    return Report(
+        names=tuple(run.name for run in runs),
+        assignment=runs[0].assignment,
+        seeds=tuple(run.seed for run in runs),
+        should_explore=next((r.should_explore for r in runs if r.should_explore is not None), None),
+        is_over_seeds=over_seeds,
+        servers=servers,
+        notes=tuple(_notes(runs, servers)),
+        statuses=tuple(run.status for run in runs),
+        resumed_at=tuple(sorted({n for run in runs for n in run.resumed_at})),
+        restarted_at={
+            name: tuple(sorted(n for run in runs for n in run.restarted_at.get(name, ())))
+            for name in sorted({name for run in runs for name in run.restarted_at})
+        },
+        num_lost_episodes=sum(run.num_lost_episodes for run in runs),
+        metrics=metric_results(runs, over_seeds=over_seeds),
+        is_external=any(run.is_external for run in runs),
+    )
+
+
+class _Measured(NamedTuple):
+    """One server's returns in one evaluation of one run."""
+
+    env_steps: int
+    learned: NDArray[np.float64]
+    random: NDArray[np.float64] | None
+    untrained: NDArray[np.float64] | None
+
+
+def _measured(
+    run: RecordedRun, server_id: str, agents: Sequence[str], side: str = ""
+) -> list[_Measured]:
+    """Returns the evaluations that some of a server's agents took part in."""
+    random = Condition(server_id, side).key
+    untrained = Condition(server_id, side, is_untrained=True).key
+    return [
+        _Measured(
+            point.env_steps,
+            learned,
+            point.returns_of(agents, random),
+            point.returns_of(agents, untrained),
+        )
+        for point in run.points
+        if (learned := point.returns_of(agents, None)) is not None
+    ]
+
+
+def _compared(points: Sequence[_Measured], **settings: Any) -> AgainstRandom:
+    """Compares one evaluation of each seed; what one of them did not measure is left out."""
+    random = [point.random for point in points if point.random is not None]
+    untrained = [point.untrained for point in points if point.untrained is not None]
+    return against_random(
+        float(np.mean([point.env_steps for point in points])),
+        [point.learned for point in points],
+        random if len(random) == len(points) else None,
+        untrained if len(untrained) == len(points) else None,
+        **settings,
+    )
+
+
+def _side_results(
+    runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
+) -> Iterator[SideResult]:
+    """Yields the sides that all runs have, each at the run's last evaluation side by side."""
+    last = [next((p for p in run.points[::-1] if server_id in p.sides), None) for run in runs]
+    sides = [point.sides[server_id] for point in last if point is not None]
+    if len(sides) < len(runs):
+        return
+    for side, agents in sides[0].items():
+        measured = [_measured(run, server_id, agents, side) for run in runs]
+        compared = [[point for point in points if point.random is not None] for points in measured]
+        if all(compared) and all(other.get(side) == agents for other in sides):
+            yield SideResult(
+                side,
+                agents,
+                _compared([points[-1] for points in compared], over_seeds=over_seeds),
+                _curve(measured, over_seeds),
+                _seed_curves(measured),
+            )
+
+
+def _curve(measured: Sequence[Sequence[_Measured]], over_seeds: bool) -> tuple[AgainstRandom, ...]:
+    return tuple(
+        _compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
+        for points in _aligned(measured)
+    )
+
+
+def _seed_curves(measured: Sequence[Sequence[_Measured]]) -> tuple[SeedCurve, ...]:
+    return tuple(
+        tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
+        for points in measured
+    )
+
+
+def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool) -> ServerResult:
+    server = runs[0].servers[server_id]
+    training = tuple(run.training[server_id] for run in runs)
+    last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
+
+    measured = [_measured(run, server_id, server.agents) for run in runs]
+    compared = [[point for point in points if point.random is not None] for points in measured]
+    usable = compared if all(compared) else measured
+    sides = tuple(_side_results(runs, server_id, over_seeds)) if server.learns else ()
+    return ServerResult(
+        server_id=server_id,
+        algorithm=server.algorithm,
+        agents=server.agents,
+        learns=server.learns,
+        env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
+        train_return=float(np.mean(last_returns)) if last_returns else None,
+        curve=_curve(measured, over_seeds),
+        seed_curves=_seed_curves(measured),
+        training=training,
+        has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
+        final=_compared([points[-1] for points in usable], over_seeds=over_seeds)
+        if all(usable)
+        else None,
+        plays_itself=bool(sides)
+        or any(
+            play_against_each_other(
+                [run.points[-1].returns.get(who, {}) for who in (server_id, None)], server.agents
+            )
+            for run in runs
+            if run.points
+        ),
+        sides=sides,
+    )
+
+
+def _aligned(runs: Sequence[Sequence[_Measured]]) -> list[list[_Measured]]:
+    """For each evaluation that all runs have, its point in each of them.
+
+    Runs are evaluated at slightly different env steps, so points match if they are near each other
+    compared with the spacing of the run that has the fewest points.
+    """
+    reference = min(runs, key=len)
+    spacing = min((b.env_steps - a.env_steps for a, b in pairwise(reference)), default=0)
+    rows = []
+    for point in reference:
+        row = [
+            min(points, key=lambda other: abs(other.env_steps - point.env_steps)) for points in runs
+        ]
+        tolerance = _SAME_POINT * (spacing or point.env_steps)
+        if all(abs(other.env_steps - point.env_steps) <= tolerance for other in row):
+            rows.append(row)
+    return rows
+
+
+def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
+    if first.servers != other.servers or first.assignment != other.assignment:
+        raise DifferentRuns(
+            first.name, other.name, f"assignment {first.assignment!r} against {other.assignment!r}"
+        )
+    rules = {first.should_explore, other.should_explore} - {None}
+    if len(rules) > 1:
+        raise DifferentRuns(
+            first.name, other.name, "one was evaluated greedily, the other by sampling"
+        )
+
+
+def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iterable[str]:
+    for run in runs:
+        if run.resumed_at:
+            at = ", ".join(f"{n:,}" for n in run.resumed_at)
+            yield f"run {run.name} was resumed at {at} env steps (thin vertical line)"
+        for name, restarted_at in run.restarted_at.items():
+            at = ", ".join(f"{n:,}" for n in restarted_at)
+            yield (
+                f"in run {run.name}, {name} was lost and started again {len(restarted_at)}×, at "
+                f"{at} env steps (thin vertical line)"
+            )
+        if run.num_lost_episodes:
+            yield (
+                f"run {run.name} lost {run.num_lost_episodes} training episodes with these "
+                "processes; the servers that lived keep them as truncated"
+            )
+        if run.num_bad_episodes:
+            yield (
+                f"in run {run.name}, {run.num_bad_episodes} training episodes ended at a value "
+                "that a server refused (simulation.on_bad_value); the simulations' logs name each"
+            )
+        for name, num in run.num_random_episodes.items():
+            yield (
+                f"run {run.name}: agents of {name} acted at random in {num} training episodes, "
+                "while it was lost; their returns are in no training curve of the run, and the "
+                "other servers learned from them"
+            )
+        for server in servers:
+            if server.learns and run.weights_seq_no.get(server.server_id) == 0:
+                yield (
+                    f"in run {run.name}, {server.server_id} made no update: its policies are those "
+                    "that it began with, since its first batch needs more env steps"
+                )
+        if unheard := [m for m in run.declared_metrics if m not in run.metric_names]:
+            yield (
+                f"run {run.name}: no episode had {', '.join(map(repr, unheard))}, which "
+                "simulation.metrics asks for; do the simulation's infos have them?"
+            )
+        status = run.status
+        if status is None or (status.state == "done" and not status.cause):
+            continue
+        if status.state == "done":
+            yield f"run {run.name}: {status.cause}"
+        elif status.has_ended:
+            yield f"run {run.name} ended as {status.state}: {status.cause}"
+        else:
+            yield f"run {run.name} had not ended when this was written: it goes on or was killed"
+    finals = [server.final for server in servers if server.final is not None]
+    if not finals:
+        unevaluated = [run.name for run in runs if not run.points]
+        if any(run.points for run in runs):
+            yield f"never evaluated: {', '.join(unevaluated)}; so there is no return of all seeds"
+        else:
+            yield "no evaluation was recorded; training returns include exploration"
+    without = [
+        s.server_id for s in servers if s.learns and s.final is not None and s.final.random is None
+    ]
+    if without:
+        yield f"never measured with random in its place: {', '.join(without)}"
+    for server in servers:
+        yield from _judging_notes(server)
+    if any(final.env_steps == 0 for final in finals) and any(s.learns for s in servers):
+        yield "the last evaluation is the one before training: it shows untrained policies"
+    for server in servers:
+        if server.learns and (fall := find_fall(server.curve, server.final, server.training)):
+            yield (
+                f"{server.server_id} returns less than at its own beginning: {fall}; others "
+                "may have learned against it, or a schedule of its settings does not fit the run"
+            )
+    last = [run.points[-1].env_steps for run in runs if run.points]
+    if len(runs) > 1 and last and min(last) < 0.9 * max(last):
+        yield (
+            f"the runs' last evaluations lie between {min(last):,} and {max(last):,} env steps; "
+            "the final numbers mix them"
+        )
+    yield from version_notes([run.versions for run in runs])
+    if len(runs) > len({run.seed for run in runs}):
+        yield "two of the runs have the same seed; they are not independent"
+
+
+def _judging_notes(server: ServerResult) -> Iterator[str]:
+    if not (server.learns and server.has_updates):
+        return
+    who = server.server_id
+    if server.plays_itself:
+        reason = f"{who} plays against itself, so that the mean over its agents says nothing"
+        if server.sides:
+            yield f"{reason}: each side was replaced alone, the others as learned"
+        else:
+            yield (
+                f"{reason}, and its sides were not replaced one at a time: that is done by the "
+                f"final evaluation, of up to {MAX_SIDES} sides"
+            )
+        judged = [(f"{who}/{side.name}", side.final) for side in server.sides]
+    else:
+        judged = [(who, server.final)] if server.final else []
+    for name, final in judged:
+        if final.verdict is Verdict.NOT_THAN_UNTRAINED:
+            yield (
+                f"{name} is better than random, but not than untrained: it may owe that to how it "
+                "acts (greedily, or by one rule all the time), not to what it learned"
+            )
+
+
+def _comparison(comparison: AgainstRandom) -> dict[str, Any]:
+    return {**asdict(comparison), "verdict": comparison.verdict}
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The value, or the ends of the values' range."""
+    if not values:
+        return ""
+    low, high = round(min(values)), round(max(values))
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,1 +1,0 @@
-"""A run's processes between start and stop."""

@@ -1,0 +1,1 @@
+"""Files on disk: whole or absent; checkpoints; the process that owns a folder."""

@@ -1,0 +1,137 @@
+"""The process of a run through which simulations play that muxrl does not start.
+
+To the run it is a simulation like any other, and its evaluation, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from muxrl.orchestrator.config import GatewayConfig
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.supervise.episodes import Patience, Played, ServerAddress, connect
+from muxrl.orchestrator.supervise.holds import Holds
+from muxrl.orchestrator.supervise.processes import SimulationReport, reachable, set_up, settle
+
+GATEWAY = "gateway"
+"""Its name in a run: of its log, in reports and messages."""
+_TOLD_S = 10.0
+
+
+class GatewayProcess:
+    """A process with the gateway.
+
+    Args:
+        config: where it listens.
+        servers: behind it.
+        patience: how long they are waited for.
+        log_path: the process's log file.
+        num_restarts: how often the run has started it again.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        servers: Mapping[str, ServerAddress],
+        patience: Patience,
+        log_path: Path,
+        num_restarts: int = 0,
+    ) -> None:
+        set_up(log_path)
+        self._config = config
+        self._servers = dict(servers)
+        self._patience = patience
+        self._num_restarts = num_restarts
+        self._should_stop = threading.Event()
+
+    def start(self) -> str:
+        """Listens from now on; returns "host:port".
+
+        Raises:
+            CannotListen: the port is taken.
+            ClientError: a server cannot be reached.
+        """
+        from muxrl.orchestrator.gateway.served import ServedGateway
+
+        self._served = ServedGateway(
+            lambda: connect(self._servers, patience=self._patience),
+            host=self._config.host,
+            port=self._config.port,
+            token=self._config.token,
+        )
+        self._gateway = self._served.gateway
+        self._gateway.num_restarts = self._num_restarts
+        self._holds = Holds(self._gateway.release)
+        settle()
+        self._cpu_before_s = time.process_time()
+        return reachable(self._served.start())
+
+    def run(self) -> None:
+        """Waits for `stop`: the simulations play by themselves."""
+        self._should_stop.wait()
+
+    def report(self) -> SimulationReport:
+        """Returns what was played since the last call."""
+        episodes = self._gateway.episodes
+        ended, episodes.ended = episodes.ended, deque(maxlen=episodes.ended.maxlen)
+        return SimulationReport(
+            episodes.counts.num_env_steps,
+            [episode.returns for episode in ended],
+            self._gateway.num_mismatches,
+            time.process_time() - self._cpu_before_s,
+            num_lost_episodes=episodes.counts.num_lost,
+            metrics=[episode.metrics for episode in ended],
+            num_over=episodes.num_over,
+        )
+
+    def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
+        """Has all simulations wait for their answers; returns whether they do in time."""
+        is_on = self._holds.hold(number, self._gateway.hold)
+        return is_on and self._gateway.wait_held(grace_s + timeout_s)
+
+    def release(self, number: int) -> None:
+        """Lets them go on; see `Holds`."""
+        self._holds.release(number)
+
+    def evaluate(
+        self,
+        replaced: Condition,
+        first_seed: int,
+        num_episodes: int,
+        should_explore: Mapping[str, bool],
+    ) -> Played:
+        """Has the simulations play evaluation episodes, on seeds of their own.
+
+        Args:
+            replaced: the agents that do not act as learned, if any.
+            first_seed: of these actions.
+            num_episodes: how many.
+            should_explore: by server, whether actions are sampled as in training, else greedy.
+
+        Returns:
+            Empty if no simulation came to play them.
+        """
+        from muxrl.orchestrator.gateway.episodes import Evaluation
+
+        spec = self._gateway.spec
+        with connect(self._servers, replaced, first_seed, patience=self._patience) as client:
+            evaluation = Evaluation(client, num_episodes, should_explore)
+            if not self._gateway.evaluate(evaluation, spec.episode_timeout_s):
+                return Played({}, {})
+        return Played.of(evaluation.episodes, list(spec.agents))
+
+    def stop(self) -> None:
+        """Ends training; evaluations may go on."""
+        self._gateway.end_training()
+        self._should_stop.set()
+
+    def end(self, story: str, has_ended_well: bool) -> None:
+        """Tells all who play that there is nothing more to play, and closes all episodes."""
+        from muxrl.protocol.errors import NotServing, RunOver
+
+        self._gateway.end((RunOver if has_ended_well else NotServing)(story), _TOLD_S)
+        self._served.stop()

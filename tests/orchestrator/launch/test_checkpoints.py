@@ -1,0 +1,212 @@
+"""When a checkpoint is due, and that it holds all servers at one moment, or is not there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import CheckpointConfig
+from muxrl.orchestrator.config.schema import BestConfig
+from muxrl.orchestrator.errors import NotSaved
+from muxrl.orchestrator.launch.checkpoints import Checkpoints
+from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.storage.checkpoints import (
+    CheckpointFolder,
+    Manifest,
+    SavedServer,
+    best_name,
+)
+from muxrl.orchestrator.supervise.processes import EpisodeSeeds, SimulationReport
+
+
+class World:
+    """Servers and simulations that note what they are asked, in order."""
+
+    def __init__(self, path: Path, *, judged: Collection[str] | None = None, **config: Any) -> None:
+        self.asked: list[str] = []
+        self.problem: Exception | None = None
+        self.late: list[str] = []
+        self.restarting: list[str] = []
+        self.num_episodes_begun = {"simulation-0": 7}
+        self.env_steps = 100
+        self.run = RunDirectory.create(path, "tag", datetime(2026, 11, 22))
+        self.metrics = MetricsWriter(self.run)
+        self.tally = Tally()
+        self.folder = CheckpointFolder(self.run.checkpoints)
+        self.checkpoints = Checkpoints(
+            CheckpointConfig(**config), self.folder, self.metrics, self.tally, judged=judged
+        )
+
+    def write(self, *, is_last: bool = False) -> bool:
+        world: Any = self
+        return self.checkpoints.write(
+            world, world, None, update_s=1.0, look=lambda: True, is_last=is_last
+        )
+
+    # --- as servers and as simulations
+
+    def hold(self, grace_s: float, update_s: float, look: Callable[[], bool]) -> list[str]:
+        self.asked.append("hold")
+        return self.late
+
+    def report_now(self) -> None:
+        self.tally.add("simulation-0", SimulationReport(self.env_steps, [{"a": 1.0}]))
+
+    def save(self, draft: Path, update_s: float) -> dict[str, SavedServer]:
+        self.asked.append("save")
+        (draft / "ppo").mkdir()
+        (draft / "ppo" / "state").write_text("weights")
+        self.metrics.server("ppo", {"env_steps": self.env_steps})
+        if self.problem is not None:
+            raise self.problem
+        return {"ppo": SavedServer("PPO", 3, {})}
+
+    def release(self) -> None:
+        self.asked.append("release")
+
+    def finish_training(self, update_s: float) -> None:
+        self.asked.append("finish")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    worlds: list[World] = []
+
+    def made(**config: Any) -> World:
+        worlds.append(World(tmp_path, **config))
+        return worlds[-1]
+
+    yield made
+    for world in worlds:
+        world.metrics.close()
+
+
+def test_all_save_while_simulations_are_held(make: Callable[..., World]) -> None:
+    world = make()
+    assert world.write()
+    assert world.asked == ["hold", "save", "release"]
+    manifest = Manifest.read(world.folder.path / "100")
+    assert manifest.num_episodes_begun == {"simulation-0": 7}
+    # The records that came with the checkpoint are before it; what follows is after it.
+    world.metrics.server("ppo", {"env_steps": 120})
+    world.metrics.cut_back(manifest.metrics_bytes, manifest.env_steps)
+    assert read_metrics(world.run.metrics / "ppo.jsonl") == [{"env_steps": 100}]
+
+
+def test_the_last_one_ends_learning_and_leaves_simulations_held(make: Callable[..., World]) -> None:
+    world = make()
+    assert world.write(is_last=True)
+    assert world.asked == ["hold", "finish", "save"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "late", "restarting", "story"),
+    [
+        (NotSaved("no checkpoint of server 'ppo': OSError: full"), [], [], "server 'ppo': OSError"),
+        (OSError(28, "No space left on device"), [], [], "no checkpoint: .*No space left"),
+        (None, ["simulation-1"], [], "no checkpoint: simulation-1 did not pause in time"),
+        (None, ["simulation-1"], ["ppo"], "no checkpoint: ppo is being started again"),
+    ],
+)
+def test_one_that_cannot_be_written_leaves_nothing_and_is_tried_again(
+    make: Callable[..., World],
+    problem: Exception | None,
+    late: list[str],
+    restarting: list[str],
+    story: str,
+) -> None:
+    world = make(interval_env_steps=50)
+    world.write()
+    world.problem, world.late, world.env_steps = problem, late, 150
+    world.restarting = restarting
+    assert not world.write()
+    assert world.asked[-1] == "release"
+    with pytest.raises(AssertionError, match=story):
+        raise AssertionError(world.checkpoints.problem)
+    assert sorted(p.name for p in world.folder.path.iterdir()) == ["100", "last"]
+    assert not world.checkpoints.is_due
+    world.problem, world.late, world.env_steps = None, [], 200
+    world.restarting = []
+    world.report_now()
+    assert world.checkpoints.is_due
+    assert world.write()
+    assert world.checkpoints.problem == ""
+    assert world.folder.env_steps == [200, 100]
+
+
+def test_it_is_due_by_seconds_or_env_steps(make: Callable[..., World], monkeypatch: Any) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    world = make(interval_s=60.0, interval_env_steps=500)
+    assert not world.checkpoints.is_due
+    now[0] += 60.0
+    assert world.checkpoints.is_due
+    world.write()
+    assert not world.checkpoints.is_due
+    world.env_steps = 600
+    world.report_now()
+    assert world.checkpoints.is_due
+
+
+RETURNS = {
+    100: {"a": [1.0], "b": [9.0]},
+    200: {"a": [5.0], "b": [None]},
+    300: {"a": [0.0], "b": [1.0]},
+    400: {"a": [5.0], "b": [0.0]},
+}
+
+
+@pytest.mark.parametrize(
+    ("judged", "keep", "best"),
+    [(None, 1, [100]), (["a"], 1, [200]), (["a"], 3, [200, 400, 100]), (["b"], 2, [100, 300])],
+)
+def test_so_many_are_kept_and_the_best_by_their_evaluations(
+    make: Callable[..., World], judged: list[str] | None, keep: int, best: list[int]
+) -> None:
+    world = make(keep_last=1, best=BestConfig(keep=keep), judged=judged)
+    for env_steps, returns in RETURNS.items():
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
+        world.checkpoints.judge(returns)
+    world.env_steps = 500
+    assert world.write()
+    assert world.folder.env_steps == sorted({500, *best}, reverse=True)
+    links = [world.folder.path / best_name(rank) for rank in range(keep)]
+    assert [int(str(link.readlink())) for link in links] == best
+    manifest = Manifest.read(world.folder.path / "500")
+    assert [env_steps for env_steps, _ in manifest.best] == best
+
+
+def test_a_tally_goes_on_where_it_was() -> None:
+    tally = Tally()
+    tally.add("simulation-0", SimulationReport(100, [{"a": 1.0}, {"a": 3.0}], 1, 2.0))
+    tally.time_s = 50.0
+    again = Tally()
+    again.restore(tally.state())
+    again.begin()
+    again.add("simulation-0", SimulationReport(20, [{"a": 5.0}], 0, 0.5))
+    again.tick()
+    first, second = again.record(), again.record()
+    assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (120, 3, 1)
+    assert first["episode_return_mean"] == {"a": 3.0}
+    assert first["time_s"] >= 50.0
+    assert first["cpu_s"] == pytest.approx(2.5)
+    assert first["resumed_from"] == 100
+    assert "resumed_from" not in second
+
+
+def test_seeds_go_on_where_they_were() -> None:
+    seeds = EpisodeSeeds(5)
+    drawn = [next(seeds) for _ in range(6)]
+    again = EpisodeSeeds(5, num_drawn=4)
+    assert [next(again), next(again)] == drawn[4:]
+    assert again.num_drawn == 6
+    assert len({*drawn, next(EpisodeSeeds(6))}) == 7

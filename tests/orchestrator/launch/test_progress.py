@@ -1,0 +1,133 @@
+import io
+
+from rich.console import Console
+
+from muxrl.orchestrator.launch.progress import (
+    Progress,
+    ServerSnapshot,
+    Snapshot,
+    duration,
+    plain_line,
+)
+
+PREY = ServerSnapshot(
+    server_id="prey",
+    algorithm="PPO",
+    phase="updating",
+    is_waiting=True,
+    env_steps=1_200,
+    env_steps_per_s=118.6,
+    episode_return_mean=-12.345,
+    weights_seq_no=7,
+    policy_lag_mean=0.84,
+    loss=float("nan"),
+)
+
+
+def snapshot(time_s: float, note: str = "") -> Snapshot:
+    return Snapshot(
+        time_s=time_s,
+        env_steps=1_200,
+        env_steps_per_s=118.6,
+        episodes=48,
+        time_left_s=3_725.0,
+        stop_text="100,000 env steps",
+        servers=[PREY, ServerSnapshot("team", "QMIX")],
+        note=note,
+    )
+
+
+def plain() -> Console:
+    return Console(file=io.StringIO(), force_terminal=False, width=40)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_line_says_all_there_is_to_say() -> None:
+    assert plain_line("tag", snapshot(65.0, "evaluating")) == (
+        "tag 0:01:05 | 48 episodes, 1,200 env steps, 119 steps/s, 1:02:05 left"
+        " (until 100,000 env steps)"
+        " | prey updating (waited for) return -12.35 v7 lag 0.8 loss –"
+        " | team starting return – v0 lag – loss – | evaluating"
+    )
+
+
+def test_who_does_not_learn_has_no_weights_no_lag_and_no_loss() -> None:
+    fixed = ServerSnapshot("rule", "SCRIPTED", phase="ready", weights_seq_no=None)
+    line = plain_line("tag", Snapshot(time_s=1.0, servers=[fixed, ServerSnapshot("team", "QMIX")]))
+    assert " | rule ready return – | team starting return – v0 lag – loss –" in line
+    console = Console(file=io.StringIO(), force_terminal=True, force_interactive=True, width=100)
+    with Progress("tag", [fixed], console=console):
+        pass
+    row = [row for row in written(console).splitlines() if "rule" in row][-1]
+    assert row.count("–") == 4  # return, weights, lag, loss
+
+
+def test_without_a_terminal_there_is_a_line_every_ten_seconds() -> None:
+    console = plain()
+    with Progress("tag", [PREY], "100,000 env steps", console=console) as progress:
+        for time_s in range(26):
+            progress.update(snapshot(float(time_s)))
+    starts = [line.split(" | ")[0] for line in written(console).splitlines()]
+    assert starts == ["tag 0:00:00", "tag 0:00:10", "tag 0:00:20", "tag 0:00:25"]  # and at the end
+    assert "\x1b" not in written(console)
+
+
+def test_without_a_terminal_a_new_note_is_written_at_once() -> None:
+    console = plain()
+    with Progress("tag", console=console) as progress:
+        for time_s, note in enumerate(["", "[red]prey restarted", "[red]prey restarted"]):
+            progress.update(snapshot(float(time_s), note))
+    lines = written(console).splitlines()
+    assert len(lines) == 3
+    assert lines[1].endswith("[red]prey restarted")  # shown as it is, not read as markup
+
+
+def test_a_run_without_updates_writes_nothing_plain() -> None:
+    console = plain()
+    with Progress("tag", console=console):
+        pass
+    assert written(console) == ""
+
+
+def test_on_a_terminal_there_is_a_table_that_stays() -> None:
+    console = Console(
+        file=io.StringIO(), force_terminal=True, width=110, _environ={"TERM": "xterm"}
+    )
+    with Progress("tag", [PREY], console=console) as progress:
+        assert "prey" in written(console)  # before the first update
+        progress.update(snapshot(1.0, "evaluating"))
+    text = written(console)
+    for expected in ("policy", "waited for", "team", "1:02:05 left", "evaluating", "-12.3"):
+        assert expected in text
+
+
+def test_a_narrow_terminal_cuts_no_number() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"})
+    with Progress("tag", console=console) as progress:
+        predators = ServerSnapshot("predators", "QMIX", env_steps=1_234_567, loss=123.456)
+        progress.update(Snapshot(1.0, servers=[PREY, predators]))
+    text = written(console)
+    assert "1,234,567" in text
+    assert "-12.35" in text
+    assert "123.456" in text
+    assert "…" not in text
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    with Progress("tag", console=console) as progress:
+        progress.update(snapshot(1.0))
+    assert written(console).startswith("tag 0:00:01 | ")
+
+
+def test_durations_round_to_whole_seconds() -> None:
+    assert [duration(s) for s in (0, 59.6, 3_599, 360_000)] == [
+        "0:00:00",
+        "0:01:00",
+        "0:59:59",
+        "100:00:00",
+    ]

@@ -1,0 +1,93 @@
+"""Every training record is written once, whatever becomes of the call that brought it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from muxrl.orchestrator.config import ExperimentConfig
+from muxrl.orchestrator.supervise import processes
+from muxrl.orchestrator.supervise.processes import ServerProcess, ServerReport
+from muxrl.orchestrator.supervise.server_actors import ServerActors
+
+
+@dataclass
+class Scripted:
+    """What a process asks of its `PolicyServer`."""
+
+    plan: Any
+    learned: list[dict[str, Any]] = field(default_factory=list)
+    policies: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            feed=SimpleNamespace(activity=SimpleNamespace()), save=lambda path, timeout_s: None
+        )
+    )
+
+    def learn(self, *iterations: int) -> None:
+        self.learned += [{"iteration": i} for i in iterations]
+
+    def drain_records(self) -> list[dict[str, Any]]:
+        records, self.learned = self.learned, []
+        return records
+
+    def finish_training(self, timeout_s: float) -> None:
+        """Nothing is under way."""
+
+    def status(self) -> None:
+        return None
+
+    def latencies(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServerProcess:
+    monkeypatch.setattr(processes, "set_up", lambda log_path: None)
+    monkeypatch.setattr(processes, "asdict", lambda activity: {})
+    monkeypatch.setattr("muxrl.servers.server.PolicyServer", Scripted)
+    return ServerProcess(cast("Any", SimpleNamespace(algorithm="A2C")), tmp_path / "log")
+
+
+def iterations(report: ServerReport) -> list[int]:
+    return [record["iteration"] for record in report.records]
+
+
+def test_a_process_reports_a_record_until_it_is_taken_in(
+    process: ServerProcess, tmp_path: Path
+) -> None:
+    server = cast("Scripted", process._server)
+    server.learn(1, 2)
+    assert iterations(process.report()) == [1, 2]
+    server.learn(3)
+    assert iterations(process.report(taken=1)) == [2, 3]
+    _, at_checkpoint = process.save(tmp_path / "draft", 1.0, taken=2)
+    assert iterations(at_checkpoint) == [], "of a checkpoint at iteration 0"
+    server.learn(4)
+    assert iterations(process.finish_training(1.0, taken=2)) == [3, 4]
+    assert iterations(process.report(taken=4)) == []
+
+
+def test_answers_that_overlap_are_taken_in_once(process: ServerProcess) -> None:
+    written: list[int] = []
+    config = ExperimentConfig("none", servers={})
+    servers = ServerActors(
+        cast("Any", SimpleNamespace(config=config)),
+        cast("Any", None),
+        lambda server_id, report: written.extend(iterations(report)),
+        lambda server_id, manifest: None,
+    )
+    server = cast("Scripted", process._server)
+    server.learn(1, 2)
+    early = process.report()
+    server.learn(3)
+    late = process.report()
+    for report in (late, early, process.report()):
+        servers._take("a", report)
+    assert written == [1, 2, 3]
+    server.learn(4)
+    servers._take("a", process.report(servers._taken["a"]))
+    assert written == [1, 2, 3, 4]

@@ -1,0 +1,230 @@
+"""How a run that has ended goes on: what may change, from which checkpoint, and by one process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import ExperimentConfig, prepare, to_yaml
+from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig, StopConfig
+from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
+from muxrl.orchestrator.launch.resuming import (
+    find_checkpoint,
+    going_on,
+    load_resumed_config,
+    locked,
+)
+from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_status import StatusFile
+from muxrl.orchestrator.storage.checkpoints import (
+    MANIFEST_FILE,
+    CheckpointFolder,
+    Manifest,
+    SavedServer,
+    hash_files,
+)
+from muxrl.orchestrator.storage.versions import read_versions
+from muxrl.servers.config import ServerConfig
+
+CHASE = "muxrl.experiments.simulations.torus_chase:TorusChase"
+
+
+def chase(**changes: Any) -> ExperimentConfig:
+    """Returns a run of three learners in which nothing depends on the clock."""
+    once = {"min_sample_timesteps_per_iteration": 1}  # a record for each batch
+    config = ExperimentConfig(
+        name="chase",
+        simulation=SimulationConfig(env=CHASE),
+        servers={
+            "qmix": ServerConfig(
+                algorithm="QMIX",
+                agents=["predator_*"],
+                groups={"predators": ["predator_*"]},
+                settings={"agent": "mlp", "epsilon": [[0, 1.0], [2_000, 0.05]], **once},
+                while_learning="wait",
+            ),
+            "ppo": ServerConfig(
+                algorithm="PPO",
+                agents=["prey_0"],
+                settings={
+                    "train_batch_size_per_learner": 200, "minibatch_size": 50, "num_epochs": 2,
+                    **once,
+                },
+            ),
+            "other": ServerConfig(algorithm="RANDOM", agents=["prey_1"]),
+        },
+        stop=StopConfig(env_steps=1_500),
+        evaluation=EvaluationConfig(final_num_episodes=0),
+        metrics_interval_s=0.1,
+        trackers=[],
+    )  # fmt: skip
+    return replace(config, **changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory.create(tmp_path, "chase", datetime(2026, 11, 22))
+    run.write_config(to_yaml(chase()))
+    return run
+
+
+# --- its config -----------------------------------------------------------------------------
+
+
+def test_it_goes_on_with_what_may_change(folder: RunDirectory) -> None:
+    config = load_resumed_config(
+        folder,
+        ["stop.env_steps=9000", "servers.ppo.settings.lr=0.1", "simulation.num_processes=2",
+         "simulation.gateway.port=9900", "simulation.command=[sim, '{gateway}']"],
+    )  # fmt: skip
+    assert config.stop.env_steps == 9_000
+    assert config.servers["ppo"].settings["lr"] == 0.1
+    assert config.servers["ppo"].settings["num_epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "servers.ppo.algorithm=A2C",
+        "servers.ppo.agents=[prey_1]",
+        "servers.more.algorithm=RANDOM",
+        "simulation.env=gymnasium:CartPole-v1",
+        "simulation.kwargs.max_cycles=9",
+        "seed=3",
+        "servers.qmix.model.fcnet_hiddens=[8]",
+    ],
+)
+def test_what_has_to_stay_is_refused_by_name(folder: RunDirectory, override: str) -> None:
+    with pytest.raises(CannotResume) as refused:
+        load_resumed_config(folder, [override])
+    key = override.partition("=")[0]
+    assert f"a resumed run cannot change {key.removesuffix('.algorithm')}" in str(refused.value)
+    assert f".initialize_from={folder.path}" in str(refused.value)
+
+
+def test_a_token_must_be_given_again(folder: RunDirectory) -> None:
+    config = chase()
+    config.servers["ppo"].token = "a-secret-of-the-team"
+    folder.write_config(to_yaml(config))
+    with pytest.raises(ConfigError, match=r"servers.ppo.token: is left open"):
+        load_resumed_config(folder)
+    again = load_resumed_config(folder, ["servers.ppo.token=a-secret-of-the-team"])
+    assert again.servers["ppo"].token == "a-secret-of-the-team"
+
+
+def test_a_run_that_is_done_needs_more_to_do(folder: RunDirectory) -> None:
+    StatusFile(folder).enter("done", 1_500)
+    with pytest.raises(CannotResume, match=r"at 1,500 env steps; raise that .* stop.env_steps=N"):
+        load_resumed_config(folder)
+    assert load_resumed_config(folder, ["stop.env_steps=2000"]).stop.env_steps == 2_000
+
+
+# --- its checkpoint -------------------------------------------------------------------------
+
+
+def write(folder: RunDirectory, env_steps: int) -> Path:
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    draft = checkpoints.draft(env_steps)
+    (draft / "ppo").mkdir()
+    (draft / "ppo" / "state.pkl").write_text("weights")
+    saved = {"ppo": SavedServer("PPO", 3, hash_files(draft / "ppo"))}
+    saved |= {"qmix": saved["ppo"], "other": SavedServer("RANDOM")}
+    (draft / "ppo").rename(draft / "qmix")
+    (draft / "ppo").mkdir()
+    (draft / "ppo" / "state.pkl").write_text("weights")
+    return checkpoints.commit(
+        draft, Manifest(env_steps, 1.0, "", "0.1.0", saved, {}, {}, {"env_steps": env_steps})
+    )
+
+
+def test_it_goes_on_from_the_newest(folder: RunDirectory) -> None:
+    for env_steps in (900, 1_000):
+        write(folder, env_steps)
+    place, manifest, damage = find_checkpoint(folder)
+    assert (place.name, manifest.env_steps, damage) == ("1000", 1_000, [])
+    servers = going_on(prepare(chase()), place, manifest).servers
+    assert servers["ppo"].resume_from == str(place / "ppo")
+    assert servers["other"].resume_from == ""
+
+
+def test_it_falls_back_to_the_one_before_a_damaged_one(folder: RunDirectory) -> None:
+    write(folder, 900)
+    (write(folder, 1_000) / "qmix" / "state.pkl").write_text("weighty")
+    (write(folder, 1_100) / MANIFEST_FILE).write_text("{")
+    place, manifest, damage = find_checkpoint(folder)
+    assert (place.name, manifest.env_steps) == ("900", 900)
+    assert "1100/manifest.json cannot be read" in damage[0]
+    assert "1000/qmix/state.pkl is not what was written" in damage[1]
+
+
+def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> None:
+    with pytest.raises(CannotResume, match=r"no checkpoint to go on from.*checkpoint.interval_s"):
+        find_checkpoint(folder)
+    (write(folder, 1_000) / "ppo" / "state.pkl").unlink()
+    with pytest.raises(CannotResume, match=r"no whole checkpoint: .*ppo/state.pkl cannot be read"):
+        find_checkpoint(folder)
+
+
+def test_one_process_at_a_time(folder: RunDirectory) -> None:
+    StatusFile(folder)
+    with (
+        locked(folder),
+        pytest.raises(RunIsRunning, match=r"going on \(pid \d+ on"),
+        locked(folder),
+    ):
+        pass
+    with locked(folder):
+        pass
+
+
+# --- the promise ----------------------------------------------------------------------------
+
+
+def records(run: Path, server_id: str) -> list[dict[str, Any]]:
+    text = (run / "metrics" / f"{server_id}.jsonl").read_text()
+    return [json.loads(row) for row in text.splitlines()]
+
+
+@pytest.mark.faults
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_was_cut_learns_what_an_uninterrupted_one_does(tmp_path: Path) -> None:
+    """With one simulation and servers that wait, to the last bit."""
+    whole = run_experiment(prepare(chase()), tmp_path / "whole")
+    cut = run_experiment(prepare(chase(stop=StopConfig(env_steps=600))), tmp_path / "cut")
+    folder = RunDirectory.open(cut.run_dir)
+    config = load_resumed_config(folder, ["stop.env_steps=1500"])
+    resumed_at = find_checkpoint(folder)[1].env_steps
+    resumed = resume_experiment(prepare(config), folder)
+    assert [whole.outcome, cut.outcome, resumed.outcome] == ["done"] * 3, resumed.problem
+    assert 600 <= cut.env_steps < 1_500 <= min(whole.env_steps, resumed.env_steps)
+    for server_id in ("qmix", "ppo"):
+        before, after = records(whole.run_dir, server_id), records(resumed.run_dir, server_id)
+        num = min(len(before), len(after))
+        assert num > 5
+        assert [r["iteration"] for r in after] == list(range(1, len(after) + 1))
+        for key in ("iteration", "loss", "learner", "weights_seq_no", "episode_return_mean"):
+            assert [r[key] for r in after[:num]] == [r[key] for r in before[:num]], key
+    versions = read_versions(folder.path)
+    (began_with,) = versions.pop("earlier")
+    assert began_with == {**versions, "until_env_steps": resumed_at}
+
+
+def test_a_run_from_before_there_was_scaling_goes_on_unscaled(folder: RunDirectory) -> None:
+    path = folder.path / "config.yaml"
+    assert {s.scale_observations for s in load_resumed_config(folder).servers.values()} == {
+        "images"
+    }
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "scale_observations" not in line))
+    config = load_resumed_config(folder)
+    assert {s.scale_observations for s in config.servers.values()} == {"none"}
+    with pytest.raises(CannotResume, match=r"cannot change servers\.ppo\.normalize_obs"):
+        load_resumed_config(folder, ["servers.ppo.normalize_observations=true"])

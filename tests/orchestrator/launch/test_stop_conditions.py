@@ -1,0 +1,116 @@
+"""A run ends at the first condition that holds, and its end can be foretold."""
+
+import pytest
+
+from muxrl.orchestrator.config import StopConfig
+from muxrl.orchestrator.launch.stop_conditions import StopCondition, StopConditions, time_left_s
+from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.supervise.processes import SimulationReport
+from muxrl.protocol.messages import Status
+
+
+def tally(env_steps: int = 0, time_s: float = 0.0) -> Tally:
+    made = Tally()
+    made.add("simulation-0", SimulationReport(env_steps, [{"a": 1.0}, {"a": 3.0}]))
+    made.time_s = time_s
+    return made
+
+
+def status(iteration: int = 0, episodes: int = 0, mean: float | None = None) -> Status:
+    return Status(
+        "s", "ready", iteration=iteration, num_episodes=episodes, episode_return_mean=mean
+    )
+
+
+def test_iterations_of_those_that_do_not_learn_are_not_waited_for():
+    conditions = StopConditions(StopConfig(iterations=3), fixed=["random"])
+    statuses = {"a": status(2), "random": status(0)}
+    assert not conditions.reached(tally(), statuses)
+    assert conditions.time_left_s(tally(time_s=10.0), statuses) == pytest.approx(5.0)
+    assert conditions.reached(tally(), {**statuses, "a": status(3)})
+    assert not conditions.reached(tally(), {"random": status(0)})
+
+
+@pytest.mark.parametrize(
+    ("config", "steps", "time_s", "statuses", "is_over"),
+    [
+        (StopConfig(), 10**9, 10.0**9, {}, False),
+        (StopConfig(env_steps=100), 99, 0.0, {}, False),
+        (StopConfig(env_steps=100), 100, 0.0, {}, True),
+        (StopConfig(env_steps=100, time_s=5.0), 1, 5.0, {}, True),
+        (StopConfig(iterations=3), 0, 0.0, {}, False),
+        (StopConfig(iterations=3), 0, 0.0, {"a": status(3), "b": status(2)}, False),
+        (StopConfig(iterations=3), 0, 0.0, {"a": status(3), "b": status(4)}, True),
+        (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 100, 0.9)}, False),
+        (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 3, 5.0)}, False),
+        (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"a": status(0, 100, 1.0)}, True),
+        (StopConfig(episode_return={"a": 1.0}), 0, 0.0, {"b": status(0, 100, 1.0)}, False),
+    ],
+)
+def test_reached(
+    config: StopConfig, steps: int, time_s: float, statuses: dict[str, Status], is_over: bool
+) -> None:
+    assert StopConditions(config).reached(tally(steps, time_s), statuses) is is_over
+
+
+@pytest.mark.parametrize(
+    ("config", "num_episodes", "is_over"),
+    [
+        (StopConfig(metric_at_least={"win": 0.75}), 20, True),
+        (StopConfig(metric_at_least={"win": 0.75}), 19, False),
+        (StopConfig(metric_at_least={"win": 0.8}), 20, False),
+        (StopConfig(metric_at_least={"win": 0.75, "way": 11.0}), 20, False),
+        (StopConfig(metric_at_least={"win": 0.75, "way": 10.0}), 20, True),
+        (StopConfig(metric_at_least={"other": -1.0}), 20, False),
+        (StopConfig(metric_at_most={"way": 10.0}), 20, True),
+        (StopConfig(metric_at_most={"way": 9.0}), 20, False),
+        (StopConfig(metric_at_least={"win": 1.0}, metric_at_most={"way": 10.0}), 20, True),
+        (StopConfig(episode_return={"a": 1.0}, metric_at_most={"way": 10.0}), 20, True),
+    ],
+)
+def test_metrics_that_are_reached(config: StopConfig, num_episodes: int, is_over: bool) -> None:
+    made = Tally()
+    episode = {"win": {"__common__": 0.75}, "way": {"a": 5.0, "b": 15.0}}
+    metrics = [episode] * num_episodes + [{}] * 5
+    made.add("simulation-0", SimulationReport(1, [{}] * len(metrics), metrics=metrics))
+    assert StopConditions(config).reached(made, {}) is is_over
+
+
+def test_text_and_time_left() -> None:
+    conditions = StopConditions(StopConfig(env_steps=1_000, time_s=60.0))
+    assert conditions.text == "1,000 env steps or 60 s"
+    running = tally(500, 10.0)
+    running.env_steps_per_s = 100.0
+    assert conditions.time_left_s(running, {}) == pytest.approx(5.0)
+    running.env_steps_per_s = 0.0
+    assert conditions.time_left_s(running, {}) == pytest.approx(50.0)
+    assert StopConditions(StopConfig()).text == "Ctrl-C"
+    metrics = StopConfig(metric_at_least={"win": 0.9, "b": 2}, metric_at_most={"way": 10})
+    assert StopConditions(metrics).text == "win ≥ 0.9 and b ≥ 2 or way ≤ 10"
+
+
+def test_the_tally_sums_over_simulations_and_averages_recent_episodes() -> None:
+    made = tally(10)
+    made.add("simulation-1", SimulationReport(5, [{"a": 5.0, "b": 1.0}], num_mismatches=2))
+    made.add("simulation-1", SimulationReport(7, []))
+    record = made.record()
+    assert (made.env_steps, made.num_episodes, made.num_mismatches) == (17, 3, 0)
+    assert record["episode_return_mean"] == {"a": 3.0, "b": 1.0}
+
+
+def test_the_first_condition_to_hold_counts() -> None:
+    steps = StopCondition(now=40_000, limit=100_000, per_s=200.0)  # 300 s
+    clock = StopCondition(now=200.0, limit=450.0, per_s=1.0)  # 250 s
+    assert time_left_s([steps, clock]) == pytest.approx(250.0)
+    assert time_left_s([steps]) == pytest.approx(300.0)
+
+
+def test_nothing_is_left_once_a_condition_holds() -> None:
+    assert time_left_s([StopCondition(5, 5, 0.0), StopCondition(0, 10, 1.0)]) == 0.0
+    assert time_left_s([StopCondition(6, 5, 1.0)]) == 0.0
+
+
+def test_nobody_can_tell_without_conditions_or_pace() -> None:
+    assert time_left_s([]) is None
+    assert time_left_s([StopCondition(0, 100_000, 0.0)]) is None
+    assert time_left_s([StopCondition(0, 100, 0.0), StopCondition(0.0, 60.0, 1.0)]) == 60.0

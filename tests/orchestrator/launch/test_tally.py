@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.supervise.processes import SimulationReport
+from muxrl.protocol.messages import Status
+
+
+def test_what_comes_before_the_training_takes_none_of_its_time() -> None:
+    tally = Tally()
+    time.sleep(0.05)
+    tally.tick()  # the launcher looks after its processes during a first evaluation, too
+    assert tally.time_s == 0.0
+    tally.begin()
+    tally.tick()
+    assert 0.0 <= tally.time_s < 0.05
+
+
+def test_a_resumed_run_counts_its_time_on() -> None:
+    tally = Tally()
+    tally.restore(Tally().state() | {"time_s": 100.0})
+    tally.tick()
+    assert tally.time_s == 100.0
+    tally.begin()
+    tally.tick()
+    assert 100.0 <= tally.time_s < 101.0
+
+
+def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
+    tally = Tally()
+    assert "metrics" not in tally.record()
+    assert tally.metric("win") is None
+    won = [{"win": {COMMON: n % 2}, "hits": {"a": 1.0, "b": 3.0}} for n in range(200)]
+    tally.add("simulation-0", SimulationReport(10, [{}] * 200, metrics=won))
+    late = [{"win": {COMMON: 1.0}}, {"hits": {"b": 5.0}}]
+    tally.add("simulation-1", SimulationReport(10, [{}] * 2, metrics=late))
+    metrics = tally.record()["metrics"]
+    assert metrics == {
+        "win": {COMMON: pytest.approx(50 / 99)},
+        "hits": {"a": 1.0, "b": pytest.approx((98 * 3 + 5) / 99)},
+    }
+    assert tally.metric("win") == (pytest.approx(50 / 99), 99)
+    assert tally.metric("hits") == (pytest.approx((98 * 2 + 5) / 99), 99)
+    again = Tally()
+    again.restore(tally.state())
+    assert again.record()["metrics"] == metrics
+
+
+def test_a_checkpoint_made_before_there_were_metrics_is_gone_on_from() -> None:
+    tally = Tally()
+    state = Tally().state()
+    del state["recent_metrics"]
+    tally.restore(state)
+    assert "metrics" not in tally.record()
+
+
+def test_a_gateway_through_which_nobody_plays_does_not_undo_the_servers_counts() -> None:
+    """A simulation may leave the gateway out; checkpoints are named by these env steps."""
+    tally = Tally()
+    tally.set_external({"ppo": Status("ppo", "ready", num_env_steps=500, num_episodes=50)})
+    tally.add("gateway", SimulationReport())
+    assert (tally.env_steps, tally.num_episodes) == (500, 50)
+    assert not tally.has_played

@@ -1,0 +1,124 @@
+"""The simulation's own metrics in a report: values that can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.orchestrator.records.recorded import evaluation, new_run, write_whole_run
+from tests.orchestrator.reports.test_report import printed
+
+from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.measure.metric_results import metric_results
+from muxrl.orchestrator.records.frames import metric_frame
+from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.reports.report import combine_runs, write_report
+
+Values = Sequence[float | None]
+
+
+def played(
+    env_steps: int, replaced: str | None, win: Values, hits: Mapping[str, Values] | None = None
+) -> dict[str, Any]:
+    """An evaluation in which the game says who won, and for some agents how often they hit."""
+    flat = [0.0] * len(win)
+    record = evaluation(env_steps, replaced, flat, flat, flat)
+    return {**record, "metrics": {"win": {COMMON: win}, **({"hits": hits} if hits else {})}}
+
+
+def write_run(run: RunDirectory, gain: float = 0.0) -> None:
+    wolves = {"wolf_0": [1.0, None, 5.0], "wolf_1": [3.0, None, None]}
+    with MetricsWriter(run) as metrics:
+        metrics.evaluation(played(0, None, [0.0, 0.0, 0.0]))
+        metrics.evaluation(played(500, None, [1.0, 0.0, gain], wolves))
+        metrics.evaluation(played(500, "wolves", [0.0, 0.0, 0.0], {"wolf_0": [0.0, 0.5, 1.0]}))
+        metrics.evaluation(played(500, "sheep", [1.0, 1.0, None], wolves))
+        for env_steps, wins in ((100, 0.25), (200, 0.75)):
+            means = {"win": {COMMON: wins}, "hits": {"wolf_0": 2.0, "wolf_1": 4.0, "sheep": 1.0}}
+            metrics.joint({"env_steps": env_steps, "episode_return_mean": {}, "metrics": means})
+
+
+def test_whole_episodes_and_the_mean_over_a_servers_agents(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_run(run)
+    of = {(m.name, m.server_id): m for m in metric_results([RecordedRun.read(run.path)])}
+    assert list(of) == [("hits", "wolves"), ("hits", "sheep"), ("win", None)]
+    win, hits, hits_of_sheep = of["win", None], of["hits", "wolves"], of["hits", "sheep"]
+    assert (win.train, win.num_episodes) == (0.75, 3)
+    assert win.env_steps == 500
+    assert win.evaluated is not None
+    assert win.evaluated.mean == 1 / 3
+    assert {s: estimate.mean for s, estimate in win.random.items()} == {"wolves": 0.0, "sheep": 1.0}
+    assert win.seed_curves == (((0.0, 0.0), (500.0, 1 / 3)),)
+    assert [curve.returns.tolist() for curve in win.training] == [[0.25, 0.75]]
+
+    assert (hits.train, hits.num_episodes) == (3.0, 2)
+    assert hits.evaluated is not None
+    assert hits.evaluated.mean == 3.5  # of 2, the mean of 1 and 3, and 5
+    assert {s: estimate.mean for s, estimate in hits.random.items()} == {"wolves": 0.5}
+    assert (hits_of_sheep.train, hits_of_sheep.evaluated) == (1.0, None)
+
+
+def test_they_are_in_the_summary_and_on_the_terminal(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_run(run)
+    report = write_report(run)
+    markdown = (run.path / "summary.md").read_text()
+    assert "| metric | of | train | evaluated [95 %] | random in place |" in markdown
+    assert "| win | episode | 0.75 | 0.33 [" in markdown
+    assert "| 0.00 (wolves), 1.00 (sheep) |" in markdown
+    assert "| hits | sheep | 1.00 | – | – |" in markdown
+    summary = json.loads((run.path / "summary.json").read_text())
+    of = {(m["name"], m["server"]): m for m in summary["metrics"]}
+    assert of["hits", "wolves"]["evaluated"]["mean"] == 3.5
+    assert of["win", None]["random"]["sheep"]["mean"] == 1.0
+    text = printed(report)
+    for words in ("0.00 (wolves)", "win", "episode", "hits"):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_seeds_are_put_together(tmp_path: Path) -> None:
+    runs = [new_run(tmp_path, seed) for seed in (1, 2)]
+    for run, gain in zip(runs, (0.0, 2.0), strict=True):
+        write_run(run, gain)
+    report = combine_runs([run.path for run in runs], tmp_path / "both")
+    (win,) = (m for m in report.metrics if m.name == "win")
+    assert win.num_episodes == 6
+    assert win.evaluated is not None
+    assert win.evaluated.mean == 2 / 3  # of 1/3 and 1
+
+
+def test_a_metric_that_no_episode_had_is_named(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.write_plan({**run.read_plan(), "metrics": ["win", "wins"]})
+    write_run(run)
+    (note,) = (note for note in write_report(run).notes if "metrics" in note)
+    assert "no episode had 'wins', which simulation.metrics asks for" in note
+
+
+def test_runs_made_before_there_were_metrics_have_none(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    assert write_report(run).metrics == ()
+    assert "metric" not in (run.path / "summary.md").read_text()
+    assert metric_frame([run.path]).empty
+
+
+def test_the_frame_has_a_row_for_each_episode_that_had_it(tmp_path: Path) -> None:
+    run = new_run(tmp_path, seed=7)
+    write_run(run)
+    frame = metric_frame([run.path])
+    hits = frame[(frame.metric == "hits") & frame.replaced.isna()]
+    assert hits[["server", "agent", "episode", "value"]].to_numpy().tolist() == [
+        ["wolves", "wolf_0", 0, 1.0],
+        ["wolves", "wolf_0", 2, 5.0],
+        ["wolves", "wolf_1", 0, 3.0],
+    ]
+    wins = frame[frame.metric == "win"]
+    assert wins.agent.isna().all()
+    assert (len(wins), set(frame.seed)) == (3 + 3 + 3 + 2, {7})

@@ -1,0 +1,211 @@
+"""Checkpoints on disk: whole or absent, found by name, and only so many."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator.errors import CannotResume
+from muxrl.orchestrator.storage.checkpoints import (
+    BEST,
+    MANIFEST_FILE,
+    CheckpointFolder,
+    Manifest,
+    SavedServer,
+    best_name,
+    find_damage,
+    find_newest_of_server,
+    hash_files,
+)
+from muxrl.servers.checkpoint import ABOUT_FILE, find_newest
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "checkpoints")
+
+
+def write(folder: CheckpointFolder, env_steps: int, content: str = "weights") -> Path:
+    draft = folder.draft(env_steps)
+    file = draft / "ppo" / "deep" / "state.pkl"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    saved = {
+        "ppo": SavedServer("PPO", 3, hash_files(draft / "ppo")),
+        "random": SavedServer("RANDOM"),
+    }
+    manifest = Manifest(
+        env_steps, 1.5, "2026-11-22T00:00:00+00:00", "0.1.0", saved, {"simulation-0": 4},
+        {"ppo.jsonl": 10}, {"env_steps": env_steps}, 2_000,
+    )  # fmt: skip
+    return folder.commit(draft, manifest)
+
+
+def test_it_is_read_back_and_undamaged(folder: CheckpointFolder) -> None:
+    place = write(folder, 120)
+    manifest = Manifest.read(place)
+    assert manifest.servers["ppo"].iteration == 3
+    assert set(manifest.servers["ppo"].files) == {"deep/state.pkl"}
+    assert manifest.num_episodes_begun == {"simulation-0": 4}
+    assert list(find_damage(place, manifest)) == []
+    assert folder.of_server("ppo") == folder.path / "last" / "ppo"
+    assert folder.of_server("ppo", "120") == place / "ppo"
+    assert folder.of_server("random") is None
+    assert (folder.path / "last").readlink() == Path("120")  # so that a run can be moved
+
+
+def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
+    place = write(folder, 120)
+    manifest = Manifest.read(place)
+    file = place / "ppo" / "deep" / "state.pkl"
+    file.write_text("weighty")
+    (damage,) = find_damage(place, manifest)
+    assert str(file) in damage
+    assert "SHA-256" in damage
+    file.unlink()
+    (damage,) = find_damage(place, manifest)
+    assert f"{file} cannot be read: No such file" in damage
+
+
+def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(
+    folder: CheckpointFolder,
+) -> None:
+    assert find_newest_of_server(folder, "ppo") is None
+    older, newer = write(folder, 120), write(folder, 240)
+    found = find_newest_of_server(folder, "ppo")
+    assert found is not None
+    assert (found[0], found[1].env_steps) == (newer / "ppo", 240)
+    (newer / "ppo" / "deep" / "state.pkl").write_text("weighty")
+    found = find_newest_of_server(folder, "ppo")
+    assert found is not None
+    assert (found[0], found[1].env_steps) == (older / "ppo", 120)
+    other = find_newest_of_server(folder, "random")  # its part of the newest one is undamaged
+    assert other is not None
+    assert other[1].env_steps == 240
+    (older / MANIFEST_FILE).write_text("{")
+    assert find_newest_of_server(folder, "ppo") is None
+    assert find_newest_of_server(folder, "absent") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "story"),
+    [
+        ("", "cannot be read"),
+        ('{"format": 9}', "format 9, this muxrl reads 1"),
+        ("[]", "TypeError"),
+    ],
+)
+def test_a_broken_manifest_is_refused(folder: CheckpointFolder, text: str, story: str) -> None:
+    place = write(folder, 120)
+    (place / MANIFEST_FILE).write_text(text)
+    with pytest.raises(CannotResume, match=story):
+        Manifest.read(place)
+
+
+def test_a_draft_is_no_checkpoint_and_does_not_stay(folder: CheckpointFolder) -> None:
+    write(folder, 120)
+    draft = folder.draft(200)
+    (draft / "ppo").mkdir()
+    assert folder.env_steps == [120]
+    assert folder.draft(300) != draft
+    assert not draft.exists()
+
+
+def test_the_same_moment_again_takes_the_place(folder: CheckpointFolder) -> None:
+    write(folder, 120, "old")
+    place = write(folder, 120, "new")
+    assert (place / "ppo" / "deep" / "state.pkl").read_text() == "new"
+    assert sorted(p.name for p in folder.path.iterdir()) == ["120", "last"]
+
+
+def test_the_newest_and_the_best_are_kept(folder: CheckpointFolder) -> None:
+    for env_steps in (5, 40, 300, 2_000):
+        write(folder, env_steps)
+        if env_steps == 5:
+            folder.link(BEST, env_steps)
+    folder.link(best_name(1), 40)
+    folder.prune(1, keep=[300])
+    assert folder.env_steps == [2_000, 300, 40, 5]
+    folder.prune(1)
+    assert folder.env_steps == [2_000, 40, 5]
+    assert folder.names("ppo") == ["2000", "40", "5", "last", "best", "best-2"]
+    assert folder.of_server("ppo", "best") == folder.path / "best" / "ppo"
+
+
+def test_what_a_killed_writer_leaves_is_removed_when_the_run_goes_on(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for env_steps in (5, 40, 300):
+        write(folder, env_steps)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: sys.exit())
+        with pytest.raises(SystemExit):
+            folder.prune(1)
+    assert folder.env_steps == [300, 5]
+    (folder.path / "5" / MANIFEST_FILE).unlink()  # as earlier versions began
+    for ours, other in (("7", "ppo"), ("8", "notes"), ("old", "ppo")):
+        (folder.path / ours / other).mkdir(parents=True)
+    folder.set_aside(300, ["ppo", "a2c"])
+    assert sorted(p.name for p in folder.path.iterdir()) == ["300", "8", "last", "old"]
+
+
+def test_last_is_found_without_links(folder: CheckpointFolder) -> None:
+    write(folder, 5)
+    write(folder, 40)
+    (folder.path / "last").unlink()  # copied by something that knows none
+    assert folder.of_server("ppo") == folder.path / "40" / "ppo"
+
+
+def test_the_layout_of_0_1_is_found(folder: CheckpointFolder) -> None:
+    for name in ("last", "4000_env_steps"):
+        (folder.path / "ppo" / name).mkdir(parents=True)
+    assert folder.of_server("ppo") == folder.path / "ppo" / "last"
+    assert folder.of_server("ppo", "best") is None
+    assert folder.names("ppo") == ["4000_env_steps", "last"]
+    assert folder.env_steps == []
+
+
+def test_a_checkpoint_that_was_being_replaced_is_put_back(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write(folder, 100)
+    rename = Path.rename
+
+    def dies_after(self: Path, target: Path) -> Path:
+        rename(self, target)
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dies_after)
+        with pytest.raises(SystemExit):
+            write(folder, 100, "newer weights")
+    assert not place.exists()
+    folder.restore()
+    assert (place / "ppo" / "deep" / "state.pkl").read_text() == "weights"
+    assert folder.env_steps == [100]
+
+
+def test_checkpoints_of_a_future_that_will_not_come_are_set_aside(folder: CheckpointFolder) -> None:
+    write(folder, 80)
+    write(folder, 120)
+    folder.link(BEST, 120)
+    folder.set_aside(80)
+    assert folder.env_steps == [80]
+    assert (folder.path / "last").readlink() == Path("80")
+    assert not (folder.path / BEST).is_symlink()
+    unused = folder.path / "120.unused"
+    assert (unused / MANIFEST_FILE).exists()
+    for env_steps, place in ((80, folder.path / "80"), (120, unused)):
+        about = json.dumps({"written_at": float(env_steps)})
+        (place / "ppo" / ABOUT_FILE).write_text(about, encoding="utf-8")
+    found = find_newest(folder.path.parent, "ppo")
+    assert found is not None
+    assert found.resolve() == folder.path / "80" / "ppo"
+    write(folder, 100)
+    write(folder, 110)
+    folder.prune(2)
+    assert folder.env_steps == [110, 100]

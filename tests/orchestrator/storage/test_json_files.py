@@ -1,0 +1,29 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from muxrl.orchestrator.storage.json_files import finite, write_json, write_whole
+
+
+def test_nan_infinities_and_numpy_become_plain_json() -> None:
+    value = {"a": float("nan"), "b": [np.float32(1.5), -np.inf], 3: np.arange(2), "d": (True, None)}
+    assert finite(value) == {"a": None, "b": [1.5, None], "3": [0, 1], "d": [True, None]}
+
+
+def test_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"old": 1})
+
+    def write_half(temporary: Path) -> None:
+        temporary.write_text('{"ne')
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        write_whole(path, write_half)
+    with pytest.raises(TypeError):
+        write_json(path, {"not json": object()})
+    assert json.loads(path.read_text()) == {"old": 1}
+    assert os.listdir(tmp_path) == ["summary.json"]

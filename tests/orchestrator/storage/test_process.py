@@ -1,0 +1,58 @@
+"""Whether a process is still the one that a file names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from muxrl.orchestrator.storage import process
+from muxrl.orchestrator.storage.process import Process, start_of
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
+        yield started
+        started.kill()
+
+
+def test_the_current_process_lives() -> None:
+    here = Process.here(ends_on_sigterm=True)
+    assert (here.pid, here.is_here, here.has_ended) == (os.getpid(), True, False)
+
+
+def test_another_process_with_the_same_id_is_not_it() -> None:
+    here = Process.here(ends_on_sigterm=False)
+    assert replace(here, started="long ago").has_ended
+    assert not replace(here, started=None).has_ended, "nobody knows"
+
+
+def test_nothing_is_known_of_another_machine() -> None:
+    there = replace(Process.here(ends_on_sigterm=False), host="elsewhere", started="long ago")
+    assert (there.is_here, there.has_ended) == (False, False)
+
+
+def test_one_whose_parent_has_not_asked_has_ended(child: subprocess.Popen[bytes]) -> None:
+    begun = Process(process.platform.node(), child.pid, start_of(child.pid), False)
+    assert not begun.has_ended
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(child.pid, 0)  # its id is still taken
+    assert begun.has_ended
+    child.wait()
+    assert begun.has_ended
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps here")
+def test_without_proc_ps_tells(child: subprocess.Popen[bytes]) -> None:
+    assert process._start_by_ps(child.pid)
+    assert process._start_by_ps(child.pid) == process._start_by_ps(child.pid)
+    child.kill()
+    child.wait()
+    assert process._start_by_ps(child.pid) is None

@@ -1,0 +1,113 @@
+"""A command that plays: nothing of it is left when it, or the run, has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.processes import MARK, assert_all_end, marked
+
+from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.supervise import command_process
+from muxrl.orchestrator.supervise.command_process import CommandProcess
+
+PATIENCE_S = 20.0
+CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+COMMAND = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {child!r}])
+open(sys.argv[1], "w").close()
+{then}
+"""
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    mark = f"{os.getpid()}-{tmp_path.name}"
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setattr(command_process, "set_up", lambda log_path: None)
+    yield mark
+    for process in marked(mark):
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[str], CommandProcess]:
+    """Makes the process of a command that starts another one, and then does as it is told."""
+
+    def make(then: str) -> CommandProcess:
+        code = COMMAND.format(child=CHILD, then=then)
+        command = [sys.executable, "-c", code, str(tmp_path / "has_started")]
+        return CommandProcess(command, tmp_path / "log")
+
+    return make
+
+
+def test_what_a_command_that_failed_had_started_is_ended(
+    make: Callable[[str], CommandProcess], mark: str
+) -> None:
+    with pytest.raises(RunFailed, match="ended with exit code 3 before the run was over"):
+        make("sys.exit(3)").run()
+    assert_all_end(mark, PATIENCE_S)
+
+
+@pytest.mark.parametrize("then", ["sys.exit(0)", "time.sleep(600)"])
+def test_what_a_command_had_started_is_ended_with_the_run(
+    make: Callable[[str], CommandProcess], mark: str, tmp_path: Path, then: str
+) -> None:
+    process = make(then)
+
+    def run() -> None:
+        with contextlib.suppress(RunFailed):  # it may end before it is told to
+            process.run()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "has_started").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (tmp_path / "has_started").exists()
+    process.stop(0.1)
+    assert_all_end(mark, PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("when", ["soon", "later"])
+def test_what_a_command_had_started_is_ended_if_its_process_is_killed(
+    mark: str, tmp_path: Path, when: str
+) -> None:
+    has_started = tmp_path / "has_started"
+    command = [sys.executable, "-c", COMMAND.format(child=CHILD, then="time.sleep(600)")]
+    code = (
+        "from pathlib import Path\n"
+        "from muxrl.orchestrator.supervise.command_process import CommandProcess\n"
+        f"CommandProcess({[*command, str(has_started)]!r}, Path({str(tmp_path / 'log')!r})).run()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + PATIENCE_S
+    is_there = has_started.exists if when == "later" else lambda: len(marked(mark)) > 2
+    while not is_there() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert is_there()
+    process.kill()
+    process.wait()
+    assert_all_end(mark, PATIENCE_S)
+
+
+def test_a_command_that_is_stopped_before_it_began_does_not_begin(
+    make: Callable[[str], CommandProcess], mark: str, tmp_path: Path
+) -> None:
+    process = make("time.sleep(600)")
+    process.stop(0.0)
+    process.run()
+    assert not (tmp_path / "has_started").exists()
+    assert not marked(mark)

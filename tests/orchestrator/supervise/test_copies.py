@@ -1,0 +1,45 @@
+"""How many copies of an environment a run makes, and that no two have the same number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+
+from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
+from muxrl.orchestrator.supervise.episodes import make_copy, num_evaluation_envs
+
+MADE: list[tuple[int, int, int]] = []
+
+
+def of_rllib(config: Any) -> Any:
+    MADE.append((config["index"], config.worker_index, config.vector_index))
+    return gymnasium.make("CartPole-v1")
+
+
+def test_every_copy_of_a_run_has_a_number_of_its_own() -> None:
+    MADE.clear()
+    simulation = SimulationConfig(
+        f"{__name__}:of_rllib", {"index": "{index}"}, num_processes=2, num_envs_per_process=3
+    )
+    for process in range(3):  # the last one is the evaluation's
+        for number in range(3):
+            make_copy(simulation, process, number).close()
+    assert [index for index, *_ in MADE] == list(range(9))
+    assert len({rest for _, *rest in MADE for rest in [tuple(rest)]}) == 9
+    assert [worker for _, worker, _ in MADE] == [1] * 3 + [2] * 3 + [3] * 3
+
+
+@pytest.mark.parametrize(
+    ("per_process", "given", "num_episodes", "expected"),
+    [(1, None, 100, 1), (4, None, 100, 4), (64, None, 100, 8), (1, 4, 100, 4), (8, 1, 100, 1),
+     (8, None, 3, 3)],
+)  # fmt: skip
+def test_an_evaluation_makes_as_many_as_are_asked_for(
+    per_process: int, given: int | None, num_episodes: int, expected: int
+) -> None:
+    simulation = SimulationConfig("x:y", num_envs_per_process=per_process)
+    assert (
+        num_evaluation_envs(simulation, EvaluationConfig(num_envs=given), num_episodes) == expected
+    )

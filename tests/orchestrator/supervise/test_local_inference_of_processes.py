@@ -1,0 +1,64 @@
+"""A run's simulations act in the servers' place, and servers have counted all when they pause."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.client.local_transport import LocalTransport
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.launch.in_process import serve
+from muxrl.orchestrator.supervise import processes
+from muxrl.orchestrator.supervise.episodes import Patience
+from muxrl.orchestrator.supervise.processes import EpisodeSeeds, SimulationProcess
+from muxrl.servers.config import ServerConfig
+
+SIMULATION = SimulationConfig(
+    "muxrl.experiments.simulations.zero_cost:ZeroCost",
+    {"num_agents": 4, "num_steps": 300},
+    num_envs_per_process=2,
+    inference_mode={"team": "local", "dqn": "local"},
+)
+SERVERS = {
+    "team": ServerConfig("QMIX", ["agent_0", "agent_1"], groups={"both": ["*"]}),
+    "dqn": ServerConfig("DQN", ["agent_2"], on_server_loss="random"),
+    "ppo": ServerConfig("PPO", ["agent_3"]),
+}
+
+
+def test_counts_agree_whenever_it_pauses(
+    rllib: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "set_up", lambda log_path: None)
+    monkeypatch.setattr(processes, "settle", lambda: None)
+    with serve(ExperimentConfig("local", simulation=SIMULATION, servers=SERVERS)) as served:
+        process = SimulationProcess(
+            SIMULATION, 0, served.addresses, EpisodeSeeds(1), Patience(), "", tmp_path, ["dqn"]
+        )
+        transports: dict[str, Any] = process._client._transports
+        assert isinstance(transports["team"], LocalTransport)
+        assert isinstance(transports["dqn"]._server, LocalTransport)
+        assert not isinstance(transports["ppo"], LocalTransport)
+        playing = threading.Thread(target=process.run)
+        playing.start()
+        try:
+            for number in range(1, 5):
+                before = process.report().num_env_steps
+                while process.report().num_env_steps < before + 150:
+                    pass
+                assert process.hold(number, 0.0, 60.0)
+                played = process.report().num_env_steps
+                statuses = {s: server.status() for s, server in served.servers.items()}
+                counted = {s: status.num_env_steps for s, status in statuses.items()}
+                assert counted == dict.fromkeys(SERVERS, played)
+                process.release(number)
+        finally:
+            process.stop()
+            playing.join(60.0)
+        assert not playing.is_alive()
+        report = process.report()
+        assert (report.num_mismatches, report.num_lost_steps) == (0, 0)
+        served.check()

@@ -1,0 +1,73 @@
+"""The page beside a run is a process that ends with the run's, however that ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.orchestrator.records.recorded import new_run
+from tests.processes import MARK, assert_all_end, marked
+
+from muxrl.orchestrator.supervise import page_process as beside
+from muxrl.orchestrator.supervise.page_process import page_beside
+
+RUN = """
+import sys, time
+from pathlib import Path
+from muxrl.orchestrator.supervise.page_process import page_beside
+with page_beside(Path(sys.argv[1]), True, lambda text, **_: print(text, flush=True)):
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv(MARK, tmp_path.name)
+    yield tmp_path.name
+    assert_all_end(tmp_path.name, 10.0)
+
+
+def test_it_is_there_while_the_run_goes_on(tmp_path: Path, mark: str) -> None:
+    said: list[str] = []
+    with page_beside(new_run(tmp_path).path, True, lambda text, **_: said.append(text)):
+        address = said[0].split()[-1]
+        with urllib.request.urlopen(address, timeout=20) as page:
+            assert b"muxrl watch" in page.read()
+        (process,) = marked(mark)
+        lowest = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == lowest, "after the run"
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address, timeout=20)
+
+
+def test_it_ends_when_the_run_is_killed(tmp_path: Path, mark: str) -> None:
+    command = [sys.executable, "-c", RUN, str(new_run(tmp_path).path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        with urllib.request.urlopen(run.stdout.readline().split()[-1], timeout=20) as page:
+            assert page.status == 200
+        run.kill()
+    assert_all_end(mark, 10.0)
+
+
+def test_nobody_asked_for_it(tmp_path: Path, mark: str) -> None:
+    said: list[str] = []
+    with page_beside(tmp_path, False, lambda text, **_: said.append(text)):
+        assert not marked(mark)
+    assert not said
+
+
+def test_a_page_that_cannot_be_served_never_ends_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(beside.sys, "executable", str(tmp_path / "no-python"))
+    said: list[str] = []
+    with page_beside(tmp_path, True, lambda text, **_: said.append(text)):
+        assert not said
+    assert "there is no page of" in caplog.text

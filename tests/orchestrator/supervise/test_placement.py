@@ -1,0 +1,94 @@
+"""Places for all processes of a run, or for none; on a Ray with two logical CPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, load_config, prepare
+from muxrl.orchestrator.errors import NoPlace
+from muxrl.orchestrator.launch.whole_run import run_experiment
+from muxrl.orchestrator.supervise.placement import bundles, own_place, reserved, strategy
+from muxrl.servers.config import ResourcesConfig, ServerConfig
+
+
+def config(num_cpus: float, num_gpus: float = 0.0, host: str = "127.0.0.1") -> ExperimentConfig:
+    """One server beside a simulation that others start."""
+    resources = ResourcesConfig(num_cpus=num_cpus, num_gpus=num_gpus)
+    return ExperimentConfig(
+        simulation=SimulationConfig(env="external"),
+        servers={"a": ServerConfig(host=host, resources=resources)},
+    )
+
+
+def test_who_asks_for_nothing_needs_no_place() -> None:
+    assert bundles(config(0.0)) == []
+    with reserved(config(0.0)) as scheduling:  # and no Ray
+        assert scheduling is None
+
+
+def test_servers_that_listen_on_loopback_and_their_simulations_share_a_machine() -> None:
+    assert strategy(config(1.0)) == "STRICT_PACK"
+    assert strategy(config(1.0, host="::1")) == "STRICT_PACK"
+    others = config(1.0, host="0.0.0.0")
+    assert strategy(others) == "PACK"
+    others.servers["b"] = ServerConfig()
+    assert strategy(others) == "STRICT_PACK"  # nobody else would reach this one
+    del others.servers["b"]
+    others.simulation.command = ["play"]
+    assert strategy(others) == "STRICT_PACK"  # it would not reach the gateway
+    others.simulation.gateway.host = "0.0.0.0"
+    assert strategy(others) == "PACK"
+
+
+class Group:
+    """As much of a scheduling strategy as is read."""
+
+    placement_group = "group"
+
+
+def test_each_process_that_reserves_anything_has_a_bundle_of_its_own() -> None:
+    cpus = {"a": 1.0, "free": 0.0, "b": 1.0}
+    experiment = ExperimentConfig(
+        simulation=SimulationConfig(env="games:Env", num_processes=2, num_cpus=0.5),
+        servers={s: ServerConfig(resources=ResourcesConfig(num_cpus=n)) for s, n in cpus.items()},
+    )
+    assert bundles(experiment) == [{"CPU": 1.0}] * 2 + [{"CPU": 0.5}] * 3
+    names = ("a", "b", "simulation-0", "simulation-1", "evaluation")
+    places = [own_place(Group, experiment, name) for name in names]
+    assert [place.placement_group_bundle_index for place in places] == [0, 1, 2, 3, 4]
+    assert own_place(Group, experiment, "free") is Group
+    assert own_place(None, experiment, "a") is None
+
+
+@pytest.mark.learning
+@pytest.mark.usefixtures("running_ray")
+class TestOnRay:
+    def test_what_is_held_is_not_given_twice_and_is_given_back(self) -> None:
+        said: list[str] = []
+        with reserved(config(1.5)) as scheduling:
+            assert scheduling is not None
+            with pytest.raises(NoPlace) as refusal, reserved(config(1.0), said.append, 1.0):
+                pass
+        story = "the run reserves 1 CPUs (logical ones), all on one machine"
+        assert said[0].startswith(f"waiting for a place: {story}")
+        assert f"within 1 s: {story}" in str(refusal.value)
+        assert "machines have 2 CPUs, and 0.5 CPUs are free" in str(refusal.value)
+        with reserved(config(2.0), said.append):
+            pass
+        assert len(said) == 1
+
+    def test_a_run_that_finds_no_room_says_so_and_starts_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chase = prepare(load_config("chase"))
+        monkeypatch.setattr("muxrl.orchestrator.launch.whole_run.reserved", impatient)
+        result = run_experiment(chase, run_dir=tmp_path / "run", show_progress=False)
+        assert (result.outcome, result.exit_code) == ("failed", 1)
+        assert "the run reserves 3 CPUs" in result.problem
+        assert not any((tmp_path / "run" / "logs").iterdir())
+
+
+def impatient(config: ExperimentConfig, say: object) -> object:
+    return reserved(config, patience_s=1.0)

@@ -1,0 +1,88 @@
+"""How often a process is started again, and that nothing that it did is counted twice or lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from muxrl.orchestrator.config import TimeoutsConfig
+from muxrl.orchestrator.errors import RunFailed
+from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.supervise.processes import SimulationReport
+from muxrl.orchestrator.supervise.restarts import Quota
+from muxrl.orchestrator.supervise.simulation_actors import patience
+from muxrl.servers.config import RestartsConfig
+
+DEATH = RunFailed("server 'ppo' died; its log: ppo.log")
+
+
+def quota(max_restarts: int, within_s: float = 100.0) -> Quota:
+    return Quota(RestartsConfig(max_restarts, within_s), "servers.ppo.restarts")
+
+
+def test_a_process_that_dies_again_and_again_ends_the_run_with_the_reason() -> None:
+    restarts = quota(2)
+    restarts.take(DEATH, now=0.0)
+    restarts.take(DEATH, now=1.0)
+    with pytest.raises(RunFailed) as failure:
+        restarts.take(DEATH, now=2.0)
+    assert str(failure.value) == (
+        f"{DEATH}; it was started again 2 times within 100 s, as often as servers.ppo.restarts.max "
+        "allows, and 2 times in all"
+    )
+
+
+def test_restarts_that_are_long_ago_do_not_count() -> None:
+    restarts = quota(1)
+    for now in (0.0, 100.0, 250.0):
+        restarts.take(DEATH, now)
+    with pytest.raises(RunFailed, match=r"again once within 100 s, .* and 3 times in all"):
+        restarts.take(DEATH, now=349.9)
+    restarts.take(DEATH, now=350.0)
+
+
+def test_without_restarts_the_run_ends_with_the_problem_itself() -> None:
+    with pytest.raises(RunFailed) as failure:
+        quota(0).take(DEATH, now=0.0)
+    assert failure.value is DEATH
+
+
+def test_simulations_wait_until_a_lost_server_is_noticed_and_listens_again() -> None:
+    waiting = patience(TimeoutsConfig(start_s=50.0, report_s=7.0, update_s=300.0))
+    assert (waiting.patience_s, waiting.update_timeout_s) == (57.0, 300.0)
+
+
+def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out() -> None:
+    tally = Tally()
+    tally.add("simulation-0", SimulationReport(10, [{"a": 1.0}]))
+    assert "num_random_episodes" not in tally.record()
+    tally.add("simulation-0", SimulationReport(20, [], random_episodes=[["ppo"], ["ppo", "a2c"]]))
+    tally.restart("simulation-0")
+    tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], random_episodes=[["ppo"]]))
+    record = tally.record()
+    assert record["num_random_episodes"] == {"ppo": 3, "a2c": 1}
+    assert record["episodes"] == 5
+    assert record["episode_return_mean"] == {"a": 2.0}
+    again = Tally()
+    again.restore(tally.state())
+    assert again.record()["num_random_episodes"] == {"ppo": 3, "a2c": 1}
+
+
+def test_what_a_lost_process_has_done_still_counts() -> None:
+    tally = Tally()
+    tally.add("simulation-0", SimulationReport(100, [{"a": 1.0}], 1, 2.0, num_lost_episodes=1))
+    tally.add("simulation-1", SimulationReport(10, []))
+    tally.restart("simulation-0", 3)
+    tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], 0, 0.5, num_lost_episodes=2))
+    tally.restart("ppo")
+    first, second = tally.record(), tally.record()
+    assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (115, 2, 1)
+    assert first["cpu_s"] == pytest.approx(2.5)
+    assert first["num_lost_episodes"] == 6
+    assert first["restarted"] == ["simulation-0", "ppo"]
+    assert "restarted" not in second
+    assert tally.num_restarts == {"simulation-0": 1, "ppo": 1}
+    again = Tally()
+    again.restore(tally.state())
+    again.add("simulation-0", SimulationReport(1, [], num_lost_episodes=1))
+    assert again.record()["num_lost_episodes"] == 7
+    assert again.num_restarts == {"simulation-0": 1, "ppo": 1}

@@ -1,0 +1,145 @@
+"""Signals: the first one interrupts, later ones find nothing, and Ray does not get in between."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from muxrl.orchestrator.supervise.signals import (
+    claim_signals,
+    ignore_signals,
+    interruptible,
+    uninterrupted,
+    without_hangup,
+)
+
+
+def _tell(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(autouse=True)
+def _handlers():
+    """Ctrl-C as at a terminal, however the tests were started; all as before afterwards."""
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_only_the_first_signal_interrupts(first):
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            _tell(first)
+        _tell(signal.SIGTERM)
+        _tell(signal.SIGINT)
+        claim_signals()  # as after ray.init: too late for one that has been told
+        _tell(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        _tell(signal.SIGINT)
+
+
+def test_a_shutdown_is_left_alone():
+    with interruptible():
+        ignore_signals()
+        _tell(signal.SIGINT)
+        _tell(signal.SIGTERM)
+    with uninterrupted():
+        _tell(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        _tell(signal.SIGINT)
+
+
+def test_a_ctrl_c_that_was_ignored_from_the_beginning_stays_so():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interruptible():
+        _tell(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            _tell(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_nohup_is_respected():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with interruptible():
+        _tell(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_hangup_does_not_end_children():
+    with without_hangup():
+        child = subprocess.Popen(["sleep", "30"])
+    child.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.5)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+
+
+@pytest.fixture
+def touchy(tmp_path, monkeypatch):
+    """A module whose import takes half a second, and catches whatever is raised in it."""
+    (tmp_path / "touchy.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.5)\n"
+        "    is_whole = True\n"
+        "except BaseException:\n"
+        "    is_whole = False\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "touchy"
+    sys.modules.pop("touchy", None)
+
+
+def test_an_import_is_not_interrupted_and_what_follows_is(touchy):
+    def play() -> None:
+        importlib.import_module(touchy)
+        time.sleep(10)
+
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        play()
+    assert sys.modules[touchy].is_whole
+
+
+def test_an_import_without_an_end_is_interrupted(touchy, monkeypatch):
+    monkeypatch.setattr("muxrl.orchestrator.supervise.signals._IMPORT_S", 0.1)
+    with interruptible():
+        assert not importlib.import_module(touchy).is_whole
+
+
+RAY_SHUT_DOWN = """
+import os, signal
+from muxrl.orchestrator.supervise.ray_session import ray_session
+from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals, interruptible
+
+with interruptible():
+    with ray_session(num_cpus=1):
+        claim_signals()
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            print("interrupted")
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("alive")
+"""
+
+
+@pytest.mark.ray
+def test_rays_end_leaves_signals_as_they_are():
+    """Its crash handler would put SIGTERM back to its default, in the middle of a shutdown."""
+    done = subprocess.run(
+        [sys.executable, "-c", RAY_SHUT_DOWN], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["interrupted", "alive"]

@@ -1,0 +1,173 @@
+"""Simulation processes that are held while a checkpoint is written, and one that dies then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.config.schema import RestartsConfig
+from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.supervise import simulation_actors
+from muxrl.orchestrator.supervise.processes import SimulationReport
+from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+
+PATIENCE_S = 20.0
+
+
+@pytest.mark.ray
+def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
+    running_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Player:  # in here, Ray sends it along
+        """Plays one step; simulation-0 dies when it is held first, and simulation-1 is slow."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self._log = arguments[6]
+            self._num_env_steps = 0
+            self._has_to_stop = threading.Event()
+
+        def run(self) -> None:
+            self._num_env_steps = 1
+            self._has_to_stop.wait()
+
+        def stop(self) -> None:
+            self._has_to_stop.set()
+
+        def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
+            import os
+            import time
+
+            if self._log.stem == "simulation-0":
+                os._exit(1)
+            deadline = time.monotonic() + 60.0
+            while not self._log.with_name("may_pause").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return True
+
+        def release(self, number: int) -> None:
+            pass
+
+        def report(self) -> Any:
+            from muxrl.orchestrator.supervise.processes import SimulationReport
+
+            return SimulationReport(num_env_steps=self._num_env_steps)
+
+    monkeypatch.setattr(simulation_actors, "SimulationProcess", Player)
+    folder = RunDirectory(tmp_path)
+    folder.logs.mkdir()
+    simulation = SimulationConfig(
+        "any:Env", num_processes=2, num_cpus=0.1, restarts=RestartsConfig(max=1)
+    )
+    steps: dict[str, int] = {}
+    restarted: list[str] = []
+
+    def note(name: str, report: SimulationReport) -> None:
+        steps[name] = report.num_env_steps
+
+    simulations = SimulationActors(
+        ExperimentConfig("held", simulation=simulation),
+        folder,
+        note,
+        lambda name, prefix: restarted.append(name),
+    )
+
+    def look() -> bool:
+        simulations.ask()
+        simulations.collect(0.1)
+        if restarted and steps.get("simulation-0") == 0:  # the new one has come up
+            (folder.logs / "may_pause").touch()
+        return True
+
+    def wait_until_played(name: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while steps.get(name) != 1:
+            assert time.monotonic() < deadline
+            look()
+
+    try:
+        simulations.start({}, None)
+        simulations.play()
+        for name in ("simulation-0", "simulation-1"):
+            wait_until_played(name)
+        assert simulations.hold(0.0, PATIENCE_S, look) == []
+        assert restarted == ["simulation-0"]
+        look()
+        assert steps["simulation-0"] == 0
+        simulations.release()
+        wait_until_played("simulation-0")
+    finally:
+        simulations.stop()
+
+
+@pytest.mark.ray
+def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_not_lost(
+    running_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting:  # in here, Ray sends it along
+        """A gateway that nobody asks; the first one dies when it is held."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self._num_restarts = arguments[4]
+            self._has_to_stop = threading.Event()
+
+        def start(self) -> str:
+            return "127.0.0.1:9900"
+
+        def run(self) -> None:
+            self._has_to_stop.wait()
+
+        def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
+            import os
+
+            if self._num_restarts == 0:
+                os._exit(1)
+            return True
+
+        def report(self) -> Any:
+            from muxrl.orchestrator.supervise.processes import SimulationReport
+
+            return SimulationReport()
+
+        def stop(self) -> None:
+            self._has_to_stop.set()
+
+        def end(self, story: str, has_ended_well: bool) -> None:
+            pass
+
+    monkeypatch.setattr(simulation_actors, "GatewayProcess", Waiting)
+    folder = RunDirectory(tmp_path)
+    folder.logs.mkdir()
+    simulation = SimulationConfig("external", restarts=RestartsConfig(max=1))
+    restarted: list[str] = []
+    simulations = SimulationActors(
+        ExperimentConfig("held", simulation=simulation),
+        folder,
+        lambda name, report: None,
+        lambda name, prefix: restarted.append(name),
+    )
+
+    def look() -> bool:
+        simulations.ask()
+        simulations.collect(0.1)
+        return True
+
+    try:
+        simulations.start({}, None)
+        first = simulations.gateway
+        simulations.play()
+        simulations.hold(0.0, PATIENCE_S, look)
+        deadline = time.monotonic() + PATIENCE_S
+        while simulations.gateway is first:
+            assert time.monotonic() < deadline
+            look()
+        simulations.stop()
+        for _ in range(10):
+            look()
+        assert restarted == ["gateway"]
+    finally:
+        simulations.end("it is over", has_ended_well=True)

@@ -1,0 +1,20 @@
+"""The committed reference is what the code says."""
+
+from muxrl.orchestrator.config_reference import DOCUMENT, SECTIONS, markdown
+
+
+def test_committed_page_is_up_to_date():
+    assert DOCUMENT.read_text(encoding="utf-8") == markdown(), (
+        "docs/config.md is old; run python -m muxrl.orchestrator.config_reference"
+    )
+
+
+def test_every_field_has_a_row():
+    page = markdown()
+    for cls, where in SECTIONS.items():
+        section = page.split(f"\n## {f'`{where}`' if where else 'Top level'}\n")[1].split("\n## ")[
+            0
+        ]
+        rows = [line for line in section.splitlines() if line.startswith("| `")]
+        assert len(rows) == len(cls.__annotations__)  # of its own, without inherited ones
+        assert all(line.count(" | ") == 3 for line in rows)
