@@ -17,7 +17,7 @@ from muxrl.orchestrator.config import schema
 from muxrl.orchestrator.sweeps import schema as sweep_schema
 from muxrl.servers import config as server_config
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "config.md"
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 
 # Where each dataclass stands in the YAML, in the order of the page.
 SECTIONS: dict[type, str] = {
