@@ -161,7 +161,7 @@ def main() -> int:
         "--setups", nargs="+", type=setup_of, metavar="SERVERSxSIMULATIONS", help="default: all"
     )
     parser.add_argument("--environments", type=Path, default=DEFAULT_FOLDER, metavar="DIR")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="gets findings.json and README.md")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="gets findings.json")
     parser.add_argument("--report", type=Path, metavar="FILE", help="shows a findings.json again")
     args = parser.parse_args()
     if args.report:
@@ -201,10 +201,7 @@ def main() -> int:
 
     race(findings, pythons, contestants, setups, chosen_updaters, args.updates, keep)
     keep()
-    page = report(findings)
-    if args.out:
-        (args.out / "README.md").write_text(page)
-    print(page)
+    print(report(findings))
     return 1 if findings.failures else 0
 
 
