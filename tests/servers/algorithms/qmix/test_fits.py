@@ -93,11 +93,10 @@ def update(learner: QMIXTorchLearner, batch: EpisodeBatch, num_updates: int) -> 
 @pytest.mark.parametrize(
     ("game", "k"), [("climbing", 0.0), ("penalty", -25.0), ("penalty", -100.0)]
 )
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float, seed: int) -> None:
+def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float) -> None:
     payoffs = payoffs_of(game, k)
     batch = every_cell_once(payoffs)
-    learner = make_learner(seed)
+    learner = make_learner(0)
     update(learner, batch, 1200)
     table, greedy = fitted_table(learner.module["team"], batch)
     error = float(((table - payoffs) ** 2).sum())
@@ -109,13 +108,12 @@ def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float, seed:
 
 @pytest.mark.learning
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_qplex_holds_climbings_optimum(seed: int) -> None:
+def test_qplex_holds_climbings_optimum() -> None:
     """Where the best monotonic fit is off by 997 and chooses 5; six seeds had it by update 600."""
     payoffs = payoffs_of("climbing")
     assert monotonic_fits(payoffs)[0].payoff == 5.0
     batch = every_cell_once(payoffs)
-    learner = make_learner(seed, mixer="qplex", lr=0.001)
+    learner = make_learner(0, mixer="qplex", lr=0.001)
     update(learner, batch, 700)
     held = []
     for _ in range(10):
@@ -135,7 +133,7 @@ def test_qplex_with_a_fast_lambda_mostly_finds_penaltys_optimum() -> None:
     assert monotonic_fits(payoffs)[0].payoff == 2.0
     batch = every_cell_once(payoffs)
     found = []
-    for seed in range(6):
+    for seed in range(3):
         learner = make_learner(seed, mixer="qplex", lr=3e-5, importance_lr_factor=100.0)
         held = set()
         for num_updates in (1_000, 100, 100, 100, 100, 100):
@@ -144,5 +142,5 @@ def test_qplex_with_a_fast_lambda_mostly_finds_penaltys_optimum() -> None:
             held.add(float(payoffs[greedy]))
         found.append(held)
         assert held == {2.0} or ((table - payoffs) ** 2).sum() < 50.0
-    assert found.count({10.0}) >= 4, found
+    assert found.count({10.0}) >= 2, found
     assert all(held in ({2.0}, {10.0}) for held in found), found
