@@ -91,7 +91,7 @@ class SoundUpdates(TorchLearner):
         if gradients:
             # All numbers at once: one wait for the device.
             norms = torch._foreach_norm(gradients)
-            numbers = iter(torch.stack([*self._judged.values(), *norms]).tolist())
+            numbers = iter(torch.stack([*self._judged.values(), *norms]).cpu().tolist())
             losses = {module_id: next(numbers) for module_id in refs}
             for module_id, of_module in refs.items():
                 norm = max((next(numbers) for _ in of_module), key=_size, default=0.0)

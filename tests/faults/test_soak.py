@@ -1,4 +1,4 @@
-"""The soak for five minutes: faults again and again, and what has to hold at the end."""
+"""The soak for two minutes: faults again and again, and what has to hold at the end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PAUSE_S = 0.01
 
 
 def test_a_run_that_is_hurt_again_and_again_ends_well() -> None:
-    outcome = soak(minutes=5.0, fault_every_s=20.0, seed=0, pause_s=PAUSE_S)
+    outcome = soak(minutes=2.0, fault_every_s=10.0, seed=0, pause_s=PAUSE_S)
     show(outcome)  # pytest shows it if the test fails
     checks = {check.what: check.problems for check in outcome.checks}
     assert checks.keys() >= OF_THE_CLOCK
     assert [p for what, found in checks.items() if what not in OF_THE_CLOCK for p in found] == []
-    assert len(outcome.faults) >= 4
+    assert len(outcome.faults) >= 3
     assert any(fault.is_loss for fault in outcome.faults)
