@@ -10,9 +10,11 @@ Importing this module imports RLlib.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -174,39 +176,27 @@ class ServerResolver:
     ) -> ServerPlan:
         config = self._config
         group_of = {member: group for group, members in groups.items() for member in members}
-        while_learning = config.while_learning
-        return ServerPlan(
-            server_id=self._server_id,
-            algorithm=algorithm.name,
-            agents={
+        resolved: dict[str, Any] = {
+            "server_id": self._server_id,
+            "algorithm": algorithm.name,
+            "agents": {
                 a: AgentPlan("", seen, self._bounded(acted, a), group_of.get(a))
                 for a, (seen, acted) in ((a, self._facts.agents[a]) for a in self._agents)
             },
-            groups=groups,
-            state_size=self._facts.state_size if config.use_global_state else None,
-            team_reward=config.team_reward,
-            settings=algorithm.complete_settings(config),
-            model=dict(config.model),
-            while_learning=(
-                algorithm.default_while_learning if while_learning == "auto" else while_learning
-            ),
-            max_policy_lag=config.max_policy_lag,
-            host=config.host,
-            port=config.port,
-            token=config.token,
-            seed=derive_seed(seed, "server", self._server_id),
-            resources=config.resources,
-            limits=config.limits,
-            normalize_observations=config.normalize_observations,
-            frame_stack=config.frame_stack,
-            normalize_rewards=config.normalize_rewards,
-            late_members=config.late_members,
-            use_global_state=config.use_global_state,
-            rl_module=config.rl_module,
-            initialize_policies=dict(config.initialize_policies),
-            initialize_only=config.initialize_only,
-            samples_actions=algorithm.samples_actions,
-        )
+            "groups": groups,
+            "state_size": self._facts.state_size if config.use_global_state else None,
+            "settings": algorithm.complete_settings(config),
+            "seed": derive_seed(seed, "server", self._server_id),
+            "samples_actions": algorithm.samples_actions,
+            "scale_observations": "none",
+            "initialize_from": "",
+        }
+        if config.while_learning == "auto":
+            resolved["while_learning"] = algorithm.default_while_learning
+        # All else has the same name in both.
+        named = {f.name for f in fields(ServerPlan)}
+        alike = {f.name: getattr(config, f.name) for f in fields(config) if f.name in named}
+        return ServerPlan(**copy.deepcopy(alike) | resolved)
 
     def _bounded(self, actions: Space, agent_id: str) -> Space:
         """Returns an action space with the config's `action_bounds` where it lacks its own."""
