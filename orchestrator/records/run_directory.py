@@ -36,6 +36,9 @@ from muxrl.orchestrator.storage.json_files import write_json, write_text
 from muxrl.orchestrator.storage.versions import read_versions, software_versions
 from muxrl.protocol.suggestions import did_you_mean
 
+_FORMAT = 1
+"""Of a run's records. A change of their files or columns that today's readers do not understand
+makes it one more."""
 TRIALS_FILE = "trials.jsonl"
 """A folder with this file is a sweep's; its runs are in ``runs/``."""
 
@@ -181,14 +184,14 @@ class RunDirectory:
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
         "seed", "metrics", "is_external"}``, where the metrics are those that the config asks for.
         """
-        write_json(self.path / "plan.json", plan)
+        write_json(self.path / "plan.json", {"format": _FORMAT, **plan})
         return self.path / "plan.json"
 
     def read_plan(self) -> dict[str, Any]:
         """Returns what `write_plan` saved.
 
         Raises:
-            NotARunDirectory: it was not saved, or something else wrote the file.
+            NotARunDirectory: it was not saved, or something else or a newer muxrl wrote the file.
         """
         path = self.path / "plan.json"
         try:
@@ -201,6 +204,10 @@ class RunDirectory:
             raise NotARunDirectory(self.path, f"its plan.json is not JSON: {error}") from error
         if not isinstance(plan, dict) or not isinstance(plan.get("servers"), dict):
             raise NotARunDirectory(self.path, "its plan.json has no 'servers'")
+        if plan.pop("format", _FORMAT) != _FORMAT:  # the first runs did not say it
+            raise NotARunDirectory(
+                self.path, "a newer muxrl made it, whose records this one cannot read; update muxrl"
+            )
         return plan
 
     def write_versions(self, resumed_at: int | None = None, *, env: str = "") -> dict[str, Any]:

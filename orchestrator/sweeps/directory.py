@@ -45,6 +45,9 @@ _PROCESS_FILE = "process.json"
 FINAL_RECORD_FILE = "trial.json"
 """In a trial's run directory: its record, written by the trial itself once it is over."""
 
+_FORMAT = 1
+"""Of a line of ``trials.jsonl``; one more where today's readers would not understand it."""
+
 
 @dataclass
 class TrialRecord:
@@ -89,13 +92,16 @@ class TrialRecord:
 
         Raises:
             TypeError: a key is missing.
+            ValueError: a newer muxrl wrote it.
         """
+        if values.get("format", _FORMAT) != _FORMAT:  # the first sweeps did not say it
+            raise ValueError("a newer muxrl wrote it; update muxrl")
         known = {f.name for f in fields(cls)}
         return cls(**{key: value for key, value in values.items() if key in known})
 
     def to_json(self) -> str:
         """Returns the record as one line."""
-        return json.dumps(finite(asdict(self)), allow_nan=False)
+        return json.dumps({"format": _FORMAT, **finite(asdict(self))}, allow_nan=False)
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

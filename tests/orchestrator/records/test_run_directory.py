@@ -81,6 +81,14 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, content: str | None
         run.read_plan()
 
 
+def test_a_newer_muxrl_s_records_are_refused(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "tag", NOW)
+    written = run.write_plan({"servers": {}, "assignment": "", "seed": 1})
+    written.write_text(written.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(NotARunDirectory, match=r"a newer muxrl made it.*update muxrl"):
+        run.read_plan()
+
+
 def test_versions_name_software_and_nobody(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "tag", NOW)
     versions = run.write_versions()

@@ -72,6 +72,13 @@ def test_what_is_no_sweep_says_why(folder, tmp_path):
         folder.trials()
 
 
+def test_a_newer_muxrl_s_trials_are_refused(folder):
+    path = folder.path / "trials.jsonl"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(NotASweepDirectory, match=r"trials\.jsonl .* a newer muxrl wrote it"):
+        folder.trials()
+
+
 def test_one_process_runs_it_at_a_time(folder):
     with folder.locked(), pytest.raises(SweepIsRunning, match="being run by another process"):
         folder.locked().__enter__()
