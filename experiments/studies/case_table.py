@@ -168,15 +168,20 @@ class Case:
         """
         return load_config(self.config, [f"seed={seed}", *self.overrides])
 
-    def train(
-        self, seed: int, env_steps: int, until: Callable[[Figures], bool] | None = None
+    def train(self, seed: int, env_steps: int) -> dict[int, Figures]:
+        """Trains and measures; see `train`."""
+        return train(self.experiment(seed), env_steps, self.every, self.measure)
+
+    def train_until(
+        self, seed: int, env_steps: int, is_good: Callable[[Figures], bool]
     ) -> dict[int, Figures]:
-        """Trains and measures; see `train`, and `CaseTable.run` for `until`."""
-        every, experiment = self.every, self.experiment(seed)
-        if until is None:
-            return train(experiment, env_steps, every, self.measure)
-        every = every or env_steps // 8
-        return train(experiment, env_steps, every, self.measure, is_enough=held(until))
+        """Trains until figures were good in two measurements in a row, for `env_steps` at most.
+
+        A case without `every` is measured eight times.
+        """
+        every = self.every or env_steps // 8
+        enough = held(is_good)
+        return train(self.experiment(seed), env_steps, every, self.measure, is_enough=enough)
 
 
 @dataclass(frozen=True)
@@ -235,11 +240,14 @@ class CaseTable:
             name: of the case.
             seed: of the experiment.
             env_steps: budget; None takes the case's own.
-            until: says of figures whether they are good; training ends early once they were twice
-                in a row. A case without `every` is then measured eight times. None: no early end.
+            until: says of figures whether they are good, see `Case.train_until`; None: the whole
+                budget is spent.
         """
         case = self.cases[name]
-        return Outcome(name, seed, case.train(seed, env_steps or case.env_steps, until))
+        env_steps = env_steps or case.env_steps
+        if until is None:
+            return Outcome(name, seed, case.train(seed, env_steps))
+        return Outcome(name, seed, case.train_until(seed, env_steps, until))
 
     def draw(self, outcomes: Sequence[Outcome], folder: Path) -> None:
         """Draws the picture into `folder`, if the study has one."""

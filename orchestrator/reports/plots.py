@@ -10,7 +10,6 @@ import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from muxrl.orchestrator.measure.number_text import signed_interval
 from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
-from muxrl.orchestrator.storage.json_files import write_whole
 
 # Okabe and Ito's palette, told apart under every common colour blindness. Its yellow is left out,
 # too pale for a line. A seventh name begins again, dashed.
@@ -46,33 +44,23 @@ _MOST_METRICS = 6  # the table has all
 _NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can show
 
 
-def draw_learning(report: Report, path: Path) -> None:
-    """Writes the figure as a PNG, 1,600 px wide.
-
-    Args:
-        report: of one run, or of several seeds, whose own curves are then drawn thin.
-        path: the file; a reader never sees half of it.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
-    figure = _figure(report)
-    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=_DPI))
-
-
 def metrics_key(report: Report) -> str:
     """Returns what the figure's metrics are drawn by; "" if it has none."""
     return _METRICS_KEY if _drawn_metrics(report) else ""
 
 
 def learning_png(report: Report) -> bytes:
-    """Returns the same figure for a page that has the caption and notes itself."""
+    """Returns the picture as a PNG, 1,600 px wide; its caption stands in the report beside it.
+
+    Args:
+        report: of one run, or of several seeds, whose own curves are then drawn thin.
+    """
     picture = io.BytesIO()
-    _figure(report, has_caption=False).savefig(picture, dpi=_DPI)
+    _figure(report).savefig(picture, dpi=_DPI)
     return picture.getvalue()
 
 
-def _figure(report: Report, *, has_caption: bool = True) -> Any:
+def _figure(report: Report) -> Any:
     drawn = list(_panels(report))
     num_columns = {0: 1, 1: 2, 2: 2, 4: 2}.get(len(drawn), 3)
     num_rows = -(-len(drawn) // num_columns)
@@ -127,12 +115,6 @@ def _figure(report: Report, *, has_caption: bool = True) -> Any:
         )
     else:
         figure.suptitle(heading, fontsize=_TEXT + 1.5, fontweight="bold")
-    if has_caption:
-        notes = (f"Note: {note}." for note in report.notes)
-        caption = " ".join(filter(None, [report.caption, metrics_key(report), *notes]))
-        figure.supxlabel(
-            textwrap.fill(caption, 142), fontsize=_SMALL, x=0.01, ha="left", color=_TEXT_COLOUR
-        )
     return figure
 
 

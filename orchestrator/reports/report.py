@@ -24,9 +24,9 @@ from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
 from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, METRIC_HEADINGS, metric_rows
 from muxrl.orchestrator.reports.pages import REPORT_FILE
 from muxrl.orchestrator.reports.plain_table import plain_table
-from muxrl.orchestrator.reports.plots import draw_learning
+from muxrl.orchestrator.reports.plots import learning_png, metrics_key
 from muxrl.orchestrator.reports.run_page import write_run_page
-from muxrl.orchestrator.storage.json_files import write_json, write_text
+from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
 
 HEADINGS = (
     "server",
@@ -74,8 +74,9 @@ def write_report(run_directory: RunDirectory) -> Report:
     write_text(run_directory.path / "summary.md", _markdown(report, "plots/learning.png"))
     # Last, since it is by far the largest: on a full disk the tables may still find room.
     run_directory.plots.mkdir(exist_ok=True)
-    draw_learning(report, run_directory.plots / "learning.png")
-    write_run_page(report, run_directory.path / REPORT_FILE, [run_directory.path])
+    picture = learning_png(report)
+    write_bytes(run_directory.plots / "learning.png", picture)
+    write_run_page(report, picture, run_directory.path / REPORT_FILE, [run_directory.path])
     return report
 
 
@@ -96,9 +97,10 @@ def combine_runs(paths: Sequence[Path], out: Path, *, over_seeds: bool = False) 
     report = results_of([RecordedRun.read(path) for path in paths], over_seeds=over_seeds)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "summary.json", report.to_dict())
-    draw_learning(report, out / "learning.png")
+    picture = learning_png(report)
+    write_bytes(out / "learning.png", picture)
     write_text(out / "summary.md", _markdown(report, "learning.png"))
-    write_run_page(report, out / REPORT_FILE, paths)
+    write_run_page(report, picture, out / REPORT_FILE, paths)
     return report
 
 
@@ -149,8 +151,9 @@ def _markdown(report: Report, picture: str) -> str:
         ),
         *(f"**Note:** {note}." for note in report.notes),
         f"![Learning curves]({picture})",
+        metrics_key(report),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _servers_table(report: Report) -> str:

@@ -14,7 +14,7 @@ from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
 from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, at_random, evaluated
 from muxrl.orchestrator.reports.pages import page_environment
-from muxrl.orchestrator.reports.plots import learning_png, metrics_key
+from muxrl.orchestrator.reports.plots import metrics_key
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.versions import SHOWN, versions_used
@@ -30,11 +30,12 @@ _CLAIMS = {
 }
 
 
-def write_run_page(report: Report, path: Path, run_dirs: Sequence[Path]) -> None:
+def write_run_page(report: Report, picture: bytes, path: Path, run_dirs: Sequence[Path]) -> None:
     """Writes the page.
 
     Args:
         report: of one run, or of several seeds.
+        picture: as `learning_png` draws it.
         path: the file.
         run_dirs: of the runs, from the first of which come settings and versions.
 
@@ -51,7 +52,7 @@ def write_run_page(report: Report, path: Path, run_dirs: Sequence[Path]) -> None
         metrics=metrics_grid(report) if report.metrics else None,
         metrics_caption=METRIC_CAPTION,
         picture_key=metrics_key(report),
-        picture=base64.b64encode(learning_png(report)).decode(),
+        picture=base64.b64encode(picture).decode(),
         config=_text_of(run_dirs[0] / "config.yaml"),
         versions=_versions(run_dirs[0]),
     )

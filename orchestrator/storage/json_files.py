@@ -54,6 +54,15 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             temporary.unlink()
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes `content` to `path`, whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    write_whole(path, lambda temporary: temporary.write_bytes(content))
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes `text` to `path` as UTF-8, whole or not at all.
 

@@ -26,7 +26,7 @@ TEAM = Case(
 
 
 def test_members_with_2_3_and_5_actions_learn_to_answer_together() -> None:
-    measured = TEAM.train(
+    measured = TEAM.train_until(
         0, TEAM.env_steps, lambda figures: figures["return"] > 0.92 * oracle_return()
     )
     first, *_, before_last, last = [figures["return"] for figures in measured.values()]
