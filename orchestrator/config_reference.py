@@ -12,6 +12,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from muxrl.orchestrator.config import schema
 from muxrl.orchestrator.sweeps import schema as sweep_schema
@@ -70,10 +71,14 @@ def markdown() -> str:
     return "".join(parts)
 
 
-def _fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
+def documented_fields(cls: type) -> Iterator[tuple[Any, str]]:
+    """Yields the annotated fields of a class, as `ast.AnnAssign`, and the docstring below each.
+
+    Raises:
+        ValueError: a field has none.
+    """
     body = ast.parse(inspect.getsource(cls)).body[0]
     assert isinstance(body, ast.ClassDef)
-    aliases = {"WhileLearning": "Literal['auto', 'serve', 'wait']"}
     for field, following in zip(body.body, [*body.body[1:], None], strict=True):
         if not isinstance(field, ast.AnnAssign):
             continue
@@ -85,8 +90,13 @@ def _fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
         )
         if not is_documented:
             raise ValueError(f"{cls.__name__}.{field.target.id} has no line of documentation")
+        yield field, " ".join(following.value.value.split())  # type: ignore[union-attr]
+
+
+def _fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
+    aliases = {"WhileLearning": "Literal['auto', 'serve', 'wait']"}
+    for field, doc in documented_fields(cls):
         kind = ast.unparse(field.annotation)
-        doc = " ".join(following.value.value.split())  # type: ignore[union-attr]
         yield field.target.id, aliases.get(kind, kind), _default(field.value), doc
 
 

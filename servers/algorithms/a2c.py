@@ -6,10 +6,10 @@ networks and the loop are PPO's; the loss and the advantages are A2C's.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.ppo import PPO
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
@@ -26,7 +26,7 @@ from muxrl.servers.algorithms.on_policy.learner import (
     advantages_of_own_actions,
     mean_over,
 )
-from muxrl.servers.algorithms.settings import TrainingSettings, set_given
+from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.seating import Seating
 
 
@@ -42,39 +42,28 @@ class A2CConfig(OnPolicyConfig):
         config = A2CConfig().environment("CartPole-v1").training(lr=1e-3, entropy_coeff=0.01)
     """
 
+    lr = 1e-3
+    train_batch_size = 200
+    lambda_ = 1.0
+    vf_loss_coeff = 0.5
+    entropy_coeff = 0.01
+    grad_clip = 40.0
+    optimizer_epsilon = 1e-8  # torch's
+    # One result per about so many env steps, not one per update.
+    min_sample_timesteps_per_iteration = 1_000
+
+    standardize_advantages: bool = False
+    """Whether a batch's advantages are shifted to mean 0 and scaled to deviation 1."""
+
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or A2C)
-        self.standardize_advantages = False
-        self.optimizer_epsilon = 1e-8  # torch's
-
-        self.lr = 1e-3
-        self.train_batch_size = 200
-        self.lambda_ = 1.0
-        self.vf_loss_coeff = 0.5
-        self.entropy_coeff = 0.01
-        self.grad_clip = 40.0
         self.num_env_runners = 0
-
         self.num_epochs = 1
         self.minibatch_size = None
         self.shuffle_batch_per_epoch = False
         self.use_kl_loss = False
         self.kl_coeff = 0.0
-        # One result per about so many env steps, not one per update.
-        self.min_sample_timesteps_per_iteration = 1_000
-
-    def training(self, *, standardize_advantages: bool = NotProvided, **kwargs: Any) -> Self:
-        """Sets the training related settings.
-
-        Args:
-            standardize_advantages: Whether a batch's advantages are shifted to mean 0 and scaled
-                to standard deviation 1, as RLlib's PPO always does. The paper does not.
-            **kwargs: PPO's. `validate` refuses epochs, minibatches and the KL term.
-
-        Returns:
-            This config.
-        """
-        return set_given(super().training(**kwargs), locals())
+        self.vf_clip_param = None
 
     def validate(self) -> None:
         super().validate()
@@ -146,26 +135,11 @@ class A2CTorchLearner(LeanUpdate, PPOTorchLearner):
         )
 
 
-# Of the ratio, the KL term and the epochs, which A2C has not.
-_PPO_ONLY = frozenset(
-    {
-        "clip_param",
-        "kl_coeff",
-        "kl_target",
-        "minibatch_size",
-        "num_epochs",
-        "shuffle_batch_per_epoch",
-        "use_critic",
-        "use_kl_loss",
-        "vf_clip_param",
-    }
-)
-
 A2C_ENTRY = AlgorithmEntry(
     name="A2C",
     summary="synchronous advantage actor-critic (Mnih et al. 2016)",
     learns_from="newest",
-    training=TrainingSettings(A2CConfig, unused=_PPO_ONLY),
+    training=TrainingSettings(A2CConfig),
     networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )

@@ -33,6 +33,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule, masked, unmasked
+from muxrl.servers.algorithms.declared_settings import ActorCriticSettings
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -40,44 +41,59 @@ from muxrl.servers.algorithms.sound_updates import SoundUpdates
 from muxrl.servers.seating import Seating
 
 
-def _run_in_place(config: rllib_impala.IMPALAConfig) -> None:
+class _InPlaceConfig(ActorCriticSettings):
     """Makes the learner a part of this process."""
-    config.num_learners = 0
-    config.num_env_runners = 0
-    config.use_env_runner_state_server = False
-    # RLlib compares this to its count of steps since it last sent weights before it raises that
-    # count, so that 1 would be every second step.
-    config.broadcast_interval = 0
-    config.min_time_s_per_iteration = None
-    config.min_sample_timesteps_per_iteration = 1_000
+
+    min_time_s_per_iteration = None
+    min_sample_timesteps_per_iteration = 1_000
+
+    rollout_fragment_length: int
+    """Steps after which V-trace restarts from the value function."""
+    vtrace_clip_pg_rho_threshold: float
+    """Largest weight of V-trace in the policy's gradient."""
+    vtrace_clip_rho_threshold: float
+    """Largest weight of V-trace in the correction of values."""
+
+    def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
+        super().__init__(algo_class=algo_class)
+        self.num_learners = 0
+        self.num_env_runners = 0
+        self.use_env_runner_state_server = False
+        # RLlib compares this to its count of steps since it last sent weights before it raises
+        # that count, so that 1 would be every second step.
+        self.broadcast_interval = 0
 
 
-class IMPALAConfig(rllib_impala.IMPALAConfig):
-    """RLlib's, run in this process.
-
-    ``train_batch_size_per_learner`` is the number of env steps between two updates;
-    ``rollout_fragment_length`` the number of steps after which V-trace begins anew from the
-    value function.
-    """
+class IMPALAConfig(_InPlaceConfig, rllib_impala.IMPALAConfig):
+    """RLlib's, run in this process."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or IMPALA)
-        _run_in_place(self)
 
     def get_default_learner_class(self) -> type:
         return IMPALALearner
 
 
-class APPOConfig(rllib_appo.APPOConfig):
-    """RLlib's, run in this process.
+class APPOConfig(_InPlaceConfig, rllib_appo.APPOConfig):
+    """RLlib's, run in this process."""
 
-    ``circular_buffer_iterations_per_batch`` is the number of updates on each batch;
-    ``target_network_update_freq`` the number of batches between updates of the target policy.
-    """
+    circular_buffer_iterations_per_batch: int
+    """Updates on each batch."""
+    clip_param: float
+    """Clip range of the probability ratio."""
+    kl_coeff: float
+    """Weight of the KL penalty; it adapts."""
+    kl_target: float
+    """KL divergence that the weight is adapted to."""
+    target_network_update_freq: int
+    """Batches between two updates of the target policy, each counted with its updates."""
+    tau: float
+    """How far the target policy moves towards the policy then."""
+    use_kl_loss: bool
+    """Whether there is a KL penalty to the target policy."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or APPO)
-        _run_in_place(self)
         # Batches are learned as they come; more would only lengthen the target's interval.
         self.circular_buffer_num_batches = 1
 
@@ -184,49 +200,11 @@ class APPOLearner(IMPALALearner, APPOTorchLearner):
     """APPO's loss, with V-trace."""
 
 
-# Still among the arguments of `training()`, but of RLlib's old API.
-_OLD = frozenset(
-    {
-        "decay",
-        "epsilon",
-        "lambda_",
-        "max_requests_in_flight_per_aggregator_worker",
-        "minibatch_buffer_size",
-        "minibatch_size",
-        "momentum",
-        "num_aggregation_workers",
-        "num_epochs",
-        "num_multi_gpu_tower_stacks",
-        "opt_type",
-        "replay_buffer_num_slots",
-        "replay_proportion",
-        "shuffle_batch_per_epoch",
-        "target_update_frequency",
-        "target_worker_clipping",
-        "use_critic",
-        "vtrace",
-    }
-)
-# Of the processes and threads that RLlib's IMPALA has, and a server has not.
-_ASYNCHRONOUS = frozenset(
-    {
-        "broadcast_interval",
-        "circular_buffer_num_batches",
-        "learner_queue_size",
-        "learner_queue_timeout",
-        "num_gpu_loader_threads",
-        "simple_queue_size",
-        "timeout_s_aggregator_manager",
-        "timeout_s_sampler_manager",
-        "use_circular_buffer",
-    }
-)
-
 IMPALA_ENTRY = AlgorithmEntry(
     name="IMPALA",
     summary="actor-critic corrected for lag by V-trace (Espeholt et al. 2018)",
     learns_from="recent",
-    training=TrainingSettings(IMPALAConfig, unused=_OLD | _ASYNCHRONOUS),
+    training=TrainingSettings(IMPALAConfig),
     networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )
@@ -234,7 +212,7 @@ APPO_ENTRY = AlgorithmEntry(
     name="APPO",
     summary="PPO's ratio against a target policy, with V-trace (Luo et al. 2020)",
     learns_from="recent",
-    training=TrainingSettings(APPOConfig, unused=_OLD | _ASYNCHRONOUS),
+    training=TrainingSettings(APPOConfig),
     networks=Networks(module=MaskableAPPOTorchRLModule),
     seating=Seating(follows_masks=True),
 )

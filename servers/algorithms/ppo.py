@@ -17,9 +17,10 @@ from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
+from muxrl.servers.algorithms.declared_settings import Limit
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.on_policy.config import FORMER_DEFAULTS, OnPolicyConfig, read_limit
+from muxrl.servers.algorithms.on_policy.config import FORMER_DEFAULTS, ClippedRatioConfig
 from muxrl.servers.algorithms.on_policy.learner import (
     LeanUpdate,
     advantages_of_own_actions,
@@ -84,12 +85,23 @@ class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):
         return loss
 
 
-class PPOConfig(OnPolicyConfig):
+class PPOConfig(ClippedRatioConfig):
     """RLlib's PPO, Schulman et al. 2017 (arXiv 1707.06347), with another learner.
 
     Advantages are standardised over a batch's transitions. (RLlib includes the step that it adds
     to every piece of an episode to compute the bootstrap value.)
     """
+
+    kl_coeff: float
+    """First weight of the KL penalty; it adapts."""
+    kl_target: float
+    """KL divergence that the weight is adapted to."""
+    use_critic: bool
+    """Whether a value function is the baseline."""
+    use_kl_loss: bool
+    """Whether the KL penalty is used."""
+    vf_clip_param: Limit = None
+    """Where the squared error of a value is cut off; None: nowhere."""
 
     def get_default_learner_class(self) -> type:
         return LeanPPOTorchLearner
@@ -102,7 +114,6 @@ PPO_ENTRY = AlgorithmEntry(
     training=TrainingSettings(
         PPOConfig,
         former_defaults={**FORMER_DEFAULTS, "vf_clip_param": 10.0},
-        readers={"vf_clip_param": read_limit},
     ),
     networks=Networks(module=MaskablePPOTorchRLModule),
     seating=Seating(follows_masks=True),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.algorithms.brought_settings import where_it_went
@@ -13,19 +12,11 @@ from muxrl.servers.algorithms.brought_settings import where_it_went
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-Config = TypeVar("Config", bound="AlgorithmConfig")
+    from muxrl.servers.algorithms.declared_settings import DeclaredSettings
+
 ReadValue = Callable[[str, Any, Any], Any]
 """From a setting's name for messages, the value given and the default to the value for RLlib."""
 
-# What a user may set beside the arguments of the config's `training()`.
-COMMON_SETTINGS = frozenset(
-    {
-        "min_sample_timesteps_per_iteration",
-        "min_time_s_per_iteration",
-        "min_train_timesteps_per_iteration",
-        "rollout_fragment_length",
-    }
-)
 # Arguments of `training()` that are not settings: RLlib's old API, or code.
 NOT_SETTINGS = frozenset(
     {
@@ -53,40 +44,26 @@ class AlgorithmProblem(ValueError):
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What a user may set: the arguments of the config's `training()`, and `COMMON_SETTINGS`.
+    """What a user may set: what the config's class declares.
 
     Attributes:
         config_class: RLlib config of the algorithm.
-        defaults: settings whose default here is not RLlib's.
         preset: settings that make a variant out of the config class; a user cannot change them.
         unused: settings of the config class that have no meaning here.
         former_defaults: settings whose default was another before checkpoints noted all defaults;
             what was begun with them goes on with them.
-        readers: for settings whose values the type of the default does not check well enough.
     """
 
-    config_class: type[AlgorithmConfig]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    config_class: type[DeclaredSettings]
     preset: Mapping[str, Any] = field(default_factory=dict)
     unused: frozenset[str] = frozenset()
     former_defaults: Mapping[str, Any] = field(default_factory=dict)
-    readers: Mapping[str, ReadValue] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
         """Every setting that a user may give, with its default."""
-        config = self._default_config()
-        names = set(COMMON_SETTINGS)
-        for cls in self.config_class.__mro__:
-            training = vars(cls).get("training")
-            if training is not None:
-                parameters = inspect.signature(training).parameters.values()
-                names |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-        names -= NOT_SETTINGS | self.unused | set(self.preset)
-        return {
-            name: getattr(config, name)
-            for name in sorted(names)
-            if not name.startswith("_") and hasattr(config, name)
-        }
+        config = self.config_class()
+        names = config.declared().keys() - self.unused - self.preset.keys()
+        return {name: getattr(config, name) for name in sorted(names)}
 
     def make_config(
         self, algorithm: str, given: Mapping[str, Any], model: Collection[str] = ()
@@ -101,26 +78,20 @@ class TrainingSettings:
         Raises:
             AlgorithmProblem: as for `AlgorithmEntry.make_config`; one line for each unknown name.
         """
-        config = self._default_config()
-        known = self.known()
+        config = self.config_class()
+        known, readers = self.known(), config.readers()
         unknown = [name for name in given if name not in known]
         if unknown:
             refusals = (self._refusal(algorithm, name, known, model, config) for name in unknown)
             raise AlgorithmProblem("\n".join(refusals))
         for name, value in given.items():
             what = f"{algorithm}'s setting {name!r}"
-            if name in self.readers:
-                value = self.readers[name](what, value, known[name])
+            if name in readers:
+                value = readers[name](what, value, known[name])
             else:
                 check_kind(what, value, known[name])
             setattr(config, name, value)
         for name, value in self.preset.items():
-            setattr(config, name, value)
-        return config
-
-    def _default_config(self) -> AlgorithmConfig:
-        config = self.config_class()
-        for name, value in self.defaults.items():
             setattr(config, name, value)
         return config
 
@@ -130,7 +101,7 @@ class TrainingSettings:
         name: str,
         known: Mapping[str, Any],
         model: Collection[str],
-        config: AlgorithmConfig,
+        config: DeclaredSettings,
     ) -> str:
         if name in self.preset:
             return (
@@ -141,7 +112,8 @@ class TrainingSettings:
         if place := where_it_went(name, known, model):
             return f"{algorithm} has no setting {name!r}{place}"
         is_private = name.startswith("_")
-        if not is_private and name in self.unused:
+        unused = self.unused | config.rllib_arguments() - NOT_SETTINGS
+        if not is_private and name in unused:
             return f"{algorithm} makes no use of {name!r}; remove it"
         if not is_private and hasattr(config, name):
             return (
@@ -168,20 +140,6 @@ def find_minibatch_problem(algorithm: str, config: AlgorithmConfig, num_agents: 
         f"transitions in a batch at most: {batch} env steps ('train_batch_size_per_learner') of "
         f"{num_agents} agent{'s' * (num_agents > 1)}; set 'minibatch_size' to {most} at most"
     )
-
-
-def set_given(config: Config, arguments: Mapping[str, Any]) -> Config:
-    """Sets those of `arguments`, the ``locals()`` of its `training()`, that were given.
-
-    Returns:
-        The config.
-    """
-    from ray.rllib.algorithms.algorithm_config import NotProvided
-
-    for name, value in arguments.items():
-        if name not in ("self", "kwargs", "__class__") and value is not NotProvided:
-            setattr(config, name, value)
-    return config
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
@@ -225,6 +183,19 @@ def read_share(what: str, value: Any, default: Any) -> float:
     check_kind(what, value, default)
     if not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
         raise AlgorithmProblem(f"{what} must be a number from 0 to 1, not {value!r}")
+    return float(value)
+
+
+def read_limit(what: str, value: Any, default: Any) -> float | None:
+    """Returns a number above 0, or None for no limit.
+
+    Raises:
+        AlgorithmProblem: it is something else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0.0:
+        raise AlgorithmProblem(f"{what} must be a number above 0, or null, not {value!r}")
     return float(value)
 
 

@@ -22,17 +22,6 @@ from muxrl.servers.algorithms.team_replay.budget import find_first_update, repla
 from muxrl.servers.seating import keys_of
 from muxrl.servers.seats import Seat
 
-_UNUSED = frozenset(
-    {
-        "grad_clip_by",
-        "lr",
-        "minibatch_size",
-        "num_epochs",
-        "shuffle_batch_per_epoch",
-        "train_batch_size",
-        "train_batch_size_per_learner",
-    }
-)
 _FLOAT32_BYTES = 4
 
 
@@ -55,7 +44,7 @@ def joint_critic_entry(
         name=name,
         summary=summary,
         learns_from="replay",
-        training=TrainingSettings(config_class, unused=_UNUSED),
+        training=TrainingSettings(config_class),
         networks=Networks(
             model_refused="its networks are set by hidden_dim and obs_agent_id among its settings",
             own_module_refused="its members' actor and its critics of all members belong together",

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any
 
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from muxrl.servers.algorithms.declared_settings import (
+    Count,
+    NotNegative,
+    Schedule,
+    ScheduleCheck,
+)
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
 from muxrl.servers.algorithms.joint_critics.learner import to_sample_batch
@@ -20,9 +26,7 @@ from muxrl.servers.algorithms.maddpg.rl_module import (
     TWIN_CRITICS,
     MADDPGTorchRLModule,
 )
-from muxrl.servers.algorithms.settings import set_given
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
-from muxrl.servers.algorithms.team_replay.config import Schedule
 
 
 class MADDPGConfig(JointCriticConfig):
@@ -33,48 +37,21 @@ class MADDPGConfig(JointCriticConfig):
     and an actor that is told who it acts for.
     """
 
-    needs_positive_counts = (*JointCriticConfig.needs_positive_counts, "policy_delay")
+    exploration_noise: Annotated[Schedule, ScheduleCheck()] = [(0, 0.5), (50_000, 0.1)]
+    """Standard deviation of the noise in training, in units of actions in -1..1; a number or a
+    schedule."""
+    policy_delay: Count = 2
+    """Updates of the critics for each of actor and targets."""
+    # Those of TD3 (Fujimoto et al. 2018), which MATD3 takes over.
+    target_noise: NotNegative = 0.2
+    """Standard deviation of the noise on the actions that targets value; 0: none."""
+    target_noise_clip: NotNegative = 0.5
+    """Largest size of that noise."""
+    twin_critics: bool = True
+    """Whether targets take the lower value of two critics."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or MADDPG)
-        self.twin_critics = True
-        self.policy_delay = 2
-        # Those of TD3 (Fujimoto et al. 2018), which MATD3 takes over.
-        self.target_noise = 0.2
-        self.target_noise_clip = 0.5
-        self.exploration_noise: Schedule = [(0, 0.5), (50_000, 0.1)]
-
-    def training(
-        self,
-        *,
-        twin_critics: bool = NotProvided,
-        policy_delay: int = NotProvided,
-        target_noise: float = NotProvided,
-        target_noise_clip: float = NotProvided,
-        exploration_noise: Schedule = NotProvided,
-        **kwargs: Any,
-    ) -> Self:
-        """Sets the training related settings; noise is in units of actions in -1..1.
-
-        Args:
-            twin_critics: Whether there are two critics, of which targets take the lower value.
-            policy_delay: Updates of the critics for each update of actor and targets.
-            target_noise: Standard deviation of the noise on the actions that targets value.
-            target_noise_clip: Its largest size.
-            exploration_noise: Standard deviation of the noise on training's actions; a number, or
-                a schedule over env steps.
-
-        Returns:
-            This config.
-        """
-        return set_given(super().training(**kwargs), locals())
-
-    def validate(self) -> None:
-        super().validate()
-        for name in ("target_noise", "target_noise_clip"):
-            if not getattr(self, name) >= 0.0:
-                self._value_error(f"{name}={getattr(self, name)} must be at least 0")
-        self._check_schedule(EXPLORATION_NOISE)
 
     def model_settings(self) -> Mapping[str, Any]:
         return {

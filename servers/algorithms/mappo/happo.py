@@ -30,7 +30,6 @@ from muxrl.servers.algorithms.mappo.mappo import (
 )
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.on_policy.config import read_limit
 from muxrl.servers.algorithms.on_policy.learner import Minibatch
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.seats import Seat
@@ -171,11 +170,7 @@ HAPPO_ENTRY = AlgorithmEntry(
     name="HAPPO",
     summary="MAPPO with a policy for each agent, updated one by one (Kuba et al. 2022)",
     learns_from="newest",
-    training=TrainingSettings(
-        HAPPOConfig,
-        unused=frozenset({"kl_coeff", "kl_target", "obs_agent_id", "use_critic", "use_kl_loss"}),
-        readers={"huber_delta": read_limit, "vf_clip_param": read_limit},
-    ),
+    training=TrainingSettings(HAPPOConfig, unused=frozenset({"obs_agent_id"})),
     networks=Networks(
         refused={
             "use_lstm": "it compares agents row by row, and recurrent ones learn from padded "

@@ -6,11 +6,11 @@ Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent 
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.ppo import PPO
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
@@ -21,6 +21,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from muxrl.servers.algorithms.declared_settings import Limit
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.mappo.export import ActorGraph
 from muxrl.servers.algorithms.mappo.rl_module import ALIVE, MAPPOTorchRLModule
@@ -28,18 +29,17 @@ from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.config import (
     FORMER_DEFAULTS,
-    OnPolicyConfig,
-    read_limit,
+    ClippedRatioConfig,
 )
 from muxrl.servers.algorithms.on_policy.learner import LeanUpdate, actor_critic_loss
-from muxrl.servers.algorithms.settings import TrainingSettings, set_given
+from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.sound_updates import MAX_GRADIENT
 
 _SMALLEST_STD = 1e-5
 """Of advantages; the paper's code adds as much."""
 
 
-class MAPPOConfig(OnPolicyConfig):
+class MAPPOConfig(ClippedRatioConfig):
     """Defaults are the paper's for small tasks: ten passes over a batch, no minibatches, no KL.
 
     Every agent is an RLlib agent of its own, with the Dict observation that `rl_module`
@@ -56,63 +56,36 @@ class MAPPOConfig(OnPolicyConfig):
         )
     """
 
+    lr = 7e-4
+    # The paper collects 3,200 (128 environments, 25 steps) for its small tasks.
+    train_batch_size = 1_000
+    minibatch_size = None
+    num_epochs = 10
+    lambda_ = 0.95
+    clip_param = 0.2
+    vf_loss_coeff = 1.0
+    entropy_coeff = 0.01
+
+    agent_specific_state: bool = True
+    """Whether the critic also reads its agent's id and observation."""
+    clip_jointly: bool = False
+    """Whether `grad_clip` bounds the gradients of actor and critic as one."""
+    grad_clip: float | None = 10.0
+    """Largest norm of the gradient, of actor and critic each; None: no clip."""
+    huber_delta: Limit = 10.0
+    """Error, in the critic's units, from which the value loss is linear; None: never."""
+    normalize_values: bool = True
+    """Whether the critic learns in units of the returns' running mean and deviation."""
+    obs_agent_id: bool = False
+    """Whether the actor reads its agent's id, one-hot."""
+    vf_clip_param: Limit = 0.2
+    """How far a value may gain from moving in one update, in the critic's units; None: no limit."""
+
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or MAPPO)
-        self.agent_specific_state = True
-        self.obs_agent_id = False
-        self.normalize_values = True
-        self.huber_delta: float | None = 10.0
-        self.clip_jointly = False
-
-        self.lr = 7e-4
-        # The paper collects 3,200 (128 environments, 25 steps) for its small tasks.
-        self.train_batch_size = 1_000
-        self.minibatch_size = None
-        self.num_epochs = 10
-        self.lambda_ = 0.95
-        self.clip_param = 0.2
-        self.vf_clip_param = 0.2
-        self.vf_loss_coeff = 1.0
-        self.entropy_coeff = 0.01
-        self.grad_clip = 10.0
         self.num_env_runners = 0
-
         self.use_kl_loss = False
         self.kl_coeff = 0.0
-
-    def training(
-        self,
-        *,
-        agent_specific_state: bool = NotProvided,
-        obs_agent_id: bool = NotProvided,
-        normalize_values: bool = NotProvided,
-        huber_delta: float | None = NotProvided,
-        clip_jointly: bool = NotProvided,
-        **kwargs: Any,
-    ) -> Self:
-        """Sets the training related settings.
-
-        Args:
-            agent_specific_state: Whether the critic sees, beside the state, for whom it values
-                it: the agent's one-hot id and its own observation, as the paper suggests. Needed
-                where agents that share a policy earn different rewards.
-            obs_agent_id: Whether the actor is told its agent's one-hot id, so that agents that
-                share a policy can differ though they observe the same.
-            normalize_values: Whether the critic learns returns shifted and scaled by their
-                running mean and deviation, with PopArt.
-            huber_delta: Error, in the critic's units, from which the value loss is linear; None
-                is the squared error throughout.
-            clip_jointly: Whether ``grad_clip`` bounds the gradients of actor and critic as one, so
-                that a large error of the critic makes the actor's steps smaller. Else each is
-                bounded by itself, as in the paper's code.
-            **kwargs: PPO's. ``vf_clip_param`` has the paper's meaning, not RLlib's: how far a
-                value may move from its old one in one update, in the critic's units, before the
-                loss stops rewarding it; None does not clip.
-
-        Returns:
-            This config.
-        """
-        return set_given(super().training(**kwargs), locals())
 
     def validate(self) -> None:
         super().validate()
@@ -120,10 +93,6 @@ class MAPPOConfig(OnPolicyConfig):
             self._value_error("MAPPO has no KL term: use_kl_loss must be False, or use PPO")
         if not self.use_critic:
             self._value_error("MAPPO is its critic: use_critic must be True")
-        for name in ("huber_delta", "vf_clip_param"):
-            value = getattr(self, name)
-            if value is not None and not value > 0.0:
-                self._value_error(f"{name}={value!r} must be above 0, or None")
         if self.normalize_values and self.num_learners > 1:
             self._value_error(
                 f"num_learners={self.num_learners}: with normalize_values MAPPO has one learner, "
@@ -316,9 +285,7 @@ MAPPO_ENTRY = AlgorithmEntry(
     learns_from="newest",
     training=TrainingSettings(
         MAPPOConfig,
-        unused=frozenset({"kl_coeff", "kl_target", "use_critic", "use_kl_loss"}),
         former_defaults={**FORMER_DEFAULTS, "clip_jointly": True},
-        readers={"huber_delta": read_limit, "vf_clip_param": read_limit},
     ),
     networks=Networks(
         refused={

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig, LearningRate
+from muxrl.servers.algorithms.declared_settings import Check, Positive, Schedule
+from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
 from muxrl.servers.algorithms.joint_critics.learner import to_sample_batch
 from muxrl.servers.algorithms.joint_critics.step_replay import StepReplay
 from muxrl.servers.algorithms.masac.learner import MASACTorchLearner
 from muxrl.servers.algorithms.masac.rl_module import MASACTorchRLModule
-from muxrl.servers.algorithms.settings import set_given
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
+
+
+def _is_entropy(value: Any) -> bool:
+    return value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 class MASACConfig(JointCriticConfig):
@@ -25,39 +29,18 @@ class MASACConfig(JointCriticConfig):
     their joint action. All else is SAC's (Haarnoja et al. 2018, arXiv 1812.05905).
     """
 
+    alpha_lr: Schedule = 3e-4
+    """Learning rate of the temperature."""
+    initial_alpha: Positive = 1.0
+    """First temperature, the weight of the entropy."""
+    target_entropy: Annotated[
+        float | Literal["auto"], Check(_is_entropy, "must be a number or 'auto'")
+    ] = "auto"
+    """Entropy of each member, in -1..1, that the temperature is adapted to; `auto`: minus its
+    number of action dimensions."""
+
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or MASAC)
-        self.alpha_lr: LearningRate = 3e-4
-        self.initial_alpha = 1.0
-        self.target_entropy: float | Literal["auto"] = "auto"
-
-    def training(
-        self,
-        *,
-        alpha_lr: LearningRate = NotProvided,
-        initial_alpha: float = NotProvided,
-        target_entropy: float | Literal["auto"] = NotProvided,
-        **kwargs: Any,
-    ) -> Self:
-        """Sets the training related settings.
-
-        Args:
-            alpha_lr: Learning rate of the temperature.
-            initial_alpha: First temperature, the weight of the entropy.
-            target_entropy: Entropy of each member, in -1..1, that the temperature is adapted to;
-                ``"auto"``: minus its number of action dimensions.
-
-        Returns:
-            This config.
-        """
-        return set_given(super().training(**kwargs), locals())
-
-    def validate(self) -> None:
-        super().validate()
-        self._check_above_0("initial_alpha")
-        target = self.target_entropy
-        if target != "auto" and (isinstance(target, bool) or not isinstance(target, int | float)):
-            self._value_error(f"target_entropy={target!r} must be a number or 'auto'")
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=MASACTorchRLModule)

@@ -7,7 +7,7 @@ SAC: Haarnoja et al. 2018 (arXiv 1801.01290).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -17,6 +17,7 @@ from ray.rllib.algorithms.dqn import dqn as rllib_dqn
 from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
+from muxrl.servers.algorithms.declared_settings import DeclaredSettings, Schedule
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
@@ -135,8 +136,54 @@ class SoundDQNTorchLearner(SoundUpdatesFromReplay, DQNTorchLearner):
     """RLlib's learner."""
 
 
-class DQNConfig(rllib_dqn.DQNConfig):
-    """RLlib's; ``replay_buffer_config`` names RLlib's buffer, of which ours is a subclass."""
+class _OffPolicyConfig(DeclaredSettings):
+    """What both have of RLlib's; ``replay_buffer_config`` names the base of our buffer."""
+
+    grad_clip_by: str
+    """`value`, `norm` or `global_norm`."""
+    n_step: Annotated[int, read_count]
+    """Steps of reward before the value."""
+    num_steps_sampled_before_learning_starts: int
+    """Env steps before the first update."""
+    replay_buffer_config: Annotated[dict[str, Any], read_replay_buffer]
+    """`type`: `MultiAgentEpisodeReplayBuffer`, or `MultiAgentPrioritizedEpisodeReplayBuffer` with
+    `alpha` and `beta`; `capacity` in agents' steps."""
+    tau: float
+    """How far the target network moves towards the other at each of its updates."""
+    target_network_update_freq: int
+    """Env steps between two updates of the target network."""
+    train_batch_size: int
+    """RLlib's old name of `train_batch_size_per_learner`."""
+    train_batch_size_per_learner: int
+    """Steps of each policy in an update, drawn from the replay."""
+    training_intensity: float | None
+    """Steps trained per step played; None: one update per `rollout_fragment_length`."""
+
+
+class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
+    """RLlib's, with fewer updates and a uniform replay."""
+
+    replay_buffer_config = replay_buffer(50_000)
+
+    double_q: bool
+    """Whether the online network chooses the action that the target network values."""
+    dueling: bool
+    """Whether values are made of a state's value and actions' advantages."""
+    epsilon: Schedule
+    """Share of random actions; a number or a schedule `[[env step, value], ...]`."""
+    lr: Schedule
+    """Learning rate; a number or a schedule `[[env step, value], ...]`."""
+    num_atoms: int
+    """Above 1: the distribution of returns is learned, on so many atoms."""
+    # As in the paper; RLlib makes one update for every step.
+    rollout_fragment_length: int = 4
+    """Env steps between two updates."""
+    td_error_loss_fn: str
+    """`huber` or `mse`."""
+    v_max: float
+    """Largest return of that distribution."""
+    v_min: float
+    """Lowest return of that distribution."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or DQN)
@@ -145,8 +192,28 @@ class DQNConfig(rllib_dqn.DQNConfig):
         return SoundDQNTorchLearner
 
 
-class SACConfig(rllib_sac.SACConfig):
-    """RLlib's; ``replay_buffer_config`` names RLlib's buffer, of which ours is a subclass."""
+class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
+    """RLlib's, with the paper's learning rate of the actor and a uniform replay."""
+
+    replay_buffer_config = replay_buffer(100_000)
+    min_time_s_per_iteration = None
+    min_sample_timesteps_per_iteration = 1_000
+
+    actor_lr: Schedule = 3e-4  # the paper's for all networks; RLlib's is a tenth of it
+    """Learning rate of the policy; a number or a schedule."""
+    alpha_lr: Schedule
+    """Learning rate of the temperature."""
+    critic_lr: Schedule
+    """Learning rate of the critics."""
+    initial_alpha: float
+    """First temperature, the weight of the entropy."""
+    rollout_fragment_length: int | Literal["auto"]
+    """Env steps between two updates; `auto`: `n_step`."""
+    target_entropy: Annotated[float | Literal["auto"] | None, read_target_entropy]
+    """Entropy that the temperature is adapted to; `auto`: minus the action dimensions of a `Box`,
+    0.3 log n of n `Discrete` actions; None: RLlib's rule."""
+    twin_q: bool
+    """Whether there are two critics, of which the lower value counts."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or SAC)
@@ -190,28 +257,6 @@ def find_replay_size(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> Repl
     return of_steps(spaces_of, config.replay_buffer_config)
 
 
-# Still among the arguments of `training()`, but of RLlib's old API; and what is for each
-# minibatch of a batch, of which a replay draws one.
-_UNUSED = frozenset(
-    {
-        "adam_epsilon",
-        "before_learn_on_batch",
-        "burn_in_len",
-        "categorical_distribution_temperature",
-        "clip_actions",
-        "hiddens",
-        "minibatch_size",
-        "noisy",
-        "num_epochs",
-        "optimization_config",
-        "policy_model_config",
-        "q_model_config",
-        "shuffle_batch_per_epoch",
-        "sigma0",
-        "store_buffer_in_checkpoints",
-    }
-)
-_READERS = {"replay_buffer_config": read_replay_buffer, "n_step": read_count}
 _SINGLE_STEPS = (
     "RLlib's replay for several agents draws single steps, which a recurrent network cannot learn "
     "from; use "
@@ -226,13 +271,7 @@ DQN_ENTRY = AlgorithmEntry(
     name="DQN",
     summary="deep Q-learning, with double Q, dueling, n-step, atoms (Mnih et al. 2015)",
     learns_from="replay",
-    training=TrainingSettings(
-        DQNConfig,
-        # One update for every four steps, as in the paper; RLlib's is one for every step.
-        defaults={"rollout_fragment_length": 4, "replay_buffer_config": replay_buffer(50_000)},
-        unused=_UNUSED,
-        readers=_READERS,
-    ),
+    training=TrainingSettings(DQNConfig),
     networks=Networks(
         defaults={"fcnet_activation": "relu"},
         refused=_NO_LSTM_IN_DQN,
@@ -251,16 +290,7 @@ SAC_ENTRY = AlgorithmEntry(
     summary="soft actor-critic, continuous or discrete (Haarnoja et al. 2018)",
     learns_from="replay",
     training=TrainingSettings(
-        SACConfig,
-        defaults={
-            "actor_lr": 3e-4,  # the paper's for all networks; RLlib's is a tenth of it
-            "replay_buffer_config": replay_buffer(100_000),
-            "min_time_s_per_iteration": None,
-            "min_sample_timesteps_per_iteration": 1_000,
-        },
-        unused=_UNUSED | {"lr"},
-        former_defaults={"actor_lr": 3e-5, "target_entropy": None},
-        readers={**_READERS, "target_entropy": read_target_entropy},
+        SACConfig, former_defaults={"actor_lr": 3e-5, "target_entropy": None}
     ),
     networks=Networks(
         # With RLlib's tanh the critic hardly learns how the worth of an action depends on the

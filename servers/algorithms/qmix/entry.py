@@ -16,36 +16,13 @@ from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
 from muxrl.servers.algorithms.qmix.replay import BINARY_KEYS
 from muxrl.servers.algorithms.qmix.rl_module import member_network
 from muxrl.servers.algorithms.replay_size import ReplaySize, bytes_of
-from muxrl.servers.algorithms.settings import TrainingSettings, read_share
+from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.team_replay.budget import after_updates, replay_size
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.seating import keys_of
 from muxrl.servers.seats import Seat
 from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
 
-_UNUSED = frozenset(
-    {
-        "grad_clip_by",
-        "minibatch_size",
-        "num_epochs",
-        "rollout_fragment_length",
-        "shuffle_batch_per_epoch",
-        "train_batch_size",
-        "train_batch_size_per_learner",
-    }
-)
-
-
-# Refused before a server is built; `QMIXConfig.validate` is for plain RLlib.
-_READERS = dict.fromkeys(
-    (
-        "prioritized_replay_alpha",
-        "prioritized_replay_beta",
-        "prioritized_replay_eta",
-        "td_lambda",
-    ),
-    read_share,
-)
 _REWARD_BYTES = 4  # a team's reward is float32
 
 _NETWORKS = Networks(
@@ -99,7 +76,9 @@ def _entry(name: str, summary: str, preset: Mapping[str, Any]) -> AlgorithmEntry
         name=name,
         summary=summary,
         learns_from="replay",
-        training=TrainingSettings(QMIXConfig, preset=preset, unused=_UNUSED, readers=_READERS),
+        training=TrainingSettings(
+            QMIXConfig, preset, unused=frozenset({"rollout_fragment_length"})
+        ),
         networks=_NETWORKS,
         seating=TeamSeating(),
         space_check=check_team_spaces,

@@ -12,7 +12,6 @@ from muxrl.protocol.dense import forward, gru_step
 from muxrl.protocol.messages import DenseLayer, GruLayer, Layer
 
 AgentName = Literal["gru", "mlp"]
-AGENTS: tuple[AgentName, ...] = ("gru", "mlp")
 
 
 class AgentNetwork(nn.Module):

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, cast
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from muxrl.servers.algorithms.declared_settings import (
+    Check,
+    Count,
+    Positive,
+    Schedule,
+    ScheduleCheck,
+)
 from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
-from muxrl.servers.algorithms.qmix.mixers import MIXERS, MixerName
-from muxrl.servers.algorithms.qmix.networks import AGENTS, AgentName
+from muxrl.servers.algorithms.qmix.mixers import MixerName
+from muxrl.servers.algorithms.qmix.networks import AgentName
 from muxrl.servers.algorithms.qmix.priorities import PrioritySettings
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
-from muxrl.servers.algorithms.settings import set_given
+from muxrl.servers.algorithms.settings import read_share
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
-from muxrl.servers.algorithms.team_replay.config import Schedule, TeamReplayConfig
+from muxrl.servers.algorithms.team_replay.config import TeamReplayConfig
 
 EPSILON = "epsilon"
 
 OptimizerName = Literal["rmsprop", "adam"]
-OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+
+
+def _share(meaning: str) -> Check:
+    return Check(lambda v: 0.0 <= v <= 1.0, f"must lie in [0, 1]; {meaning}")
 
 
 class QMIXConfig(TeamReplayConfig):
@@ -42,160 +52,81 @@ class QMIXConfig(TeamReplayConfig):
     """
 
     replay_unit = "episodes"
-    needs_positive_counts = (
-        "hidden_dim",
-        "mixing_embed_dim",
-        "hypernet_embed",
-        "num_kernel",
-        "adv_hypernet_layers",
-        "adv_hypernet_embed",
-        "n_step",
-        "target_update_freq",
-        "max_sequence_steps",
+
+    adv_hypernet_embed: Count = 64
+    """With `mixer: qplex`: hidden units of the networks in each head."""
+    adv_hypernet_layers: Count = 3
+    """With `mixer: qplex`: layers of the networks in each head; 1 is linear."""
+    agent: AgentName = "gru"
+    """Members' network: `gru`, which remembers the episode, or `mlp`, which does not."""
+    batch_size_episodes: Count = 32
+    """Whole episodes in one update."""
+    bound_state: bool = True
+    """Whether a state is divided by its root mean square where that is above 1."""
+    buffer_capacity_episodes: Count = 5_000
+    """Episodes that the replay holds, for each policy."""
+    double_q: bool = True
+    """Whether the online network chooses the action that the target network values."""
+    epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (50_000, 0.05)]
+    """Share of random actions; a number or a schedule `[[env step, value], ...]`."""
+    hypernet_embed: Count = 64
+    """Hidden units of the hypernetworks."""
+    importance_lr_factor: Positive = 1.0
+    """With `mixer: qplex`: the importance weights' learning rate, in multiples of `lr`."""
+    lr: Schedule = 5e-4
+    """Learning rate; a number or a schedule `[[env step, value], ...]`."""
+    max_sequence_steps: Count = 2_000
+    """Steps of an entry of the replay; a longer episode is several, each bootstrapped at its end,
+    with a GRU that begins anew. Updates pad to the longest entry."""
+    mixer: MixerName = "qmix"
+    """`qmix`, `vdn`, `qplex` or `none`."""
+    mixing_embed_dim: Count = 32
+    """Units of the mixing network."""
+    n_step: Count = 1
+    """Steps of reward before the value."""
+    num_episodes_before_learning: Count = 32
+    """Episodes of a policy before its first update."""
+    num_kernel: Count = 10
+    """With `mixer: qplex`: heads of the importance weights."""
+    obs_last_action: bool = True
+    """Whether the members' network reads its member's last action, one-hot."""
+    optimizer_epsilon: float = 1e-5
+    """The optimizer's epsilon."""
+    optimizer_name: OptimizerName = "rmsprop"
+    """`rmsprop` or `adam`."""
+    prioritized_replay_alpha: Annotated[float, _share("0 draws episodes uniformly"), read_share] = (
+        0.0
     )
+    """Above 0: episodes are drawn by priority to that power."""
+    prioritized_replay_beta: Annotated[
+        float, _share("1 makes up for priorities in full"), read_share
+    ] = 0.4
+    """How far the loss makes up for priorities, from 0 to 1."""
+    prioritized_replay_eta: Annotated[
+        float, _share("1 is the largest TD error of an episode, 0 their mean"), read_share
+    ] = 0.9
+    """Share of an episode's largest TD error in its priority; the rest is their mean."""
+    rmsprop_alpha: float = 0.99
+    """RMSprop's smoothing constant."""
+    target_update_freq: Count = 200
+    """Updates between two copies to the target network, with `tau` 1."""
+    td_lambda: Annotated[float, _share("0 is one step"), read_share] = 0.0
+    """Above 0: lambda-returns; with `n_step` 1."""
+    updates_per_episode: Positive = 1.0
+    """Updates for each new episode; may be a fraction."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         super().__init__(algo_class=algo_class or QMIX)
-
-        # Model.
-        self.agent: AgentName = "gru"
-        self.obs_last_action = True
-        self.mixer: MixerName = "qmix"
-        self.mixing_embed_dim = 32
-        self.hypernet_embed = 64
-        self.bound_state = True
-        self.num_kernel = 10
-        self.adv_hypernet_layers = 3
-        self.adv_hypernet_embed = 64
-
-        # Learning.
-        self.lr = 5e-4
-        self.importance_lr_factor = 1.0
-        self.double_q = True
-        self.n_step = 1
-        self.td_lambda = 0.0
-        self.optimizer_name: OptimizerName = "rmsprop"
-        self.rmsprop_alpha = 0.99
-        self.optimizer_epsilon = 1e-5
-        self.target_update_freq = 200
-
-        # Acting.
-        self.epsilon: Schedule = [(0, 1.0), (50_000, 0.05)]
-
-        # Replay.
-        self.batch_size_episodes = 32
-        self.buffer_capacity_episodes = 5_000
-        self.max_sequence_steps = 2_000
-        self.num_episodes_before_learning = 32
-        self.updates_per_episode = 1.0
-        self.prioritized_replay_alpha = 0.0
-        self.prioritized_replay_beta = 0.4
-        self.prioritized_replay_eta = 0.9
-
         # A GRU must see an episode from its start.
         self.batch_mode = "complete_episodes"
 
-    def training(
-        self,
-        *,
-        agent: AgentName = NotProvided,
-        obs_last_action: bool = NotProvided,
-        mixer: MixerName = NotProvided,
-        mixing_embed_dim: int = NotProvided,
-        hypernet_embed: int = NotProvided,
-        bound_state: bool = NotProvided,
-        num_kernel: int = NotProvided,
-        adv_hypernet_layers: int = NotProvided,
-        adv_hypernet_embed: int = NotProvided,
-        importance_lr_factor: float = NotProvided,
-        double_q: bool = NotProvided,
-        n_step: int = NotProvided,
-        td_lambda: float = NotProvided,
-        optimizer_name: OptimizerName = NotProvided,
-        rmsprop_alpha: float = NotProvided,
-        optimizer_epsilon: float = NotProvided,
-        target_update_freq: int = NotProvided,
-        epsilon: Schedule = NotProvided,
-        batch_size_episodes: int = NotProvided,
-        buffer_capacity_episodes: int = NotProvided,
-        max_sequence_steps: int = NotProvided,
-        num_episodes_before_learning: int = NotProvided,
-        updates_per_episode: float = NotProvided,
-        prioritized_replay_alpha: float = NotProvided,
-        prioritized_replay_beta: float = NotProvided,
-        prioritized_replay_eta: float = NotProvided,
-        **kwargs: Any,
-    ) -> Self:
-        """Sets the training related settings.
-
-        Args:
-            agent: The network all members of a team share, with ``hidden_dim`` units: ``"gru"``,
-                which remembers the episode, or ``"mlp"``, which does not.
-            obs_last_action: Whether it is told the member's previous action (one-hot).
-            mixer: ``"qmix"``, ``"vdn"``, ``"qplex"``, or ``"none"`` for independent Q-learning.
-            mixing_embed_dim: Units of QMIX's mixing network.
-            hypernet_embed: Units of the hidden layer of the networks that make QMIX's weights, or
-                QPLEX's w and b.
-            bound_state: Whether a state whose root mean square is above 1 is scaled down to 1
-                before those networks see it.
-            num_kernel: Heads of QPLEX's importance weights.
-            adv_hypernet_layers: Layers of the networks in these heads; 1 is linear.
-            adv_hypernet_embed: Units of their hidden layers.
-            importance_lr_factor: How many times ``lr`` the learning rate of QPLEX's importance
-                weights is; the authors' code has 1.
-            double_q: Whether the online network chooses the action that the target network
-                values.
-            n_step: Rewards that a target adds up before its bootstrap value.
-            td_lambda: Above 0, targets are lambda-returns over the rest of the episode; with
-                n_step = 1.
-            optimizer_name: ``"rmsprop"`` or ``"adam"``.
-            rmsprop_alpha: RMSprop's smoothing constant.
-            optimizer_epsilon: The optimizer's epsilon.
-            target_update_freq: Updates between two copies to the target network, with tau = 1;
-                below 1, it moves by that fraction at every update instead.
-            epsilon: The share of random actions.
-            batch_size_episodes: Episodes in one update.
-            buffer_capacity_episodes: Episodes that the replay holds, for each module.
-            max_sequence_steps: Steps of an episode that a policy server puts into one entry of the
-                replay; a longer episode is several, each bootstrapped at its end, and for each a
-                GRU begins anew. An update pads its batch to the longest.
-            num_episodes_before_learning: Episodes of a module before its first update.
-            updates_per_episode: Updates for each new episode of a module; may be a fraction.
-            prioritized_replay_alpha: Above 0, episodes are drawn in proportion to that power of
-                their priority; see `Priorities`.
-            prioritized_replay_beta: How much the loss makes up for that, up to 1.
-            prioritized_replay_eta: An episode's priority is that share of its largest absolute TD
-                error, and the rest of their mean.
-
-        Returns:
-            This config.
-        """
-        return set_given(super().training(**kwargs), locals())
-
     def validate(self) -> None:
         super().validate()
-        for name, value, known in (
-            ("agent", self.agent, AGENTS),
-            ("mixer", self.mixer, MIXERS),
-            ("optimizer_name", self.optimizer_name, OPTIMIZERS),
-        ):
-            if value not in known:
-                self._value_error(f"{name}={value!r} is unknown; it is one of {', '.join(known)}")
-        for name, meaning in (
-            ("td_lambda", "0 is one step"),
-            ("prioritized_replay_alpha", "0 draws episodes uniformly"),
-            ("prioritized_replay_beta", "1 makes up for priorities in full"),
-            ("prioritized_replay_eta", "1 is the largest TD error of an episode, 0 their mean"),
-        ):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                self._value_error(f"{name}={getattr(self, name)} must lie in [0, 1]; {meaning}")
         if self.n_step > 1 and self.td_lambda > 0.0:
             self._value_error(
                 f"n_step={self.n_step} and td_lambda={self.td_lambda}: a target is an n-step or a "
                 "lambda-return; leave one of them at its default"
             )
-        self._check_above_0("importance_lr_factor")
-        self._check_schedule(EPSILON, highest=1.0)
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=QMIXTorchRLModule)
