@@ -2,24 +2,19 @@
 
 Agents are to cover all landmarks, as many as there are agents, without running into each other.
 mpe2 moves its entities one at a time through numpy arrays of two numbers and asks each agent in
-turn, 0.4 ms a step, so that a study of 18 runs would mostly wait for it. This is the same world in
-plain floats: same draws from the same seed, same forces in the same order, same rewards.
+turn, 0.4 ms a step, so that a study of many runs would mostly wait for it. This is the same world
+in plain floats: same draws from the same seed, same forces in the same order, same rewards.
 `tests/experiments/test_spread.py` plays both side by side and compares every number.
 
 With 3 agents and ``local_ratio`` p, an agent's reward in a step is
 
     r_i = (1 - p) * G + p * C_i,    G = - (sum over landmarks of the nearest agent's distance)
                                     C_i = - (other agents that touch agent i)
-
-`original_return` turns the mean over agents of such returns into the unit of the first version of
-this task, in which most figures were published.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,32 +27,7 @@ NUM_STEPS = 25
 _DT, _DAMPING, _SENSITIVITY = 0.1, 0.25, 5.0
 _CONTACT_FORCE, _CONTACT_MARGIN = 100.0, 0.001
 _REACH = 0.3  # two agents of size 0.15 touch
-_GLIDE = _DT / _DAMPING  # seconds
-_NEAR = 0.1  # not worth another push
 _FORCES = ((0.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0))  # by action
-
-
-def original_return(
-    mean_return: float, num_agents: int = 3, num_steps: int = NUM_STEPS, local_ratio: float = 0.5
-) -> float:
-    """Returns an episode's return in the unit of the original task, from the mean over agents.
-
-    In OpenAI's multiagent-particle-envs (Lowe et al. 2017, arXiv 1706.02275), an agent's own
-    reward is ``G + C_i - 1``, unweighted, and an agent counts as touching itself: hence the 1 in
-    every step. Every agent is then paid the sum of all agents' rewards. So with N agents and T
-    steps, each is paid ``sum_t (N * G + sum_i C_i - N)``. Here the mean over agents is
-    ``M = sum_t ((1 - p) * G + p * sum_i C_i / N)``, and for p = 1/2 the first is
-    ``2 * N * M - N * T``, ``6 M - 75`` with 3 agents and 25 steps. Nothing else differs.
-
-    Raises:
-        ValueError: with another `local_ratio` one number does not hold both parts.
-    """
-    if local_ratio != 0.5:
-        raise ValueError(
-            f"a return with local_ratio {local_ratio} cannot be converted: distances and "
-            "collisions are weighted alike only with 0.5"
-        )
-    return 2 * num_agents * mean_return - num_agents * num_steps
 
 
 class Spread(ParallelGame):
@@ -146,35 +116,6 @@ class Spread(ParallelGame):
                     seen += (places[j][0] - x, places[j][1] - y)
             observations[agent] = np.array(seen + silence, np.float32)
         return observations
-
-
-def make_assigned(
-    agent_id: str, observation_space: Any, action_space: Any, seed: int
-) -> Callable[[Any], int]:
-    """Makes the scripted policy to compare with, for servers of the algorithm SCRIPTED.
-
-    Every agent sees everything, finds for itself the assignment of landmarks to agents with the
-    shortest ways in all, and goes to its own landmark, braking in time. It does not look ahead for
-    collisions, so it is a good policy, not the best: about -8.5 as the mean over agents, -125.8 in
-    the unit of `original_return`.
-    """
-    num = observation_space.shape[0] // 6
-    assignments = list(itertools.permutations(range(num)))
-
-    def act(observation: Any) -> int:
-        velocity = observation[:2]
-        landmarks = observation[4 : 4 + 2 * num].reshape(num, 2)
-        agents = np.concatenate(
-            [[[0.0, 0.0]], observation[4 + 2 * num :][: 2 * num - 2].reshape(-1, 2)]
-        )
-        away = np.linalg.norm(agents[:, None] - landmarks[None], axis=2)
-        mine = min(assignments, key=lambda to: sum(away[i, j] for i, j in enumerate(to)))[0]
-        # Left alone, an agent glides on by _GLIDE times its speed; 3/4 of it did best.
-        left = landmarks[mine] - 0.75 * _GLIDE * velocity
-        axis = int(abs(left[1]) > abs(left[0]))
-        return 0 if abs(left[axis]) < _NEAR else 1 + 2 * axis + int(left[axis] > 0)
-
-    return act
 
 
 def _softplus(value: float) -> float:

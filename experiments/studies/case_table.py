@@ -11,27 +11,26 @@ picture. A case and seed that `--out` holds already is not run again.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from muxrl.client.env_loop import EnvLoop
-from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves
+from muxrl.experiments.studies.outcomes import (
+    Figures,
+    Outcome,
+    draw_outcomes,
+    read_outcomes,
+    write_outcomes,
+)
 from muxrl.orchestrator.config import ExperimentConfig, load_config
 from muxrl.orchestrator.launch.in_process import Served, serve
-from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.orchestrator.storage.versions import software_versions
 from muxrl.orchestrator.supervise.processes import EpisodeSeeds
 
-OUTCOMES_FILE = "outcomes.json"
-
-Figures = dict[str, float]
-"""What one measurement found, by name; "return" is the one that curves show."""
 Measure = Callable[[Served], Figures]
 
 
@@ -185,36 +184,6 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one case came to with one seed."""
-
-    case: str
-    seed: int
-    measured: dict[int, Figures]
-    """Figures by env steps."""
-
-    @property
-    def returns(self) -> dict[int, float]:
-        """The learning curve: return by env steps."""
-        return {steps: figures["return"] for steps, figures in self.measured.items()}
-
-    @property
-    def final(self) -> Figures:
-        """The last measurement."""
-        return self.measured[max(self.measured)]
-
-    @property
-    def held(self) -> float | None:
-        """The return of every measurement in the second half; None if these differ.
-
-        Where game and policy are deterministic, one episode says all; but an untrained network may
-        choose the best actions by chance. What counts is what it *holds*.
-        """
-        late = list(self.returns.values())[len(self.measured) // 2 :]
-        return late[0] if len(set(late)) == 1 else None
-
-
-@dataclass(frozen=True)
 class CaseTable:
     """The cases of a study."""
 
@@ -246,60 +215,18 @@ class CaseTable:
         case = self.cases[name]
         env_steps = env_steps or case.env_steps
         if until is None:
-            return Outcome(name, seed, case.train(seed, env_steps))
-        return Outcome(name, seed, case.train_until(seed, env_steps, until))
+            measured = case.train(seed, env_steps)
+        else:
+            measured = case.train_until(seed, env_steps, until)
+        return Outcome(name, seed, case.levels, measured, software_versions())
 
     def draw(self, outcomes: Sequence[Outcome], folder: Path) -> None:
         """Draws the picture into `folder`, if the study has one."""
+        outcomes = sorted(outcomes, key=lambda outcome: [*self.cases].index(outcome.case))
         if self.draw_own is not None:
             self.draw_own(outcomes, folder)
         elif self.title:
-            draw_curves([self._panels(outcomes)], self.title, folder / "returns.png")
-
-    def _panels(self, outcomes: Sequence[Outcome]) -> list[Panel]:
-        tasks: dict[str, dict[str, list[Curve]]] = {}
-        levels: dict[str, Mapping[str, float]] = {}
-        for name in self.cases:  # not in the order of the files
-            task, _, contestant = name.rpartition(": ")
-            curves: list[Curve] = [list(o.returns.items()) for o in outcomes if o.case == name]
-            if curves:
-                tasks.setdefault(task, {})[contestant] = curves
-                levels[task] = self.cases[name].levels
-        return [Panel(task, "env steps", tasks[task], levels[task]) for task in tasks]
-
-
-def read_outcomes(folder: Path) -> list[Outcome]:
-    """Returns the outcomes in a folder's JSON files; [] if it has none.
-
-    Files from before there was one format are read, too.
-    """
-    contents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    records = [
-        r for content in contents for r in (content if isinstance(content, list) else [content])
-    ]
-    return [_outcome(record) for record in records]
-
-
-def _outcome(record: Mapping[str, Any]) -> Outcome:
-    if "measured" in record:
-        measured = {int(steps): figures for steps, figures in record["measured"].items()}
-        return Outcome(record["case"], record["seed"], measured)
-    # Committed before: named by algorithm, contestant, case or servers, with a curve or its end.
-    if "replaced" in record:
-        name = "+".join(server.partition("_")[0].upper() for server in record["replaced"])
-    else:
-        name = next(record[key] for key in ("algorithm", "contestant", "case") if key in record)
-    if "game" in record:
-        name = f"{record['name']}: {name}"
-    if "returns" in record:
-        measured = {int(steps): {"return": value} for steps, value in record["returns"].items()}
-    else:
-        known_as = {"learned": "return", "train_return": "return", "greedy_return": "greedy"}
-        kept = ("policy_lag_max", "time_s", *known_as)
-        figures = {known_as.get(key, key): record[key] for key in kept if key in record}
-        figures |= {f"{s} random": value for s, value in record.get("replaced", {}).items()}
-        measured = {record["env_steps"]: figures}
-    return Outcome(name, record["seed"], measured)
+            draw_outcomes(outcomes, self.title, folder)
 
 
 def main(table: CaseTable, description: str | None) -> None:
@@ -324,20 +251,8 @@ def main(table: CaseTable, description: str | None) -> None:
                 print(f"{name}, seed {seed}: is there already")
                 continue
             outcome = table.run(name, seed, args.env_steps)
-            _append(args.out / OUTCOMES_FILE, outcome, case.levels)
+            write_outcomes(args.out, [*read_outcomes(args.out), outcome])
             shown = ", ".join(f"{key} {value:.4g}" for key, value in outcome.final.items())
             levels = ", ".join(f"{key} {value:.4g}" for key, value in case.levels.items())
             print(f"{name}, seed {seed}: {shown}; known: {levels}", flush=True)
     table.draw(read_outcomes(args.out), args.out)
-
-
-def _append(path: Path, outcome: Outcome, levels: Mapping[str, float]) -> None:
-    records = json.loads(path.read_text()) if path.exists() else []
-    record = {
-        "case": outcome.case,
-        "seed": outcome.seed,
-        "levels": dict(levels),
-        "measured": outcome.measured,
-        "versions": software_versions(),
-    }
-    write_json(path, [*records, record])

@@ -1,4 +1,4 @@
-"""The studies' one picture: returns against env steps or time, every seed and their mean."""
+"""The studies' one picture: returns against env steps, every seed and their mean."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from muxrl.orchestrator.storage.json_files import write_whole
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 2)))
 _LEVEL_COLOUR = "#6B6B6B"
 _TEXT = 8  # points
+_COLUMNS = 4
 
 Curve = Sequence[tuple[float, float]]
-"""One seed's points: (env steps or seconds, return)."""
+"""One seed's points: (env steps, return)."""
 
 
 @dataclass(frozen=True)
@@ -28,38 +29,37 @@ class Panel:
     """One pair of axes."""
 
     title: str
-    x_label: str
     curves: Mapping[str, Sequence[Curve]]
     """Contestant to a curve for each seed."""
     levels: Mapping[str, float]
     """Returns that are known without a curve, such as random's, by name."""
-    y_label: str = "return per episode"
 
 
-def draw_curves(rows: Sequence[Sequence[Panel]], title: str, path: Path) -> None:
-    """Draws rows of panels as a PNG: each seed thin, their mean thick, levels dotted.
+def draw_curves(panels: Sequence[Panel], title: str, path: Path) -> None:
+    """Draws panels as a PNG: each seed thin, their mean thick, levels dotted.
 
     Args:
-        rows: panels, equally many in each row; those of one title share their y axis.
+        panels: in rows of up to four.
         title: says how returns were measured.
         path: of the file.
     """
-    size = (max(5.2, 3.6 * len(rows[0])), 2.9 * len(rows) + 0.7)
+    num_columns = min(len(panels), _COLUMNS)
+    num_rows = -(-len(panels) // _COLUMNS)
+    size = (max(5.2, 3.2 * num_columns), 2.6 * num_rows + 0.7)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"{title}; each seed thin, their mean thick", fontsize=_TEXT, wrap=True)
-    is_shared = all(panel.title == row[0].title for row in rows for panel in row)
-    grid: Any = figure.subplots(
-        len(rows), len(rows[0]), sharey="row" if is_shared else "none", squeeze=False
-    )
-    names = list(dict.fromkeys(name for row in rows for panel in row for name in panel.curves))
+    grid: Any = figure.subplots(num_rows, num_columns, squeeze=False)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
     handles: dict[str, Any] = {}
-    for axes_row, row in zip(grid, rows, strict=True):
-        for axes, panel in zip(axes_row, row, strict=True):
-            handles |= _draw_panel(axes, panel, names)
-        axes_row[0].set_ylabel(row[0].y_label, fontsize=_TEXT)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        handles |= _draw_panel(axes, panel, names)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("return", fontsize=_TEXT)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=_TEXT)
-    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=100))
 
 
 def _draw_panel(axes: Any, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _draw_panel(axes: Any, panel: Panel, names: Sequence[str]) -> dict[str, Any]
             ha="right", va="bottom", color=_LEVEL_COLOUR, zorder=5,
         )  # fmt: skip
     axes.set_title(panel.title, fontsize=_TEXT)
-    axes.set_xlabel(panel.x_label, fontsize=_TEXT)
+    axes.set_xlabel("env steps", fontsize=_TEXT)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.tick_params(labelsize=_TEXT)
     axes.grid(alpha=0.25)

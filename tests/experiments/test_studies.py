@@ -8,35 +8,33 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import pytest
 
 from muxrl.experiments import studies
 from muxrl.experiments.simulations import cue_game
-from muxrl.experiments.studies.beside_benchmarl.run import report
+from muxrl.experiments.studies.beside_benchmarl.run import report, table
 from muxrl.experiments.studies.beside_benchmarl.settings import CASES
-from muxrl.experiments.studies.case_table import (
-    Case,
-    CaseTable,
+from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, main
+from muxrl.experiments.studies.compared_outcomes import compared_outcomes
+from muxrl.experiments.studies.outcomes import (
+    PICTURE_FILE,
     Figures,
-    evaluated,
-    main,
+    draw_outcomes,
     read_outcomes,
+    write_outcomes,
 )
-from muxrl.experiments.studies.compared_curves import draw_compared
-from muxrl.experiments.studies.former_engine import write_report
-from muxrl.orchestrator.config import ConfigError, load_config, prepare
+from muxrl.orchestrator.config import load_config, prepare
 from muxrl.orchestrator.sweeps import load_sweep, make_plan
 
 FOLDER = Path(next(iter(studies.__path__)))
 ROOT = FOLDER.parents[1]
 STUDIES = sorted(path.parent.name for path in FOLDER.glob("*/README.md"))
 CASE_TABLES = sorted(path.parent.name for path in FOLDER.glob("*/cases.py"))
-OF_FORMER_ENGINE = sorted(
-    str(path.parent.relative_to(FOLDER)) for path in FOLDER.glob("*/*/report.md")
-)
+SWEEPS = sorted(set(STUDIES) - set(CASE_TABLES) - {"chase", "beside_benchmarl"})
+"""Of the others one has a report of runs, and one a program of its own."""
+MOST_WORDS = 250
 COMMAND = re.compile(r"^    ((?:muxrl|python -m|for seed) .*)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -54,14 +52,15 @@ def test_every_folder_is_a_study_with_a_page_and_results() -> None:
     folders = [path for path in FOLDER.iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert sorted(path.name for path in folders) == STUDIES
     for path in folders:
-        assert any((path / "results").iterdir())
-        assert "**What cannot be concluded.**" in (path / "README.md").read_text()
+        kinds = sorted(file.suffix for file in (path / "results").iterdir())
+        assert kinds in ([".json"], [".json", ".png"])
+        page = (path / "README.md").read_text()
+        assert "**What cannot be concluded.**" in page
+        assert len(page.split()) <= MOST_WORDS
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_command_on_its_page_makes_its_results_again(study: str) -> None:
-    if study == "multiwalker":
-        pytest.importorskip("Box2D", reason="its page says to install it")
     makers = 0
     for command in commands_of(study):
         match command:
@@ -117,40 +116,65 @@ def test_committed_outcomes_are_read_and_drawn_again(study: str, tmp_path: Path)
         assert matplotlib.image.imread(tmp_path / name)[..., :3].std() > 0.05
 
 
-@pytest.mark.parametrize("results", OF_FORMER_ENGINE)
-def test_what_the_former_engine_measured_is_reported_to_the_letter(
-    results: str, tmp_path: Path
-) -> None:
-    text = write_report(FOLDER / results, tmp_path)
-    assert text == (FOLDER / results / "report.md").read_text()
-    assert matplotlib.image.imread(tmp_path / "curves.png")[..., :3].std() > 0.05
+@pytest.mark.parametrize("study", SWEEPS)
+def test_committed_outcomes_of_a_sweep_are_drawn_again(study: str, tmp_path: Path) -> None:
+    outcomes = read_outcomes(FOLDER / study / "results")
+    assert outcomes
+    draw_outcomes(outcomes, study, tmp_path)
+    assert matplotlib.image.imread(tmp_path / PICTURE_FILE)[..., :3].std() > 0.05
 
 
-def test_the_files_of_a_comparison_are_drawn(tmp_path: Path) -> None:
-    points = [f"ppo all,{s},role:all,{n},{n + s}" for s in range(3) for n in (0, 100)]
-    head = "contestant,seed,subject,env_steps,return"
-    (tmp_path / "curves.csv").write_text("\n".join([head, *points]))
-    (tmp_path / "runs.csv").write_text("subject,random_in_place\nrole:all,2.5\n")
-    picture = matplotlib.image.imread(draw_compared(tmp_path, "Cues"))
-    assert picture[..., :3].std() > 0.05
+def test_the_files_of_a_comparison_become_outcomes(tmp_path: Path) -> None:
+    write_comparison(tmp_path, "ppo all", "role:all")
+    outcomes = compared_outcomes(tmp_path, task="Cues")
+    assert [(o.case, o.seed) for o in outcomes] == [("Cues: ppo", s) for s in range(3)]
+    assert outcomes[2].returns == {0: 2.0, 100: 102.0}
+    assert outcomes[0].levels == {"random": 2.5}
+    write_outcomes(tmp_path, outcomes)
+    assert read_outcomes(tmp_path) == outcomes
     with pytest.raises(ValueError, match="no curve of total"):
-        draw_compared(tmp_path, "Cues", "total")
+        compared_outcomes(tmp_path, "total")
 
 
-@pytest.mark.parametrize("algorithm", CASES)
-def test_the_runs_beside_benchmarl_are_reported_as_on_their_page(
-    tmp_path: Path, algorithm: str
-) -> None:
-    results = FOLDER / "beside_benchmarl" / "results" / algorithm
-    text = report(results, tmp_path)
+def test_outcomes_of_a_role_are_named_by_the_others(tmp_path: Path) -> None:
+    write_comparison(tmp_path, "qmix predators | ppo prey", "role:prey")
+    cases = {outcome.case for outcome in compared_outcomes(tmp_path, "role:prey")}
+    assert cases == {"qmix predators: ppo"}
+
+
+def write_comparison(folder: Path, contestant: str, subject: str) -> None:
+    points = [f"{contestant},{s},{subject},{n},{n + s}" for s in range(3) for n in (0, 100)]
+    head = "contestant,seed,subject,env_steps,return"
+    (folder / "curves.csv").write_text("\n".join([head, *points]))
+    (folder / "runs.csv").write_text(
+        f"contestant,subject,random_in_place\n{contestant},{subject},2.5\n"
+    )
+
+
+def test_the_runs_beside_benchmarl_are_on_their_page() -> None:
     page = (FOLDER / "beside_benchmarl" / "README.md").read_text()
-    rows = [row for row in text.splitlines() if row.startswith(("| default", "| matched"))]
-    differences = [row for row in rows if " minus " in row]
-    sides = {p.stem.rpartition("_")[0] for p in results.glob("*_[0-9].json")}
-    assert len(rows) - len(differences) == len(sides)
-    assert differences
-    assert not [row for row in rows if row not in page]
-    assert matplotlib.image.imread(tmp_path / "learning.png")[..., :3].std() > 0.05
+    rows = table(read_outcomes(FOLDER / "beside_benchmarl" / "results")).splitlines()[2:]
+    matched = [row.split(" | ")[2] for row in rows if ", matched: " in row]
+    assert len(matched) == 2 * len(CASES) + 1
+    assert not [returns for returns in matched if returns not in page]
+
+
+def test_the_runs_in_a_folder_are_reported(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        points = [
+            {"env_steps": n, "processor_s": n / 100, "return_mean": n / 50 + seed} for n in (0, 500)
+        ]
+        run = {"side": "muxrl", "setting": "default", "seed": seed, "num_updates": 7,
+               "points": points, "versions": {}}  # fmt: skip
+        (tmp_path / f"qmix_muxrl_default_{seed}.json").write_text(json.dumps(run))
+    (tmp_path / "qmix_random.json").write_text(json.dumps({"return_mean": -3.0}))
+    text = report(tmp_path, tmp_path / "out")
+    assert "| QMIX, default: muxrl | 500 | 10.00, 11.00 | 7 | 5 |" in text
+    (first, _) = read_outcomes(tmp_path / "out")
+    assert first.levels == {"random": -3.0}
+    assert (tmp_path / "out" / PICTURE_FILE).exists()
+    with pytest.raises(ValueError, match="holds no run"):
+        report(tmp_path / "out", tmp_path)
 
 
 def test_outcomes_that_are_there_are_not_made_again(
@@ -189,57 +213,6 @@ def test_a_case_that_is_not_in_the_table_is_refused(
 
 def untrained_case() -> Case:
     return Case("cues", (), env_steps=100, measure=evaluated(1))
-
-
-def write_run(folder: Path, contestant: str, seed: int, score: float, **more: Any) -> None:
-    settings = {"num_envs": 8, "env_steps": 200, "num_episodes": 2, "final_num_episodes": 2,
-                "agents": "mean", "optimum": 20.0}  # fmt: skip
-    record: dict[str, Any] = {
-        "study": "small",
-        "contestant": contestant,
-        "seed": seed,
-        "rule": "sampled",
-        "evaluation_seeds": [10_000, 10_001],
-        "settings": settings,
-        "env_steps": 200,
-        "time_s": 4.0,
-        "cpu_s": 3.0,
-        "curve": [
-            {"env_steps": n, "time_s": n / 50, "cpu_s": 1, "returns": [score, score + 2]}
-            for n in (0, 100, 200)
-        ],
-        "final": {"sampled": [score - 1, score + 1], "greedy": [score, score + 6]},
-    }
-    (folder / f"{contestant.lower()}_{seed}.json").write_text(json.dumps({**record, **more}))
-
-
-def test_the_report_is_of_runs_and_says_how_it_was_made(tmp_path: Path) -> None:
-    for seed, score in enumerate((5.0, 6.0, 10.0)):
-        write_run(tmp_path, "PPO", seed, score)
-        write_run(tmp_path, "A2C", seed, score + 1)
-    write_run(tmp_path, "random", 0, 2.0, curve=[])
-    text = write_report(tmp_path, tmp_path)
-    rows = [row for row in text.splitlines() if row.startswith("| ")]
-    assert rows[1] == "| A2C | sampled | 8.00 [6.00, 11.00] | 6.00, 7.00, 11.00 | 11.00 | 4 | 3 |"
-    assert rows[2] == "| PPO | sampled | 7.00 [5.00, 10.00] | 5.00, 6.00, 10.00 | 10.00 | 4 | 3 |"
-    assert rows[3].startswith("| random | | 2.00 |")
-    assert rows[4].startswith("| optimum | | 20.00 |")
-    for told in ("Seeds 0, 1, 2; 200 env steps each", "seeds 10000 to 10001", "about 75 %"):
-        assert told in text
-    assert (tmp_path / "report.md").read_text() == text
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_runs_of_different_budgets_are_not_put_into_one_table(tmp_path: Path) -> None:
-    write_run(tmp_path, "PPO", 0, 5.0)
-    write_run(tmp_path, "A2C", 0, 5.0, settings={"env_steps": 400})
-    with pytest.raises(ConfigError, match="with another settings than"):
-        write_report(tmp_path, tmp_path)
-
-
-def test_a_folder_without_runs_has_no_report(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no run"):
-        write_report(tmp_path, tmp_path)
 
 
 @pytest.mark.learning

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarl.algorithms import MaddpgConfig, Mappo, MappoConfig, MasacConfig, Qmix, QmixConfig
+from benchmarl.algorithms import MaddpgConfig, MappoConfig, MasacConfig, Qmix, QmixConfig
 from benchmarl.environments.pettingzoo.common import PettingZooClass
 from benchmarl.experiment import Callback, Experiment, ExperimentConfig
 from benchmarl.models.mlp import MlpConfig
@@ -40,7 +39,6 @@ from muxrl.experiments.studies.beside_benchmarl.settings import (
     CASES,
     EPISODE_STEPS,
     NUM_ENVS,
-    STANDARDIZED,
     TWO_LAYER,
     Case,
 )
@@ -106,29 +104,7 @@ class TwoLayerQmixConfig(QmixConfig):
         return TwoLayerQmix
 
 
-class StandardizedMappo(Mappo):
-    """BenchMARL's MAPPO but for the advantages, which have mean 0 and deviation 1 in a minibatch.
-
-    The paper's code, ours and RLlib's PPO standardise them, BenchMARL does not.
-    """
-
-    def _get_loss(self, *args: Any, **kwargs: Any) -> Any:
-        loss, has_targets = super()._get_loss(*args, **kwargs)
-        loss.normalize_advantage = True
-        return loss, has_targets
-
-
-@dataclass
-class StandardizedMappoConfig(MappoConfig):
-    """MAPPO's settings, for the other advantages."""
-
-    @staticmethod
-    def associated_class() -> type[Mappo]:
-        """Returns the algorithm that they configure."""
-        return StandardizedMappo
-
-
-_CHANGED = {TWO_LAYER: TwoLayerQmixConfig, STANDARDIZED: StandardizedMappoConfig}
+_CHANGED = {TWO_LAYER: TwoLayerQmixConfig}
 """Configs of sides that differ from BenchMARL in one respect."""
 
 
@@ -159,9 +135,7 @@ class Watch(Callback):
         )
 
 
-def train(
-    algorithm: str, side: str, setting: str, seed: int, env_steps: int, started: float
-) -> Run:
+def train(algorithm: str, side: str, setting: str, seed: int, env_steps: int) -> Run:
     """Trains and evaluates on the way.
 
     Args:
@@ -170,7 +144,6 @@ def train(
         setting: one of the algorithm's settings.
         seed: of BenchMARL and the environments.
         env_steps: budget.
-        started: `time.monotonic()` when the process began.
     """
     torch.set_num_threads(1)
     case = CASES[algorithm]
@@ -201,7 +174,6 @@ def train(
             config=config,
             callbacks=[watch],
         )
-        setup_s = time.monotonic() - started
         watch.measure()
         watch.meter.resume()
         experiment.run()
@@ -209,16 +181,13 @@ def train(
         side,
         setting,
         seed,
-        {**told, **given.algorithm, **given.model},
         {
             name: version(name)
             for name in ("benchmarl", "torchrl", "tensordict", "torch", "numpy", "mpe2")
         },
-        setup_s,
         watch.num_updates,
         experiment.total_frames,
         watch.meter.points,
-        watch.meter.last_returns,
     )
 
 

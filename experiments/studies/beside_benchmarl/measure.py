@@ -74,10 +74,9 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation, after so much training; times leave out evaluations and set-up."""
+    """One evaluation, after so much training; the time leaves out evaluations and set-up."""
 
     env_steps: int
-    wall_s: float
     processor_s: float
     return_mean: float
     """Of greedy episodes."""
@@ -92,36 +91,30 @@ class Meter:
     has_continuous_actions: bool = False
     is_on_policy: bool = False
     points: list[Point] = field(default_factory=list)
-    last_returns: list[float] = field(default_factory=list)
-    """Return of each greedy episode of the last evaluation."""
-    _wall_s: float = 0.0
     _processor_s: float = 0.0
-    _since: tuple[float, float] | None = None
+    _since: float | None = None
 
     def resume(self) -> None:
         """Training goes on now."""
-        self._since = (time.monotonic(), processor_time_s())
+        self._since = processor_time_s()
 
     def pause(self) -> None:
         """Training stands still now."""
         if self._since is not None:
-            wall_s, processor_s = time.monotonic(), processor_time_s()
-            self._wall_s += wall_s - self._since[0]
-            self._processor_s += processor_s - self._since[1]
+            self._processor_s += processor_time_s() - self._since
             self._since = None
 
     def measure(self, env_steps: int, new_episode: NewEpisode) -> None:
         """Evaluates with the clock stopped; it stays stopped until `resume`."""
         self.pause()
         returns = evaluate(new_episode, self.has_continuous_actions)
-        self.last_returns = [round(float(r), 4) for r in returns]
         sampled = None
         if self.is_on_policy:
             sampled = float(
                 evaluate(new_episode, self.has_continuous_actions, is_sampled=True).mean()
             )
         mean = float(returns.mean())
-        point = Point(env_steps, self._wall_s, self._processor_s, mean, sampled)
+        point = Point(env_steps, self._processor_s, mean, sampled)
         self.points.append(point)
         print(point, flush=True)
 
@@ -133,17 +126,12 @@ class Run:
     side: str
     setting: str
     seed: int
-    told: dict[str, Any]
-    """Settings that differ from the side's defaults, by their own names."""
     versions: dict[str, str]
-    setup_s: float
-    """Wall time before the first env step: imports, networks, servers."""
     num_updates: int
     """Gradient steps at the last count."""
     num_updates_env_steps: int
     """Env steps at that count."""
     points: list[Point]
-    last_returns: list[float]
 
 
 def processor_time_s() -> float:

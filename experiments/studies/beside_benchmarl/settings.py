@@ -15,21 +15,17 @@ BATCH_ENV_STEPS = NUM_ENVS * EPISODE_STEPS
 ENV_STEPS = 36_000
 
 OURS, THEIRS = "muxrl", "benchmarl"
-PLAIN, TERMINAL = "muxrl_plain_values", "muxrl_terminal_limits"
-TWO_LAYER, STANDARDIZED = "benchmarl_two_layer", "benchmarl_standardized"
+PLAIN, TWO_LAYER = "muxrl_plain_values", "benchmarl_two_layer"
 SIDES = {
     OURS: "muxrl",
     PLAIN: "muxrl, values as they are",
-    TERMINAL: "muxrl, time limits terminal",
     THEIRS: "BenchMARL",
     TWO_LAYER: "BenchMARL, two-layer hypernetworks",
-    STANDARDIZED: "BenchMARL, standardised advantages",
 }
 """How each is called in tables and pictures."""
 OF_OURS: dict[str, dict[str, Any]] = {
     OURS: {},
     PLAIN: {"normalize_values": False},
-    TERMINAL: {},  # its simulation differs
 }
 """The sides that are ours, and what they are told beside a setting's own."""
 
@@ -107,9 +103,8 @@ _QMIX = Case(
 _MAPPO = Case(
     "MAPPO",
     {
-        "default": Setting(sides=(OURS, PLAIN, TERMINAL, THEIRS)),
+        "default": Setting(sides=(OURS, PLAIN, THEIRS)),
         "matched": Setting(
-            sides=(OURS, THEIRS, STANDARDIZED),
             ours={
                 "agent_specific_state": False,
                 "normalize_values": False,

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from muxrl.experiments.studies.case_table import (
-    Case,
-    CaseTable,
-    Figures,
-    evaluated,
-    main,
-    train,
-)
+from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, main, train
+from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
 
 _NUM_EPISODES = 100

@@ -6,7 +6,8 @@ from statistics import fmean
 
 from muxrl.experiments.simulations.cue_game import oracle_return, random_return
 from muxrl.experiments.simulations.weather_cues import WeatherCues
-from muxrl.experiments.studies.case_table import Case, CaseTable, Figures, main
+from muxrl.experiments.studies.case_table import Case, CaseTable, main
+from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
 
 _COMMON = "train_batch_size_per_learner: 500, lr: 0.003, gamma: 0.9, entropy_coeff: 0.01"

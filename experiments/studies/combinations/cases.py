@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from muxrl.client.env_loop import EpisodeResult
 from muxrl.experiments.simulations.cue_game import oracle_return, random_return
-from muxrl.experiments.studies.case_table import Case, CaseTable, Figures, Outcome, main
+from muxrl.experiments.studies.case_table import Case, CaseTable, main
+from muxrl.experiments.studies.outcomes import Figures, Outcome
 from muxrl.orchestrator.launch.in_process import Served
 
 _POSITIONS = (["agent_0"], ["agent_1", "agent_2"])

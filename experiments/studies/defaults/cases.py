@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from muxrl.experiments.studies.cartpole.cases import TABLE as CARTPOLE
-from muxrl.experiments.studies.case_table import Case, CaseTable, Figures, evaluated, main
+from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, main
 from muxrl.experiments.studies.central_critic.cases import TABLE as CENTRAL_CRITIC
 from muxrl.experiments.studies.each_algorithm.cases import CASES as EACH_ALGORITHM
+from muxrl.experiments.studies.outcomes import Figures
 from muxrl.orchestrator.launch.in_process import Served
 
 FORMER: dict[str, dict[str, Any]] = {

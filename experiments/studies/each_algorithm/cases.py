@@ -8,14 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from muxrl.experiments.simulations import cue_game, dials, recall_game
-from muxrl.experiments.studies.case_table import (
-    Case,
-    CaseTable,
-    Figures,
-    Outcome,
-    evaluated,
-    main,
-)
+from muxrl.experiments.studies.case_table import Case, CaseTable, evaluated, main
+from muxrl.experiments.studies.outcomes import Figures, Outcome
 from muxrl.orchestrator.launch.in_process import Served
 
 

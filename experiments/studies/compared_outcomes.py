@@ -1,0 +1,89 @@
+"""The outcomes and the picture of a study that is a sweep, from what `muxrl compare` wrote.
+
+    python -m muxrl.experiments.studies.compared_outcomes masks=DIR "no masks=DIR2" \
+        --title "doors: 64 episodes a point, 200 at the end" --out experiments/studies/doors/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+from muxrl.experiments.studies.outcomes import (
+    Figures,
+    Outcome,
+    draw_outcomes,
+    write_outcomes,
+)
+
+_ROLE = "role:all"
+
+
+def compared_outcomes(folder: Path, subject: str = _ROLE, task: str = "") -> list[Outcome]:
+    """Returns the outcomes of a comparison, in its order.
+
+    Args:
+        folder: with ``curves.csv`` and ``runs.csv``.
+        subject: whose return: "role:NAME" is the mean over a role's agents, "total" the sum over
+            all.
+        task: begins the cases' names, "" for none; those that had the same others in the other
+            roles share one, too.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: they have nothing on that subject.
+    """
+    measured: dict[tuple[str, int], dict[int, Figures]] = {}
+    for row in _rows(folder / "curves.csv", subject):
+        case = _case(row["contestant"], subject, task)
+        figures = {"return": round(float(row["return"]), 3)}
+        measured.setdefault((case, int(row["seed"])), {})[int(row["env_steps"])] = figures
+    if not measured:
+        raise ValueError(f"{folder / 'curves.csv'} has no curve of {subject}")
+    at_random: dict[str, list[float]] = {}
+    for row in _rows(folder / "runs.csv", subject):
+        name = _case(row["contestant"], subject, task).rpartition(": ")[0]
+        at_random.setdefault(name, []).append(float(row["random_in_place"]))
+    return [
+        Outcome(case, seed, {"random": round(fmean(at_random[case.rpartition(": ")[0]]), 3)}, curve)
+        for (case, seed), curve in measured.items()
+    ]
+
+
+def _case(contestant: str, subject: str, task: str) -> str:
+    """Returns "TASK: NAME" of such as "qmix predators | ppo prey"."""
+    roles = dict(part.rsplit(" ", 1)[::-1] for part in contestant.split(" | "))
+    own = roles.pop(subject.removeprefix("role:"), None)
+    if own is None:  # of all roles
+        return f"{task}: " * bool(task) + contestant.removesuffix(" all")
+    others = [f"{name} {role}" for role, name in roles.items()]
+    return ": ".join([*filter(None, [task]), *others, own])
+
+
+def _rows(path: Path, subject: str) -> Iterator[dict[str, str]]:
+    with path.open(newline="") as file:
+        yield from (row for row in csv.DictReader(file) if row["subject"] == subject)
+
+
+def main() -> None:
+    """Writes what the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folders", nargs="+", metavar="[TASK=]DIR")
+    parser.add_argument("--title", required=True)
+    parser.add_argument("--subject", default=_ROLE, help='"total" is the sum over the agents')
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    args = parser.parse_args()
+    outcomes = []
+    for given in args.folders:
+        task, _, folder = given.rpartition("=")
+        outcomes += compared_outcomes(Path(folder), args.subject, task)
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_outcomes(args.out, outcomes)
+    draw_outcomes(outcomes, args.title, args.out)
+
+
+if __name__ == "__main__":
+    main()

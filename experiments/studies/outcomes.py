@@ -1,0 +1,88 @@
+"""What the cases of a study came to: one JSON file, and the picture drawn from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from muxrl.experiments.studies.pictures import Curve, Panel, draw_curves
+from muxrl.orchestrator.storage.json_files import write_text
+
+OUTCOMES_FILE = "outcomes.json"
+PICTURE_FILE = "returns.png"
+
+Figures = dict[str, float]
+"""What one measurement found, by name; "return" is the one that curves show."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case came to with one seed."""
+
+    case: str
+    """Those whose names begin with the same "TASK: " share a panel of the picture."""
+    seed: int
+    levels: Mapping[str, float]
+    """Returns that are known without learning, by name: "random", "optimum"."""
+    measured: Mapping[int, Figures]
+    """Figures by env steps."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    """Of the software that it was made with; None: not known."""
+
+    @property
+    def returns(self) -> dict[int, float]:
+        """The learning curve: return by env steps."""
+        return {steps: figures["return"] for steps, figures in self.measured.items()}
+
+    @property
+    def final(self) -> Figures:
+        """The last measurement."""
+        return self.measured[max(self.measured)]
+
+    @property
+    def held(self) -> float | None:
+        """The return of every measurement in the second half; None if these differ.
+
+        Where game and policy are deterministic, one episode says all; but an untrained network may
+        choose the best actions by chance. What counts is what it *holds*.
+        """
+        late = list(self.returns.values())[len(self.measured) // 2 :]
+        return late[0] if len(set(late)) == 1 else None
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Returns the outcomes that a folder holds; [] if it has none."""
+    path = folder / OUTCOMES_FILE
+    if not path.exists():
+        return []
+    return [
+        Outcome(**{**record, "measured": {int(n): f for n, f in record["measured"].items()}})
+        for record in json.loads(path.read_text())
+    ]
+
+
+def write_outcomes(folder: Path, outcomes: Iterable[Outcome]) -> None:
+    """Writes the file whole, an outcome a line."""
+    lines = ",\n".join(json.dumps(asdict(outcome)) for outcome in outcomes)
+    write_text(folder / OUTCOMES_FILE, f"[\n{lines}\n]\n")
+
+
+def draw_outcomes(outcomes: Sequence[Outcome], title: str, folder: Path) -> None:
+    """Draws the returns of all cases, in the order of `outcomes`.
+
+    Args:
+        outcomes: of one study.
+        title: of the picture; says how returns were measured.
+        folder: where the picture goes.
+    """
+    tasks: dict[str, dict[str, list[Curve]]] = {}
+    levels: dict[str, Mapping[str, float]] = {}
+    for outcome in outcomes:
+        task, _, name = outcome.case.rpartition(": ")
+        curve = list(outcome.returns.items())
+        tasks.setdefault(task, {}).setdefault(name, []).append(curve)
+        levels[task] = outcome.levels
+    panels = [Panel(task, tasks[task], levels[task]) for task in tasks]
+    draw_curves(panels, title, folder / PICTURE_FILE)
