@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from muxrl.experiments.simulations.cue_game import oracle_return, random_return
-from muxrl.experiments.studies.case_table import Figures
 from muxrl.experiments.studies.central_critic.cases import TABLE
+from muxrl.experiments.studies.outcomes import Figures
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(240)]
 
