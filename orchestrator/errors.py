@@ -207,17 +207,18 @@ class SweepIsRunning(OrchestratorError):
 
 
 class MalformedMetrics(OrchestratorError):
-    """A line other than the last of a metrics file is not a JSON object.
+    """A line other than the last of a metrics file is not a JSON object, or lacks a field.
 
     Attributes:
         path: the file.
         line: counted from 1.
     """
 
-    def __init__(self, path: Path, line: int) -> None:
+    def __init__(self, path: Path, line: int, problem: str = "") -> None:
         super().__init__(
-            f"{path}, line {line}, is not a JSON object though other lines follow; did something "
-            "other than muxrl write to this file?"
+            f"{path}, line {line}, is not a JSON object that muxrl writes there"
+            f"{problem and f' ({problem})'}, though other lines follow; did something other than "
+            "muxrl write to this file?"
         )
         self.path = path
         self.line = line

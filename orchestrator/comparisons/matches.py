@@ -35,7 +35,7 @@ from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.measure.statistics import mean_interval
-from muxrl.orchestrator.records.recorded_run import Floats
+from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST
 from muxrl.servers.config import ServerConfig
 

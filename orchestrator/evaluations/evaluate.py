@@ -35,7 +35,7 @@ from muxrl.orchestrator.evaluations.evaluated import (
 )
 from muxrl.orchestrator.evaluations.recording import RENDER_MODE, Filmed, Recorded
 from muxrl.orchestrator.launch.in_process import serve_experiment
-from muxrl.orchestrator.records.recorded_run import Metrics
+from muxrl.orchestrator.records.rows import Metrics
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder

@@ -15,7 +15,7 @@ from rich.text import Text
 from muxrl.orchestrator.measure.number_text import MISSING, interval, number
 from muxrl.orchestrator.measure.rliable import interquartile_mean
 from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
-from muxrl.orchestrator.records.recorded_run import AgentReturns, Metrics
+from muxrl.orchestrator.records.rows import AgentReturns, Metrics
 from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.protocol.patterns import unnumbered
 

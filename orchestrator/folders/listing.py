@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from muxrl.orchestrator.errors import OrchestratorError
-from muxrl.orchestrator.records.metrics import last_record, last_records
-from muxrl.orchestrator.records.recorded_run import returns_by_episode
+from muxrl.orchestrator.records.metrics import last_row, last_rows
+from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.records.series import mean_of_episodes
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.sweeps.directory import Status, SweepDirectory
 
@@ -108,28 +107,25 @@ def _directories(folder: Path, depth: int) -> Iterator[Path]:
 def _about_run(path: Path) -> dict[str, Any]:
     folder = RunDirectory.open(path)
     plan = folder.read_plan()
-    servers: Mapping[str, Any] = plan["servers"]
-    latest = last_record(folder.metrics / "joint.jsonl") or {}
-    evaluated = next(
-        (r for r in last_records(folder.metrics / "evaluation.jsonl") if r["replaced"] is None),
-        None,
-    )
+    latest = last_row(folder.metrics / "joint.jsonl", JointRow)
+    evaluations = last_rows(folder.metrics / "evaluation.jsonl", EvaluationRow)
+    returns = next((row.returns for row in evaluations if row.replaced is None), {})
     status = read_status(folder)
     return {
         "kind": "run",
         "status": status,
         "began_at": status.started_at if status else _began_at(path),
-        "assignment": str(plan.get("assignment", "")),
+        "assignment": plan.assignment,
         "servers": [
             {
                 "id": server_id,
-                "algorithm": server["algorithm"],
-                "agents": server["agents"],
-                "evaluated": _mean(evaluated["returns"], server["agents"]) if evaluated else None,
+                "algorithm": server.algorithm,
+                "agents": server.agents,
+                "evaluated": mean_of_episodes(returns, server.agents),
             }
-            for server_id, server in servers.items()
+            for server_id, server in plan.servers.items()
         ],
-        "env_steps": max(latest.get("env_steps", 0), status.env_steps if status else 0),
+        "env_steps": max(latest.env_steps if latest else 0, status.env_steps if status else 0),
         "newest_checkpoint": next(iter(CheckpointFolder(folder.checkpoints).env_steps), None),
         "ended_at": status.ended_at if status else None,
     }
@@ -164,11 +160,6 @@ def _with_state(entry: dict[str, Any]) -> dict[str, Any]:
         "pid": status.pid if status else None,
         "resumable_at": newest if state in ("failed", "interrupted") else None,
     }
-
-
-def _mean(returns: Mapping[str, Any], agents: list[str]) -> float | None:
-    by_episode = returns_by_episode(returns, agents)
-    return float(np.nanmean(by_episode)) if np.isfinite(by_episode).any() else None
 
 
 def _version(path: Path) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from muxrl.orchestrator.errors import CannotTrack, MalformedMetrics
 from muxrl.orchestrator.launch.resuming import locked
-from muxrl.orchestrator.records.metrics import iter_metrics
+from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.sweeps.directory import SweepDirectory
 from muxrl.orchestrator.trackers.process import describe_failure
@@ -73,5 +73,4 @@ def _rows(folder: RunDirectory) -> Iterator[Row]:
 
 
 def _rows_of(path: Path) -> Iterator[Row]:
-    for record in iter_metrics(path):
-        yield path.stem, record
+    return ((path.stem, row) for row in iter_rows(path, dict))

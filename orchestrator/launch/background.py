@@ -20,7 +20,8 @@ from pathlib import Path
 from muxrl.orchestrator.config import Experiment, ExperimentConfig
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import find_checkpoint, locked
-from muxrl.orchestrator.records.metrics import last_record
+from muxrl.orchestrator.records.metrics import last_row
+from muxrl.orchestrator.records.rows import JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
 from muxrl.orchestrator.user_modules import worker_variables
@@ -67,9 +68,9 @@ class BackgroundRun:
                 cause=f"its process ended with {_ending(code)} while it was {status.state}; see "
                 f"{_log(self._folder)}",
             )
-        last = last_record(self._folder.metrics / "joint.jsonl")
+        last = last_row(self._folder.metrics / "joint.jsonl", JointRow)
         if status.state != "starting" and last is not None:
-            status = replace(status, env_steps=max(status.env_steps, int(last["env_steps"])))
+            status = replace(status, env_steps=max(status.env_steps, last.env_steps))
         return status
 
     def stop(self) -> RunResult:

@@ -12,12 +12,14 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 from muxrl.orchestrator.config import CheckpointConfig
 from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
 from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.series import mean
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.supervise.server_actors import ServerActors
@@ -183,10 +185,9 @@ class Checkpoints:
             return
         env_steps, self._evaluated = self._evaluated, None
         judged = returns if self._judged is None else returns.keys() & self._judged
-        known = [value for agent in judged for value in returns[agent] if value is not None]
-        if not known:
+        if (value := mean(chain.from_iterable(returns[agent] for agent in judged))) is None:
             return
-        found = (env_steps, sum(known) / len(known))
+        found = (env_steps, value)
         others = [one for one in self._best if one[0] != env_steps]
         # Of equals the one that came first.
         best = sorted([*others, found], key=lambda one: -one[1])[: self._config.best.keep]

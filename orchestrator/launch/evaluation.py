@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.resolve import compares_untrained
 from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.launch.final_conditions import final_conditions
-from muxrl.orchestrator.records.conditions import AS_LEARNED, Condition
+from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter
-from muxrl.orchestrator.records.recorded_run import AgentReturns
+from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import Reports, end_actor, failure, start_actor
 from muxrl.orchestrator.supervise.episodes import Played, ServerAddress, num_evaluation_envs
@@ -67,8 +69,8 @@ class Evaluations:
         due_at: int | None = None,
         gateway: Callable[[], Any] | None = None,
     ) -> None:
-        self.latest: dict[str, Any] | None = None
-        """The newest record with all agents as learned."""
+        self.latest: EvaluationRow | None = None
+        """The newest row with all agents as learned."""
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
         self._experiment = experiment.config
@@ -98,7 +100,7 @@ class Evaluations:
         self._reports = Reports(timeouts.report_s, start_s, timeouts.step_s)
         self._quota = Quota(simulation.restarts, "simulation.restarts")
         self._metrics = metrics
-        self._running: list[tuple[Condition, dict[str, Any]]] = []
+        self._running: list[EvaluationRow] = []  # whose returns are not known yet
         self._ref: Any = None  # of the first of these
         interval = self._config.interval_env_steps
         self._due_at = interval
@@ -157,7 +159,7 @@ class Evaluations:
     @property
     def due_at(self) -> int | None:
         """When a run that is resumed from here is to evaluate: what is under way, once more."""
-        return self._running[0][1]["env_steps"] if self._running else self._due_at
+        return self._running[0].env_steps if self._running else self._due_at
 
     def begin(
         self,
@@ -185,32 +187,31 @@ class Evaluations:
         self.bytes_before = self._metrics.length("evaluation")
         self._not_updated = not_updated
         self._returns = {}
-        about = {
-            "time_s": time_s,
-            "env_steps": env_steps if point is None else point,
-            "env_steps_played": env_steps,
-            "should_explore": config.should_explore,
-            "num_episodes": num,
-            "is_final": is_final,
-        }
-        for condition in (AS_LEARNED, *map(Condition, self._learning)):
-            self._append(condition, about)
+        as_learned = EvaluationRow(
+            time_s=time_s,
+            env_steps=env_steps if point is None else point,
+            env_steps_played=env_steps,
+            should_explore=config.should_explore,
+            num_episodes=num,
+            is_final=is_final,
+            replaced=None,
+            returns={},
+        )
+        self._running.append(as_learned)
+        self._append(as_learned, map(Condition, self._learning))
         self._play_first()
 
-    def _append(self, condition: Condition, about: Mapping[str, Any]) -> None:
-        record = {**about, "replaced": condition.key}
-        if condition.side:
-            record["agents"] = condition.agents
-        self._running.append((condition, record))
+    def _append(self, row: EvaluationRow, conditions: Iterable[Condition]) -> None:
+        self._running += [replace(row, replaced=c.key, agents=c.agents) for c in conditions]
 
     def _play_first(self) -> None:
         """Has the first condition that is not done be played."""
         if self._running:
-            condition, record = self._running[0]
+            row = self._running[0]
             self._ref = self._actor.evaluate.remote(
-                condition,
+                Condition.of_row(row),
                 self._config.seed,
-                record["num_episodes"],
+                row.num_episodes,
                 self._should_explore,
             )
 
@@ -289,19 +290,17 @@ class Evaluations:
             ray.kill(self._actor)
 
     def _write_first(self, played: Played) -> None:
-        condition, record = self._running.pop(0)
+        row = self._running.pop(0)
         if not played.returns:
             logger.warning("no evaluation: no simulation came to the gateway to play its episodes")
             self._running = []
             return
-        self._returns[condition.key] = played.returns
-        if record["is_final"] and len(self._returns) == 1 + len(self._learning):
-            about = {key: value for key, value in record.items() if key != "replaced"}
+        self._returns[row.replaced] = played.returns
+        if row.is_final and len(self._returns) == 1 + len(self._learning):
             untrained = self._learning.keys() - self._not_updated if self._compares else ()
-            for further in final_conditions(self._returns, self._learning, untrained):
-                self._append(further, about)
+            self._append(row, final_conditions(self._returns, self._learning, untrained))
         self._play_first()
-        record["returns"], record["metrics"] = played.returns, played.metrics
-        self._metrics.evaluation(record)
-        if condition == AS_LEARNED:
-            self.latest = record
+        row = replace(row, returns=played.returns, metrics=played.metrics)
+        self._metrics.evaluation(row)
+        if row.replaced is None:
+            self.latest = row

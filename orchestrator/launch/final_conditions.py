@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from muxrl.orchestrator.measure.sides import find_sides
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.recorded_run import AgentReturns
+from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.servers.config import ServerPlan
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.errors import ExitCode, NotARunDirectory
 from muxrl.orchestrator.measure.results import Report, results_of
-from muxrl.orchestrator.records.metrics import last_record
+from muxrl.orchestrator.records.metrics import last_row
 from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.rows import JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import State, read_status
 
@@ -56,13 +57,13 @@ class RunResult:
         problem = status.cause
         if state != status.state:
             problem = f"its process was killed while it was {status.state}"
-        last = last_record(folder.metrics / "joint.jsonl")
+        last = last_row(folder.metrics / "joint.jsonl", JointRow)
         return cls(
             folder.path,
             state,
             problem,
-            status.env_steps if status.has_ended or last is None else int(last["env_steps"]),
-            0.0 if last is None else float(last["time_s"]),
+            status.env_steps if status.has_ended or last is None else last.env_steps,
+            (last and last.time_s) or 0.0,
             None if last is None else results_of([RecordedRun.read(folder.path)]),
         )
 

@@ -15,6 +15,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+from msgspec.structs import replace
+
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import NotSaved, RunFailed
@@ -24,9 +27,11 @@ from muxrl.orchestrator.launch.progress import ServerSnapshot, Snapshot
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, ServerState
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
+from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.supervise.placement import has_evaluations
 from muxrl.orchestrator.supervise.processes import ServerReport
 from muxrl.orchestrator.supervise.ray_head import RayHead
@@ -37,6 +42,7 @@ from muxrl.protocol.messages import Status
 
 logger = logging.getLogger(__name__)
 
+_UNKNOWN = ServerState()
 _ANSWER_S = 1.0
 """For the reports of a round; one that takes longer is taken in in a later round."""
 
@@ -89,7 +95,8 @@ class Run:
             before.num_episodes_begun if before else None,
         )
         self._evaluations: Evaluations | None = None
-        self._activities: dict[str, dict[str, float]] = {}
+        self._states: dict[str, ServerState] = {}
+        self._iterations: dict[str, IterationRow] = {}  # the newest of each server
         self._latencies = LatencyRecords()
         self._stop_conditions = StopConditions(self.config.stop, experiment.fixed_servers)
         self._checkpoints = Checkpoints(
@@ -221,12 +228,12 @@ class Run:
 
     def _record(self) -> None:
         servers = {
-            s: {"is_lost": True}
+            s: ServerState(is_lost=True)
             if s in self._servers.restarting
-            else {**self._activities.get(s, {}), **self._latencies.record(s)}
+            else replace(self._states.get(s, _UNKNOWN), **self._latencies.record(s))
             for s in self.experiment.servers
         }
-        self._metrics.joint({**self.tally.record(), "servers": servers})
+        self._metrics.joint(self.tally.row(servers))
 
     @contextlib.contextmanager
     def _raylet_first(self) -> Iterator[None]:
@@ -267,22 +274,23 @@ class Run:
         self.status.note_restart(name)
 
     def _take_records(self, server_id: str, report: ServerReport) -> None:
-        self.tally.cpu_s_of[server_id] = report.cpu_s
-        self._activities[server_id] = {
-            **{name: round(seconds, 3) for name, seconds in report.activity.items()},
-            "num_refused": report.status.num_refused,
-            "weights_seq_no": report.status.weights_seq_no,
-        }
+        self.tally.cpu.of[server_id] = report.cpu_s
+        seconds: dict[str, Any] = {name: round(s, 3) for name, s in report.activity.items()}
+        self._states[server_id] = ServerState(
+            **seconds,
+            num_refused=report.status.num_refused,
+            weights_seq_no=report.status.weights_seq_no,
+        )
         self._latencies.take(server_id, report.latencies)
         for record in report.records:
             self._metrics.server(server_id, record)
-            self.tally.last_records[server_id] = record
+            self._iterations[server_id] = convert(finite(record), IterationRow)
 
     def _take_evaluations(self, evaluations: Evaluations) -> None:
         latest = evaluations.latest
         evaluations.collect()
         if evaluations.latest is not None and evaluations.latest is not latest:
-            self._checkpoints.judge(evaluations.latest["returns"])
+            self._checkpoints.judge(evaluations.latest.returns)
         is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
         if is_settled and evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and self._save():
@@ -324,8 +332,8 @@ class Run:
         return self._servers.statuses
 
     @property
-    def evaluated(self) -> dict[str, Any] | None:
-        """The newest evaluation with all agents as learned; see `records.metrics`."""
+    def evaluated(self) -> EvaluationRow | None:
+        """The newest evaluation with all agents as learned."""
         return self._evaluations.latest if self._evaluations is not None else None
 
     @property
@@ -372,7 +380,7 @@ class Run:
         status = self.statuses.get(server_id)
         if status is None:
             return ServerSnapshot(server_id, algorithm, weights_seq_no=0 if learns else None)
-        record = self.tally.last_records.get(server_id, {})
+        iteration = self._iterations.get(server_id)
         return ServerSnapshot(
             server_id,
             algorithm,
@@ -382,8 +390,8 @@ class Run:
             self.tally.server_rate(server_id, status.num_env_steps),
             status.episode_return_mean,
             status.weights_seq_no if learns else None,
-            record.get("policy_lag_mean"),
-            record.get("loss"),
+            iteration.policy_lag_mean if iteration else None,
+            iteration.loss if iteration else None,
         )
 
     # --- end ----------------------------------------------------------------------------
@@ -398,7 +406,7 @@ class Run:
             while not self._look():
                 time.sleep(self.config.metrics_interval_s)
         learning = self.experiment.servers.keys() - self.experiment.fixed_servers
-        if not all(self._activities.get(s, {}).get("weights_seq_no") for s in learning):
+        if not all(self._states.get(s, _UNKNOWN).weights_seq_no for s in learning):
             self._look_and_record()  # one may have made its first update by now
         self._simulations.stop()
         if self.tally.env_steps > self._metrics.recorded_env_steps:  # played since the last look
@@ -408,9 +416,7 @@ class Run:
         if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
             self.status.enter("evaluating", self.tally.env_steps)
             point = min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps)
-            not_updated = [
-                s for s in learning if self._activities.get(s, {}).get("weights_seq_no") == 0
-            ]
+            not_updated = [s for s in learning if self._states.get(s, _UNKNOWN).weights_seq_no == 0]
             try:
                 self._evaluate_at_end(self._evaluations, point, not_updated)
             except RunFailed as error:  # what was learned is saved, and paid for

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muxrl.client.episode_metrics import EpisodeMetrics, overall
+from muxrl.orchestrator.records.rows import JointRow, ServerState
 from muxrl.orchestrator.supervise.processes import SimulationReport
 from muxrl.protocol.messages import Status
 from muxrl.servers.latency import quantile
@@ -33,6 +34,38 @@ class StepRate:
         return (steps - first_steps) / (time_s - first_s) if time_s > first_s else 0.0
 
 
+class Total:
+    """A count over processes, of which each counts from 0 when it is started again."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Any] = {}
+        """By process what it counts now."""
+        self.before: Any = 0
+        """What processes counted that have ended."""
+
+    @property
+    def now(self) -> Any:
+        return self.before + sum(self.of.values())
+
+    def end(self, name: str) -> None:
+        self.before += self.of.pop(name, 0)
+
+
+_KEPT = {
+    "time_s": float,
+    "env_steps": int,
+    "num_episodes": int,
+    "num_mismatches": int,
+    "num_lost_episodes": int,
+    "num_lost_steps": int,
+    "num_bad_episodes": int,
+    "num_restarts": dict,
+    "num_random_episodes": dict,
+}
+"""What a run that is resumed goes on from, with what it is at first, and where an older run lacks
+it."""
+
+
 class Tally:
     """Sums of a run. Times are in seconds since `begin`; steps are env steps."""
 
@@ -44,20 +77,6 @@ class Tally:
         self.num_mismatches = 0
         self.has_played = False
         """Whether a simulation of the run, or the gateway of external ones, has reported steps."""
-        self.last_records: dict[str, dict[str, Any]] = {}
-        """Each server's newest training record."""
-        self.cpu_s_of: dict[str, float] = {}
-        """Processor seconds of each server and simulation."""
-        self._began_at: float | None = None
-        self._steps: dict[str, int] = {}
-        self._mismatches: dict[str, int] = {}
-        self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
-        self._recent_metrics: deque[EpisodeMetrics] = deque(maxlen=_NUM_EPISODES_AVERAGED)
-        # Of the run's earlier processes, if it was resumed.
-        self._steps_before = 0
-        self._mismatches_before = 0
-        self._cpu_s_before = 0.0
-        self._resumed_from: int | None = None
         self.num_lost_episodes = 0
         """Training episodes that were closed early since a process was lost."""
         self.num_restarts: dict[str, int] = {}
@@ -69,11 +88,15 @@ class Tally:
         may know nothing, since it was lost."""
         self.num_bad_episodes = 0
         """Training episodes that ended at a value that a server refused; see `on_bad_value`."""
-        self._lost_episodes: dict[str, int] = {}
-        self._lost_before = 0
-        self._lost_steps: dict[str, int] = {}
-        self._lost_steps_before = 0
-        self._restarted: list[str] = []  # since the last record
+        self.cpu = Total()
+        """Processor seconds of servers and simulations, without evaluations."""
+        self._steps, self._mismatches = Total(), Total()
+        self._lost_episodes, self._lost_steps = Total(), Total()
+        self._began_at: float | None = None
+        self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
+        self._recent_metrics: deque[EpisodeMetrics] = deque(maxlen=_NUM_EPISODES_AVERAGED)
+        self._resumed_from: int | None = None
+        self._restarted: list[str] = []  # since the last row
         self._rate = StepRate()
         self._server_rates: dict[str, StepRate] = {}
 
@@ -85,55 +108,48 @@ class Tally:
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to go on from here, as JSON can hold it."""
         return {
-            "time_s": self.time_s,
-            "cpu_s": self.cpu_s,
-            "env_steps": self.env_steps,
-            "num_episodes": self.num_episodes,
-            "num_mismatches": self.num_mismatches,
-            "num_lost_episodes": self.num_lost_episodes,
-            "num_lost_steps": self.num_lost_steps,
-            "num_bad_episodes": self.num_bad_episodes,
-            "num_restarts": dict(self.num_restarts),
-            "num_random_episodes": dict(self.num_random_episodes),
+            **{name: make(getattr(self, name)) for name, make in _KEPT.items()},
+            "cpu_s": self.cpu.now,
             "recent": list(self._recent),
             "recent_metrics": list(self._recent_metrics),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from `state`; before `begin`."""
-        self.time_s = state["time_s"]
-        self.env_steps = self._steps_before = self._resumed_from = state["env_steps"]
-        self.num_episodes = state["num_episodes"]
-        self.num_mismatches = self._mismatches_before = state["num_mismatches"]
-        self._cpu_s_before = state["cpu_s"]
-        self.num_lost_episodes = self._lost_before = state.get("num_lost_episodes", 0)
-        self.num_lost_steps = self._lost_steps_before = state.get("num_lost_steps", 0)
-        self.num_bad_episodes = state.get("num_bad_episodes", 0)
-        self.num_restarts = dict(state.get("num_restarts", {}))
-        self.num_random_episodes = dict(state.get("num_random_episodes", {}))
+        for name, make in _KEPT.items():
+            setattr(self, name, make(state.get(name, make())))
+        self._resumed_from = self.env_steps
+        self._steps.before = self.env_steps
+        self._mismatches.before = self.num_mismatches
+        self._lost_episodes.before = self.num_lost_episodes
+        self._lost_steps.before = self.num_lost_steps
+        self.cpu.before = state["cpu_s"]
         self._recent.extend(state["recent"])
         self._recent_metrics.extend(state.get("recent_metrics", ()))
 
     def add(self, name: str, report: SimulationReport) -> None:
         """Adds what a simulation process has played."""
-        self._steps[name] = report.num_env_steps
         self.has_played |= report.num_env_steps > 0
-        self._mismatches[name] = report.num_mismatches
-        self.cpu_s_of[name] = report.cpu_s
+        self.cpu.of[name] = report.cpu_s
+        self._steps.of[name] = report.num_env_steps
+        self._mismatches.of[name] = report.num_mismatches
+        self._lost_episodes.of[name] = report.num_lost_episodes
+        self._lost_steps.of[name] = report.num_lost_steps
+        self._sum()
+        self.num_bad_episodes += report.num_bad_episodes
         self.num_episodes += len(report.episodes) + len(report.random_episodes)
         for server_id in itertools.chain.from_iterable(report.random_episodes):
             n = self.num_random_episodes.get(server_id, 0)
             self.num_random_episodes[server_id] = n + 1
         self._recent.extend(report.episodes)
         self._recent_metrics.extend(report.metrics)
+
+    def _sum(self) -> None:
         # A gateway through which nobody plays does not undo the servers' counts.
-        self.env_steps = max(self.env_steps, self._steps_before + sum(self._steps.values()))
-        self.num_mismatches = self._mismatches_before + sum(self._mismatches.values())
-        self._lost_episodes[name] = report.num_lost_episodes
-        self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
-        self.num_bad_episodes += report.num_bad_episodes
-        self._lost_steps[name] = report.num_lost_steps
-        self.num_lost_steps = self._lost_steps_before + sum(self._lost_steps.values())
+        self.env_steps = max(self.env_steps, self._steps.now)
+        self.num_mismatches = self._mismatches.now
+        self.num_lost_episodes = self._lost_episodes.now
+        self.num_lost_steps = self._lost_steps.now
 
     def restart(self, name: str, num_lost_episodes: int = 0) -> None:
         """Says that a process was lost and is started again; what it has done still counts.
@@ -142,12 +158,16 @@ class Tally:
             name: of the process; its next reports begin at 0.
             num_lost_episodes: that were open on it.
         """
-        self._steps_before += self._steps.pop(name, 0)
-        self._mismatches_before += self._mismatches.pop(name, 0)
-        self._cpu_s_before += self.cpu_s_of.pop(name, 0.0)
-        self._lost_before += self._lost_episodes.pop(name, 0) + num_lost_episodes
-        self._lost_steps_before += self._lost_steps.pop(name, 0)
-        self.num_lost_episodes = self._lost_before + sum(self._lost_episodes.values())
+        for total in (
+            self._steps,
+            self._mismatches,
+            self._lost_episodes,
+            self._lost_steps,
+            self.cpu,
+        ):
+            total.end(name)
+        self._lost_episodes.before += num_lost_episodes
+        self._sum()
         self.num_restarts[name] = self.num_restarts.get(name, 0) + 1
         self._restarted.append(name)
 
@@ -158,13 +178,8 @@ class Tally:
         self.num_episodes = max(self.num_episodes, *(s.num_episodes for s in statuses.values()), 0)
 
     @property
-    def cpu_s(self) -> float:
-        """Processor seconds of all servers and simulations together, without evaluations."""
-        return self._cpu_s_before + sum(self.cpu_s_of.values())
-
-    @property
     def has_restarted(self) -> bool:
-        """Whether processes were started again since the last record."""
+        """Whether processes were started again since the last row."""
         return bool(self._restarted)
 
     def tick(self) -> None:
@@ -186,54 +201,48 @@ class Tally:
         values = [overall(of[name]) for of in self._recent_metrics if name in of]
         return (sum(values) / len(values), len(values)) if values else None
 
-    def _metric_means(self) -> dict[str, dict[str, float]]:
-        values: dict[str, dict[str, list[float]]] = {}
-        for episode in self._recent_metrics:
-            for name, by_agent in episode.items():
-                for who, value in by_agent.items():
-                    values.setdefault(name, {}).setdefault(who, []).append(value)
-        return {
-            name: {who: sum(those) / len(those) for who, those in by_agent.items()}
-            for name, by_agent in values.items()
-        }
-
-    def record(self) -> dict[str, Any]:
-        """Returns the joint record as of now; see `muxrl.orchestrator.records.metrics`.
+    def row(self, servers: Mapping[str, ServerState] | None = None) -> JointRow:
+        """Returns the joint row as of now.
 
         The first one after `restore` says from where the run was resumed, the first one after
         `restart` which processes were.
         """
-        agents = sorted({agent for returns in self._recent for agent in returns})
-        means = {}
-        for agent in agents:
-            values = [returns[agent] for returns in self._recent if agent in returns]
-            means[agent] = sum(values) / len(values)
         resumed_from, self._resumed_from = self._resumed_from, None
         restarted, self._restarted = self._restarted, []
-        return {
-            **({} if resumed_from is None else {"resumed_from": resumed_from}),
-            **({"restarted": restarted} if restarted else {}),
-            "time_s": self.time_s,
-            "cpu_s": self.cpu_s,
-            "env_steps": self.env_steps,
-            "episodes": self.num_episodes,
-            "env_steps_per_s": self.env_steps_per_s,
-            "num_mismatches": self.num_mismatches,
-            "num_lost_episodes": self.num_lost_episodes,
-            **({"num_bad_episodes": self.num_bad_episodes} if self.num_bad_episodes else {}),
-            **({"num_lost_steps": self.num_lost_steps} if self.num_lost_steps else {}),
-            **(
-                {"num_random_episodes": dict(self.num_random_episodes)}
-                if self.num_random_episodes
-                else {}
-            ),
-            "episode_return_mean": means,
-            **({"metrics": self._metric_means()} if self._recent_metrics else {}),
-        }
+        names = dict.fromkeys(itertools.chain.from_iterable(self._recent_metrics))
+        return JointRow(
+            resumed_from=resumed_from,
+            restarted=restarted or (),
+            time_s=self.time_s,
+            cpu_s=self.cpu.now,
+            env_steps=self.env_steps,
+            episodes=self.num_episodes,
+            env_steps_per_s=self.env_steps_per_s,
+            num_mismatches=self.num_mismatches,
+            num_lost_episodes=self.num_lost_episodes,
+            num_bad_episodes=self.num_bad_episodes,
+            num_lost_steps=self.num_lost_steps,
+            num_random_episodes=dict(self.num_random_episodes),
+            episode_return_mean=dict(sorted(_means(self._recent).items())),
+            metrics={
+                name: _means(episode[name] for episode in self._recent_metrics if name in episode)
+                for name in names
+            },
+            servers=servers or {},
+        )
+
+
+def _means(episodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean of each agent over the episodes that it was in."""
+    values: dict[str, list[float]] = {}
+    for episode in episodes:
+        for who, value in episode.items():
+            values.setdefault(who, []).append(value)
+    return {who: sum(those) / len(those) for who, those in values.items()}
 
 
 class LatencyRecords:
-    """How long each server took to answer since its last record, from what it has counted."""
+    """How long each server took to answer since its last row, from what it has counted."""
 
     def __init__(self) -> None:
         self._newest: dict[str, Mapping[str, Sequence[int]]] = {}

@@ -10,17 +10,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
-from muxrl.orchestrator.records.recorded_run import (
-    EvaluationPoint,
-    PlannedServer,
-    RecordedRun,
-    TrainingCurve,
-    returns_by_episode,
-)
+from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
+from muxrl.orchestrator.records.series import EvaluationPoint, Floats
 
 
 @dataclass(frozen=True)
@@ -67,32 +61,23 @@ def metric_results(
         runs: with the same servers.
         over_seeds: as for `results_of`.
     """
-    names = sorted({name for run in runs for name in run.metric_names})
-    servers = runs[0].servers
-    found = []
-    for name in names:
-        for server_id in (None, *servers):
-            server = None if server_id is None else servers[server_id]
-            result = _result(runs, name, server_id, server, over_seeds)
-            if result.train is not None or result.evaluated is not None:
-                found.append(result)
-    return tuple(found)
+    found = (
+        _result(runs, name, server_id, over_seeds)
+        for name in sorted({name for run in runs for name in run.metric_names})
+        for server_id in (None, *runs[0].servers)
+    )
+    return tuple(one for one in found if one.train is not None or one.evaluated is not None)
 
 
 def _result(
-    runs: Sequence[RecordedRun],
-    name: str,
-    server_id: str | None,
-    server: PlannedServer | None,
-    over_seeds: bool,
+    runs: Sequence[RecordedRun], name: str, server_id: str | None, over_seeds: bool
 ) -> MetricResult:
-    agents = (COMMON,) if server is None else server.agents
-    learning = [s for s, one in runs[0].servers.items() if one.learns]
-    compared = [s for s in learning if server_id in (None, s)]
+    servers = runs[0].servers
+    agents = (COMMON,) if server_id is None else servers[server_id].agents
+    compared = [s for s, server in servers.items() if server.learns and server_id in (None, s)]
 
-    def values(point: EvaluationPoint, replaced: str | None) -> NDArray[np.float64]:
-        by_agent = point.metrics.get(replaced, {}).get(name, {})
-        episodes = returns_by_episode(by_agent, agents)
+    def values(point: EvaluationPoint, replaced: str | None) -> Floats:
+        episodes = point.episodes(agents, replaced, name)
         return episodes[np.isfinite(episodes)]
 
     def estimate(points: Sequence[EvaluationPoint], replaced: str | None) -> Estimate | None:

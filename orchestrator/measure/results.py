@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from muxrl.orchestrator.errors import DifferentRuns
-from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict, against_random
+from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.fallen import find_fall
+from muxrl.orchestrator.measure.measured import Measured, compared
 from muxrl.orchestrator.measure.metric_results import MetricResult, metric_results
 from muxrl.orchestrator.measure.sides import MAX_SIDES, play_against_each_other
-from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.recorded_run import RecordedRun, TrainingCurve
 from muxrl.orchestrator.records.run_status import RunStatus
 from muxrl.orchestrator.storage.versions import version_notes
@@ -240,44 +239,12 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
     )
 
 
-class _Measured(NamedTuple):
-    """One server's returns in one evaluation of one run."""
-
-    env_steps: int
-    learned: NDArray[np.float64]
-    random: NDArray[np.float64] | None
-    untrained: NDArray[np.float64] | None
-
-
 def _measured(
     run: RecordedRun, server_id: str, agents: Sequence[str], side: str = ""
-) -> list[_Measured]:
+) -> list[Measured]:
     """Returns the evaluations that some of a server's agents took part in."""
-    random = Condition(server_id, side).key
-    untrained = Condition(server_id, side, is_untrained=True).key
-    return [
-        _Measured(
-            point.env_steps,
-            learned,
-            point.returns_of(agents, random),
-            point.returns_of(agents, untrained),
-        )
-        for point in run.points
-        if (learned := point.returns_of(agents, None)) is not None
-    ]
-
-
-def _compared(points: Sequence[_Measured], **settings: Any) -> AgainstRandom:
-    """Compares one evaluation of each seed; what one of them did not measure is left out."""
-    random = [point.random for point in points if point.random is not None]
-    untrained = [point.untrained for point in points if point.untrained is not None]
-    return against_random(
-        float(np.mean([point.env_steps for point in points])),
-        [point.learned for point in points],
-        random if len(random) == len(points) else None,
-        untrained if len(untrained) == len(points) else None,
-        **settings,
-    )
+    found = (Measured.of(point, server_id, agents, side) for point in run.points)
+    return [measured for measured in found if measured is not None]
 
 
 def _side_results(
@@ -290,25 +257,27 @@ def _side_results(
         return
     for side, agents in sides[0].items():
         measured = [_measured(run, server_id, agents, side) for run in runs]
-        compared = [[point for point in points if point.random is not None] for points in measured]
-        if all(compared) and all(other.get(side) == agents for other in sides):
+        with_random = [
+            [point for point in points if point.random is not None] for points in measured
+        ]
+        if all(with_random) and all(other.get(side) == agents for other in sides):
             yield SideResult(
                 side,
                 agents,
-                _compared([points[-1] for points in compared], over_seeds=over_seeds),
+                compared([points[-1] for points in with_random], over_seeds=over_seeds),
                 _curve(measured, over_seeds),
                 _seed_curves(measured),
             )
 
 
-def _curve(measured: Sequence[Sequence[_Measured]], over_seeds: bool) -> tuple[AgainstRandom, ...]:
+def _curve(measured: Sequence[Sequence[Measured]], over_seeds: bool) -> tuple[AgainstRandom, ...]:
     return tuple(
-        _compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
+        compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
         for points in _aligned(measured)
     )
 
 
-def _seed_curves(measured: Sequence[Sequence[_Measured]]) -> tuple[SeedCurve, ...]:
+def _seed_curves(measured: Sequence[Sequence[Measured]]) -> tuple[SeedCurve, ...]:
     return tuple(
         tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
         for points in measured
@@ -321,8 +290,8 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
 
     measured = [_measured(run, server_id, server.agents) for run in runs]
-    compared = [[point for point in points if point.random is not None] for points in measured]
-    usable = compared if all(compared) else measured
+    with_random = [[point for point in points if point.random is not None] for points in measured]
+    usable = with_random if all(with_random) else measured
     sides = tuple(_side_results(runs, server_id, over_seeds)) if server.learns else ()
     return ServerResult(
         server_id=server_id,
@@ -335,7 +304,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         seed_curves=_seed_curves(measured),
         training=training,
         has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
-        final=_compared([points[-1] for points in usable], over_seeds=over_seeds)
+        final=compared([points[-1] for points in usable], over_seeds=over_seeds)
         if all(usable)
         else None,
         plays_itself=bool(sides)
@@ -350,7 +319,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
     )
 
 
-def _aligned(runs: Sequence[Sequence[_Measured]]) -> list[list[_Measured]]:
+def _aligned(runs: Sequence[Sequence[Measured]]) -> list[list[Measured]]:
     """For each evaluation that all runs have, its point in each of them.
 
     Runs are evaluated at slightly different env steps, so points match if they are near each other

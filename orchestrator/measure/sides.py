@@ -18,7 +18,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from muxrl.orchestrator.records.recorded_run import AgentReturns, returns_by_episode
+from muxrl.orchestrator.records.rows import AgentReturns
+from muxrl.orchestrator.records.series import returns_by_episode
 from muxrl.protocol.patterns import unnumbered
 
 MAX_SIDES = 4

@@ -14,9 +14,9 @@ that whoever looks for a server's id finds what it found before there were the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from muxrl.orchestrator.records.rows import EvaluationRow
 
 _SIDE, _UNTRAINED = "/", ":untrained"
 
@@ -43,14 +43,14 @@ class Condition:
         return f"{self.server_id}{side}{_UNTRAINED if self.is_untrained else ''}"
 
     @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Condition:
-        """Reads the condition of an evaluation record."""
-        key = record["replaced"]
+    def of_row(cls, row: EvaluationRow) -> Condition:
+        """Reads the condition of an evaluation's row."""
+        key = row.replaced
         if key is None:
             return cls()
         name = key.removesuffix(_UNTRAINED)
         server_id, _, side = name.partition(_SIDE)
-        return cls(server_id, side, tuple(record.get("agents") or ()), name != key)
+        return cls(server_id, side, tuple(row.agents), name != key)
 
     @property
     def label(self) -> str:

@@ -6,14 +6,15 @@ brings, is imported when needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.config.merge import dotted, leaves
-from muxrl.orchestrator.records.metrics import iter_metrics
-from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.metrics import iter_rows
+from muxrl.orchestrator.records.plan import Plan
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -76,14 +77,15 @@ def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
     same seed in every condition, and `return` the agent's raw one.
 
     Raises:
-        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
+        NotARunDirectory: a folder is no run's, or its ``plan.json`` is absent or broken.
+        MalformedMetrics: a file of evaluations is broken elsewhere than in its last line.
     """
     rows: list[tuple[Any, ...]] = []
-    for run, server_of, record, at in _evaluations(run_dirs):
-        for agent, returns in record["returns"].items():
+    for run, plan, row, at in _evaluations(run_dirs):
+        server_of = plan.server_of
+        for agent, returns in row.returns.items():
             server_id = server_of[agent]
-            whose = (server_id, run.servers[server_id].algorithm, agent)
-            about = (run.name, run.assignment, run.seed, *whose, *at)
+            about = (*run, server_id, plan.servers[server_id].algorithm, agent, *at)
             rows += [(*about, episode, value) for episode, value in enumerate(returns)]
     return frame_of(EVALUATION_COLUMNS, rows)
 
@@ -111,14 +113,14 @@ def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
     that agent, both None where it is of the whole episode; the others as in `evaluation_frame`.
 
     Raises:
-        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
+        NotARunDirectory, MalformedMetrics: as `evaluation_frame`.
     """
     rows: list[tuple[Any, ...]] = []
-    for run, server_of, record, at in _evaluations(run_dirs):
-        for name, by_agent in record.get("metrics", {}).items():
+    for run, plan, row, at in _evaluations(run_dirs):
+        server_of = plan.server_of
+        for name, by_agent in row.metrics.items():
             for who, values in by_agent.items():
-                agent = None if who == COMMON else who
-                about = (run.name, run.assignment, run.seed, name, server_of.get(who), agent, *at)
+                about = (*run, name, server_of.get(who), None if who == COMMON else who, *at)
                 rows += [
                     (*about, episode, value)
                     for episode, value in enumerate(values)
@@ -129,46 +131,43 @@ def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
 
 def _evaluations(
     run_dirs: Iterable[Path],
-) -> Iterator[tuple[RecordedRun, dict[str, str], Mapping[str, Any], tuple[Any, ...]]]:
-    """Yields for each evaluation: the run, each agent's server, the record, and when it was.
+) -> Iterator[tuple[tuple[Any, ...], Plan, EvaluationRow, tuple[Any, ...]]]:
+    """Yields for each evaluation: the run, its plan, the row, and when it was.
 
-    The last has the columns `env_steps`, `time_s`, `is_final` and `replaced`.
+    The first has the columns `run`, `assignment` and `seed`, the last `env_steps`, `time_s`,
+    `is_final` and `replaced`.
     """
     for run_dir in run_dirs:
-        run = RecordedRun.read(run_dir)
-        server_of = {agent: s for s, server in run.servers.items() for agent in server.agents}
-        for record in iter_metrics(RunDirectory.open(run_dir).metrics / "evaluation.jsonl"):
-            at = (record["env_steps"], record["time_s"], bool(record.get("is_final")))
-            yield run, server_of, record, (*at, record["replaced"])
+        folder = RunDirectory.open(run_dir)
+        plan = folder.read_plan()
+        run = (folder.path.resolve().name, plan.assignment, plan.seed)
+        for row in iter_rows(folder.metrics / "evaluation.jsonl", EvaluationRow):
+            yield run, plan, row, (row.env_steps, row.time_s, row.is_final, row.replaced)
 
 
 def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
     """Returns the training metrics of some runs, a row for each iteration of each server.
 
-    Columns: `run`, `assignment`, `seed`, `server`, `algorithm`, those of a server's records (see
-    `records.metrics`: `time_s` and `env_steps` of the iteration, `episode_return_mean` with
-    exploration, `loss`, ...), and ``learner.MODULE.NAME`` for each number of RLlib's learner. What
-    a server does not have is NaN. Servers that do not learn have no rows.
+    Columns: `run`, `assignment`, `seed`, `server`, `algorithm`, those of a server's rows (see
+    `records.rows.IterationRow`: `time_s` and `env_steps` of the iteration, `episode_return_mean`
+    with exploration, `loss`, ...), and ``learner.MODULE.NAME`` for each number of RLlib's learner.
+    What a server does not have is NaN. Servers that do not learn have no rows.
 
     Raises:
-        NotARunDirectory, MalformedMetrics: as `RecordedRun.read`.
+        NotARunDirectory, MalformedMetrics: as `evaluation_frame`, of the servers' files.
     """
     records: list[dict[str, Any]] = []
+    always = ("run", "assignment", "seed", "server", "algorithm")
     for run_dir in run_dirs:
-        run = RecordedRun.read(run_dir)
-        for server_id, server in run.servers.items():
-            about = {
-                "run": run.name,
-                "assignment": run.assignment,
-                "seed": run.seed,
-                "server": server_id,
-                "algorithm": server.algorithm,
-            }
-            path = RunDirectory.open(run_dir).metrics / f"{server_id}.jsonl"
-            records += [
-                about | {dotted(p): x for p, x in leaves(record) if x != {}}
-                for record in iter_metrics(path)
-            ]
-    always = ("run", "assignment", "seed", "server", "algorithm", "time_s", "env_steps")
-    columns = list(dict.fromkeys([*always, *(key for record in records for key in record)]))
+        folder = RunDirectory.open(run_dir)
+        plan = folder.read_plan()
+        run = (folder.path.resolve().name, plan.assignment, plan.seed)
+        for server_id, server in plan.servers.items():
+            about = dict(zip(always, (*run, server_id, server.algorithm), strict=True))
+            # As they are: a server of another version may have other fields.
+            for row in iter_rows(folder.metrics / f"{server_id}.jsonl", dict):
+                records.append(about | {dotted(p): x for p, x in leaves(row) if x != {}})
+    columns = list(
+        dict.fromkeys([*always, "time_s", "env_steps", *(key for one in records for key in one)])
+    )
     return frame_of(columns, ([record.get(key) for key in columns] for record in records))

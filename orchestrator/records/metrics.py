@@ -1,33 +1,13 @@
-"""Metrics as they happen: one JSON object a line, and the same rows to whoever else takes them.
+"""Metrics as they happen: one JSON object a line, and the same rows to what else takes them.
 
 A line goes to the operating system in one write, so that a process that is killed leaves at most an
 incomplete last line, which `read_metrics` skips. A line for which the disk has no room is cut off
 again.
 
-Server record, one for each training iteration
-    ``time_s, env_steps, agent_steps, episodes, iteration, env_steps_per_s, episode_return_mean,
-    weights_seq_no, policy_lag_mean, policy_lag_max, loss, learner: {module_id: {name: float}}``
-Joint record, one for each second
-    ``time_s, cpu_s, env_steps, episodes, env_steps_per_s, episode_return_mean: {agent_id: float},
-    metrics: {metric: {agent_id or "__common__": float}}``, both means over recent episodes;
-    `cpu_s` is the processor time of servers and simulations, without the evaluation process; the
-    first one after the run was resumed has ``resumed_from``, the env steps of the checkpoint, the
-    first one after processes were started again ``restarted``, their names; where agents acted at
-    random, since their server was lost, ``num_random_episodes: {server_id: int}`` counts them;
-    ``servers: {server_id: {time_s, learning_s, held_s, num_refused, weights_seq_no}}``, each but
-    the last since the server's process began (`muxrl.servers.feed.Activity`, and how many items it
-    refused), and of the time since the last record ``exchange_p50_s, exchange_p99_s,
-    forward_p50_s, forward_p99_s``, where it was asked anything (`muxrl.servers.latency`); of one
-    that is being started again ``{is_lost: true}``
-Evaluation record, one for each condition at each evaluation point
-    ``time_s, env_steps, env_steps_played, replaced, should_explore, num_episodes,
-    returns: {agent_id: [float]}, metrics: {metric: {agent_id or "__common__": [float]}}``, where
-    null is an episode without it; `env_steps` is the point for which it stands, a multiple of the
-    interval or the budget, by which runs are compared, `env_steps_played` also counts what open
-    episodes have played beyond it, and older runs lack it;
-    `replaced` is the server whose agents acted at random, None where all acted as learned; beside
-    these there are ``SERVER:untrained``, ``SERVER/SIDE`` and ``SERVER/SIDE:untrained``
-    (`muxrl.orchestrator.records.conditions`), those of a side with ``agents: [agent_id]``
+Each file has one kind of row, see `muxrl.orchestrator.records.rows`: ``SERVER.jsonl`` a row for
+each training iteration, ``joint.jsonl`` one for each second, ``evaluation.jsonl`` one for each
+condition of each evaluation. What takes rows as they are, with whatever fields they have, reads
+them as ``dict``.
 """
 
 from __future__ import annotations
@@ -39,11 +19,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+import msgspec
 
 from muxrl.orchestrator.errors import CannotRecord, MalformedMetrics
+from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import finite
+
+Row = TypeVar("Row")
 
 RESERVED_NAMES = frozenset({"joint", "evaluation"})
 """Names that a server cannot have: its metrics would mix with the run's own."""
@@ -52,37 +37,39 @@ _LAST_BYTES = 256 * 1024
 """Read at first for the newest records: holds the last evaluation, under all conditions."""
 
 
-def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of one file, oldest first; none if the file is absent.
+def iter_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
+    """Yields the rows of one file, oldest first; none if the file is absent.
 
-    A run of ten days has a million of them, so whoever needs few numbers of each keeps those. An
-    incomplete last line, of a process that was killed, is left out. NaN and infinities were written
-    as null and come back as None.
+    A run of ten days has a million of them, so keep only what you need of each. An incomplete last
+    line, of a process that was killed, is left out.
+
+    Args:
+        path: the file.
+        kind: of its rows, or ``dict``.
 
     Raises:
         MalformedMetrics: a line before the last is broken.
     """
+    decode = msgspec.json.Decoder(kind).decode
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
         for number, line in enumerate(file, start=1):
-            if not line.strip():
+            if line.isspace():
                 continue
             try:
-                record = json.loads(line)
-            except ValueError:
+                row = decode(line)
+            except ValueError as error:
                 if not line.endswith(b"\n"):  # the write was cut short
                     return
-                raise MalformedMetrics(path, number) from None
-            if not isinstance(record, dict):
-                raise MalformedMetrics(path, number)
-            yield record
+                raise MalformedMetrics(path, number, str(error)) from None
+            yield row
 
 
-def last_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the newest whole records of one file, the newest first; of a long file not all.
+def last_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
+    """Yields the newest whole rows of one file, the newest first; of a long file not all.
 
     Raises:
         MalformedMetrics: a line is broken.
@@ -94,7 +81,7 @@ def last_records(path: Path) -> Iterator[dict[str, Any]]:
     whole: list[bytes] = []
     with file:
         end = file.seek(0, os.SEEK_END)
-        for num_bytes in (_LAST_BYTES, end):  # all of it, for a record that is so long
+        for num_bytes in (_LAST_BYTES, end):  # all of it, for a row that is so long
             file.seek(max(0, end - num_bytes))
             lines = file.read().split(b"\n")[:-1]  # the last one has no end yet
             # What was read may begin inside of a line.
@@ -103,34 +90,33 @@ def last_records(path: Path) -> Iterator[dict[str, Any]]:
                 break
     for num_newer, line in enumerate(reversed(whole)):
         try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict):
-            raise MalformedMetrics(path, path.read_bytes().count(b"\n") - num_newer)
-        yield record
+            row = msgspec.json.decode(line, type=kind)
+        except ValueError as error:
+            number = path.read_bytes().count(b"\n") - num_newer
+            raise MalformedMetrics(path, number, str(error)) from None
+        yield row
 
 
-def last_record(path: Path) -> dict[str, Any] | None:
-    """Returns the newest whole record of one file, however long it is; None if there is none.
+def last_row(path: Path, kind: type[Row]) -> Row | None:
+    """Returns the newest whole row of one file, however long it is; None if there is none.
 
     Raises:
         MalformedMetrics: that line is broken.
     """
-    return next(last_records(path), None)
+    return next(last_rows(path, kind), None)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns all records of `iter_metrics`."""
-    return list(iter_metrics(path))
+    """Returns all rows of a file as they are, see `iter_rows`."""
+    return list(iter_rows(path, dict))
 
 
 class MetricsWriter:
     """Appends a run's metrics to its directory. For one thread at a time.
 
     Args:
-        run_directory: where to; records of an earlier process are kept and added to.
-        take: is called with the name of its file and each record that was written; never raises.
+        run_directory: where to; rows of an earlier process are kept and added to.
+        take: is called with each row that was written, after the name of its file; never raises.
     """
 
     def __init__(
@@ -142,11 +128,15 @@ class MetricsWriter:
         self._files: dict[str, IO[bytes]] = {}
         self._is_closed = False
         self.recorded_env_steps = 0
-        """Those of the newest joint record."""
+        """Those of the newest joint row."""
         self._take = take
 
-    def server(self, server_id: str, record: Mapping[str, Any]) -> None:
+    def server(self, server_id: str, row: Mapping[str, Any]) -> None:
         """Appends one training iteration to ``<server_id>.jsonl``.
+
+        Args:
+            server_id: of the server.
+            row: an `IterationRow`, as the server's process sends it.
 
         Raises:
             ValueError: the server's name is one of `RESERVED_NAMES` or no file's name.
@@ -157,24 +147,23 @@ class MetricsWriter:
                 f"server {server_id!r} cannot have a metrics file of its name: expected a plain "
                 f"name other than {sorted(RESERVED_NAMES)}"
             )
-        self._append(server_id, record)
+        self._append(server_id, row)
 
-    def joint(self, record: Mapping[str, Any]) -> None:
+    def joint(self, row: JointRow | Mapping[str, Any]) -> None:
         """Appends the state of the whole run to ``joint.jsonl``, after all others of its time.
 
         Raises:
             CannotRecord: the file cannot be written to.
         """
-        self._append("joint", record)
-        self.recorded_env_steps = int(record["env_steps"])
+        self.recorded_env_steps = int(self._append("joint", row)["env_steps"])
 
-    def evaluation(self, record: Mapping[str, Any]) -> None:
+    def evaluation(self, row: EvaluationRow | Mapping[str, Any]) -> None:
         """Appends one condition of one evaluation to ``evaluation.jsonl``.
 
         Raises:
             CannotRecord: the file cannot be written to.
         """
-        self._append("evaluation", record)
+        self._append("evaluation", row)
 
     def length(self, name: str) -> int:
         """Returns how many bytes are in a file of metrics, 0 if there is none yet."""
@@ -233,9 +222,11 @@ class MetricsWriter:
     ) -> None:
         self.close()
 
-    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+    def _append(self, name: str, row: msgspec.Struct | Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns what was appended, as plain data."""
         if self._is_closed:
-            raise ValueError(f"a record for {name!r} came after the metrics were closed")
+            raise ValueError(f"a row for {name!r} came after the metrics were closed")
+        record: Mapping[str, Any] = msgspec.to_builtins(row, enc_hook=lambda value: value.tolist())
         line = json.dumps(finite(record), allow_nan=False, separators=(",", ":")) + "\n"
         path = self._folder / f"{name}.jsonl"
         try:
@@ -250,6 +241,7 @@ class MetricsWriter:
             raise CannotRecord(path, error, self.recorded_env_steps) from error
         if self._take is not None:
             self._take(name, record)
+        return record
 
 
 def _write_line(file: IO[bytes], line: bytes) -> None:

@@ -22,7 +22,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,8 +29,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, to_yaml
 from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 from muxrl.orchestrator.storage.versions import read_versions, software_versions
 from muxrl.protocol.suggestions import did_you_mean
@@ -187,28 +189,29 @@ class RunDirectory:
         write_json(self.path / "plan.json", {"format": _FORMAT, **plan})
         return self.path / "plan.json"
 
-    def read_plan(self) -> dict[str, Any]:
+    def read_plan(self) -> Plan:
         """Returns what `write_plan` saved.
 
         Raises:
             NotARunDirectory: it was not saved, or something else or a newer muxrl wrote the file.
         """
-        path = self.path / "plan.json"
         try:
-            plan = json.loads(path.read_text(encoding="utf-8"))
+            plan = msgspec.json.decode((self.path / "plan.json").read_bytes(), type=dict)
+            if plan.get("format", _FORMAT) == _FORMAT:  # the first runs did not say it
+                return msgspec.convert(plan, Plan)
         except FileNotFoundError:
+            problem = "it has no plan.json; did the run stop before its servers were planned?"
+            raise NotARunDirectory(self.path, problem) from None
+        except msgspec.ValidationError as error:
             raise NotARunDirectory(
-                self.path, "it has no plan.json; did the run stop before its servers were planned?"
-            ) from None
+                self.path,
+                f"its plan.json has no servers, or one that has no algorithm or agents ({error})",
+            ) from error
         except ValueError as error:
             raise NotARunDirectory(self.path, f"its plan.json is not JSON: {error}") from error
-        if not isinstance(plan, dict) or not isinstance(plan.get("servers"), dict):
-            raise NotARunDirectory(self.path, "its plan.json has no 'servers'")
-        if plan.pop("format", _FORMAT) != _FORMAT:  # the first runs did not say it
-            raise NotARunDirectory(
-                self.path, "a newer muxrl made it, whose records this one cannot read; update muxrl"
-            )
-        return plan
+        raise NotARunDirectory(
+            self.path, "a newer muxrl made it, whose records this one cannot read; update muxrl"
+        )
 
     def write_versions(self, resumed_at: int | None = None, *, env: str = "") -> dict[str, Any]:
         """Saves the software of this process as ``versions.json``, and returns what is in it.

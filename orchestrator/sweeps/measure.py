@@ -1,46 +1,40 @@
-"""A sweep's metric of a record of a run: one number, by which trials are compared."""
+"""A sweep's metric of a run: one number, by which trials are compared."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
+from muxrl.orchestrator.records.series import means_of
 from muxrl.orchestrator.sweeps.schema import RETURN, MetricConfig
 
 
 def evaluated_value(
-    config: MetricConfig, record: Mapping[str, Any], agents: Sequence[str] | None
+    config: MetricConfig, row: EvaluationRow, agents: Sequence[str] | None
 ) -> float | None:
-    """Returns the metric of an evaluation record.
+    """Returns the metric of an evaluation.
 
     Args:
         config: which metric.
-        record: see `muxrl.orchestrator.records.metrics`.
+        row: with all agents as learned.
         agents: of the server or role; None: of all.
 
     Returns:
         None where no episode had it.
     """
-    values = record["returns"] if config.name == RETURN else _metric(config, record)
-    # Episodes without an agent hold no return of it.
-    known = {a: [r for r in rs if r is not None] for a, rs in values.items()}
-    return combine(config, {a: sum(rs) / len(rs) for a, rs in known.items() if rs}, agents)
+    by_agent = row.returns if config.name == RETURN else row.metrics.get(config.name, {})
+    return combine(config, means_of(by_agent), agents)
 
 
 def trained_value(
-    config: MetricConfig, record: Mapping[str, Any], agents: Sequence[str] | None
+    config: MetricConfig, row: JointRow, agents: Sequence[str] | None
 ) -> float | None:
-    """Returns the same of a joint record, which is of recent training episodes."""
-    returns = record.get("episode_return_mean") or {}
-    means = returns if config.name == RETURN else _metric(config, record)
+    """Returns the same of recent training episodes."""
+    is_return = config.name == RETURN
+    means = row.episode_return_mean if is_return else row.metrics.get(config.name, {})
     return combine(config, means, agents)
-
-
-def _metric(config: MetricConfig, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    of_name: Mapping[str, Any] = (record.get("metrics") or {}).get(config.name, {})
-    return of_name
 
 
 def combine(

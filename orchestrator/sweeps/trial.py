@@ -188,7 +188,7 @@ class Trial(tune.Trainable):
             "env_steps": run.tally.env_steps,
             "env_steps_per_s": run.tally.env_steps_per_s,
             "train_time_s": run.tally.time_s,
-            "cpu_s": run.tally.cpu_s,
+            "cpu_s": run.tally.cpu.now,
             IS_FINISHED: False,
         }
         return result | measure(run, self._plan.config.metric)
@@ -235,13 +235,13 @@ def measure(run: Run, config: MetricConfig) -> dict[str, Any]:
 
     Returns are raw: sums of an agent's rewards as the simulation gave them.
     """
-    record = run.evaluated
+    row = run.evaluated
     agents = None if config.of == TOTAL else list(run.experiment.servers[config.of].agents)
-    if config.source == "evaluation" and record is not None:
-        value = evaluated_value(config, record, agents)
-        source, env_steps = "evaluation", int(record["env_steps"])
+    if config.source == "evaluation" and row is not None:
+        value = evaluated_value(config, row, agents)
+        source, env_steps = "evaluation", row.env_steps
     else:
-        value = trained_value(config, run.tally.record(), agents)
+        value = trained_value(config, run.tally.row(), agents)
         source, env_steps = "training", run.tally.env_steps
     if value is None:
         return {}

@@ -7,20 +7,22 @@ all of them afterwards.
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml  # type: ignore[import-untyped]
 
 from muxrl.orchestrator.config.merge import leaves
 from muxrl.orchestrator.config.trackers import EXAMPLE, TRACKERS
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.records.series import means_of
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.trackers.tracker import TrackedRun, Tracker
 from muxrl.servers.import_by_name import import_by_name
@@ -95,7 +97,7 @@ def describe(folder: RunDirectory, resumed_at: int | None = None) -> TrackedRun:
     return TrackedRun(
         path,
         str(named.get("name") or folder.name),
-        str(plan.get("assignment", "")),
+        plan.assignment,
         _without_tokens(config),
         "" if sweep is None else sweep.name,
         resumed_at,
@@ -132,7 +134,7 @@ def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
 
     Args:
         name: of the row's file, without its ending.
-        record: the row; see `muxrl.orchestrator.records.metrics`.
+        record: the row; see `muxrl.orchestrator.records.rows`.
     """
     if name != "evaluation":
         return {
@@ -140,17 +142,11 @@ def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
             for path, x in leaves(finite(record))
             if isinstance(x, int | float) and path != ("env_steps",)
         }
-    parts = {"": record["returns"]}
-    parts |= {f"metrics/{key}/": values for key, values in record.get("metrics", {}).items()}
-    condition = Condition.of_record(record)
+    row = msgspec.convert(record, EvaluationRow)
+    parts = {"": row.returns} | {f"metrics/{key}/": values for key, values in row.metrics.items()}
+    label = Condition.of_row(row).label
     return {
-        f"evaluation/{condition.label}/{part}{agent_id}": mean
+        f"evaluation/{label}/{part}{agent_id}": value
         for part, by_agent in parts.items()
-        for agent_id, values in by_agent.items()
-        if (mean := _mean(values)) is not None
+        for agent_id, value in means_of(by_agent).items()
     }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(known) / len(known) if known else None

@@ -1,19 +1,20 @@
-"""What each server spent its time on, from the joint records: the strips of the page."""
+"""What each server spent its time on, from the joint rows: the strips of the page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from muxrl.orchestrator.records.rows import JointRow, ServerState
 from muxrl.orchestrator.watch.thinned import Point, Thinned
 
 STATES = ("acting", "learning", "holding", "waiting", "silent", "lost")
 """acting: nothing keeps its agents from acting; learning: they act while it updates; holding:
 simulations wait for its update; waiting: they wait for another server, or for a checkpoint; silent:
-it has not reported since the record before; lost: it is being started again."""
+it has not reported since the row before; lost: it is being started again."""
 
 
 _MOST_STRETCHES = 300
+_UNKNOWN = ServerState()
 
 
 class Activities:
@@ -26,20 +27,21 @@ class Activities:
     def __init__(self, server_ids: Sequence[str]) -> None:
         self._strips = {server_id: Thinned(_joined, _MOST_STRETCHES) for server_id in server_ids}
         self._num_refused = dict.fromkeys(server_ids, 0)
-        self._before: Mapping[str, Any] = {}
+        self._before = JointRow(env_steps=0)
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Takes a joint record; those of runs from before these were recorded say nothing."""
-        before, self._before = self._before, record
-        begin_s, end_s = before.get("time_s", record["time_s"]), record["time_s"]
-        now = record.get("servers") or {}
-        shares = {s: _shares(now.get(s) or {}, _of(before, s)) for s in self._strips}
-        has_stepped = record["env_steps"] > before.get("env_steps", 0)
+    def add(self, row: JointRow) -> None:
+        """Adds a joint row; those of runs from before servers were recorded say nothing."""
+        if row.time_s is None:
+            return
+        before, self._before = self._before, row
+        begin_s, end_s = row.time_s if before.time_s is None else before.time_s, row.time_s
+        states = {s: (_state(row, s), _state(before, s)) for s in self._strips}
+        shares = {s: _shares(now, then) for s, (now, then) in states.items()}
+        has_stepped = row.env_steps > before.env_steps
         for server_id, strip in self._strips.items():
-            refused = now.get(server_id, {}).get("num_refused", 0)
-            self._num_refused[server_id] += max(
-                0, refused - _of(before, server_id).get("num_refused", 0)
-            )
+            now, then = states[server_id]
+            refused = (now.num_refused or 0) - (then.num_refused or 0)
+            self._num_refused[server_id] += max(0, refused)
             if (own := shares[server_id]) is None or end_s <= begin_s:
                 continue
             learning, held, silent, lost = own
@@ -60,27 +62,25 @@ class Activities:
         return self._num_refused[server_id]
 
 
-def _of(record: Mapping[str, Any], server_id: str) -> Mapping[str, Any]:
-    return (record.get("servers") or {}).get(server_id) or {}
+def _state(row: JointRow, server_id: str) -> ServerState:
+    return row.servers.get(server_id, _UNKNOWN)
 
 
-def _shares(
-    now: Mapping[str, Any], before: Mapping[str, Any]
-) -> tuple[float, float, float, float] | None:
+def _shares(now: ServerState, before: ServerState) -> tuple[float, float, float, float] | None:
     """Of learning while agents act, of holding, of being silent, of being lost; None: the server
     has never said anything."""
-    if now.get("is_lost"):
+    if now.is_lost:
         return 0.0, 0.0, 0.0, 1.0
-    if "time_s" not in now:
+    if now.time_s is None:
         return None
-    if now["time_s"] < before.get("time_s", 0.0):  # another process
-        before = {}
-    passed_s = now["time_s"] - before.get("time_s", 0.0)
+    if before.time_s is None or now.time_s < before.time_s:  # another process
+        before = _UNKNOWN
+    passed_s = now.time_s - (before.time_s or 0.0)
     if passed_s <= 0:  # the run waits a second for a report, then records the one before
         return 0.0, 0.0, 1.0, 0.0
     learning, held = (
-        min(1.0, max(0.0, (now[key] - before.get(key, 0.0)) / passed_s))
-        for key in ("learning_s", "held_s")
+        min(1.0, max(0.0, ((until or 0.0) - (since or 0.0)) / passed_s))
+        for until, since in ((now.learning_s, before.learning_s), (now.held_s, before.held_s))
     )
     return max(0.0, learning - held), held, 0.0, 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -10,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.load import from_yaml
-from muxrl.orchestrator.errors import ConfigError, NotARunDirectory
+from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
+from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
+from muxrl.orchestrator.records.series import MetricCurves, TrainingSeries, mean_of_episodes
 from muxrl.orchestrator.watch.activity import STATES, Activities
-from muxrl.orchestrator.watch.metrics import MetricCurves
-from muxrl.orchestrator.watch.returns import EvaluatedReturns, TrainingReturns, roles_of
-from muxrl.orchestrator.watch.tail import Record, Tail
+from muxrl.orchestrator.watch.returns import MOST_EVALUATIONS, EvaluatedReturns, roles_of
+from muxrl.orchestrator.watch.tail import Tail
 from muxrl.orchestrator.watch.thinned import Point, Thinned
 
 _INTERVALS_S = 0.5
@@ -27,6 +29,8 @@ _LOG_LINES = 15
 _MOST_LOGS = 32
 _MOST_MARKS = 100
 _MOST_LATENCIES = 300
+_MOST_CURVES = 40
+"""Of training, and as many evaluated; the files have all metrics."""
 
 
 class RunView:
@@ -41,94 +45,81 @@ class RunView:
 
     def __init__(self, path: Path) -> None:
         self._folder = RunDirectory.open(path)
-        plan = self._folder.read_plan()
-        try:
-            self._servers = {
-                server_id: {
-                    "id": server_id,
-                    "algorithm": str(server["algorithm"]),
-                    "learns": bool(server.get("learns", True)),
-                    "agents": list(map(str, server["agents"])),
-                }
-                for server_id, server in plan["servers"].items()
-            }
-            self._roles = roles_of(plan)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise NotARunDirectory(
-                path, f"a server in its plan.json has no algorithm or agents ({error!r})"
-            ) from error
+        self._plan = self._folder.read_plan()
+        self._roles = roles_of(self._plan)
         self._about = {
-            "assignment": str(plan.get("assignment", "")),
-            "seed": plan.get("seed"),
+            "assignment": self._plan.assignment,
+            "seed": self._plan.seed,
             **_read_about(self._folder.path / "config.yaml"),
         }
+        self._agents = {s: server.agents for s, server in self._plan.servers.items()}
         metrics = self._folder.metrics
-        agents = {server_id: server["agents"] for server_id, server in self._servers.items()}
-        self._metrics = MetricCurves(agents)
         self._lags: dict[str, Thinned] = {}
         self._own_returns: dict[str, Thinned] = {}
         self._tails = [
-            Tail(metrics / "joint.jsonl", self._begin_joint),
-            Tail(metrics / "evaluation.jsonl", self._begin_evaluations),
-            *(Tail(metrics / f"{s}.jsonl", self._begin_server(s)) for s in self._servers),
+            Tail(metrics / "joint.jsonl", self._begin_joint, JointRow),
+            Tail(metrics / "evaluation.jsonl", self._begin_evaluations, EvaluationRow),
+            *(
+                Tail(metrics / f"{s}.jsonl", functools.partial(self._begin_server, s), IterationRow)
+                for s in self._plan.servers
+            ),
         ]
         self._logs: dict[Path, tuple[tuple[float, int], list[str]]] = {}
 
     # --- what is read -------------------------------------------------------------------
 
-    def _begin_joint(self) -> Callable[[Record], None]:
-        self._training = TrainingReturns(self._roles)
-        self._metrics.begin_training()
-        self._activities = Activities(list(self._servers))
+    def _begin_joint(self) -> Callable[[JointRow], None]:
+        self._trained_metrics = MetricCurves(self._agents, Thinned, _MOST_CURVES)
+        groups = {role: role.agents for role in self._roles}
+        self._training = TrainingSeries(groups, self._trained_metrics, Thinned)
+        self._activities = Activities(list(self._agents))
         self._speed = Thinned()
-        self._latencies = {s: Thinned(_highest, _MOST_LATENCIES) for s in self._servers}
+        self._latencies = {s: Thinned(_highest, _MOST_LATENCIES) for s in self._agents}
         self._marks: list[dict[str, Any]] = []
-        self._latest: Record = {}
+        self._latest: JointRow | None = None
         return self._add_joint
 
-    def _add_joint(self, record: Record) -> None:
-        self._training.add(record)
-        self._metrics.add_training(record)
-        if "time_s" in record:
-            self._activities.add(record)
-            self._speed.add((round(record["time_s"], 2), round(record["env_steps_per_s"], 2)))
-            for server_id, now in (record.get("servers") or {}).items():
-                if server_id in self._latencies and now.get("exchange_p50_s") is not None:
-                    quantiles = now["exchange_p50_s"], now["exchange_p99_s"]
-                    self._latencies[server_id].add((round(record["time_s"], 2), *quantiles))
-        what = [f"{name} started again" for name in record.get("restarted", ())]
-        if "resumed_from" in record:
+    def _add_joint(self, row: JointRow) -> None:
+        self._training.add(row)
+        self._activities.add(row)
+        if row.time_s is not None and row.env_steps_per_s is not None:
+            time_s = round(row.time_s, 2)
+            self._speed.add((time_s, round(row.env_steps_per_s, 2)))
+            for server_id, latencies in self._latencies.items():
+                now = row.servers.get(server_id)
+                if now is not None and now.exchange_p50_s is not None:
+                    latencies.add((time_s, now.exchange_p50_s, now.exchange_p99_s))
+        what = [f"{name} started again" for name in row.restarted]
+        if row.resumed_from is not None:
             what.append("resumed")
         if what:
-            place = {"env_steps": record["env_steps"], "time_s": record["time_s"]}
+            place = {"env_steps": row.env_steps, "time_s": row.time_s}
             self._marks = [*self._marks, {**place, "what": ", ".join(what)}][-_MOST_MARKS:]
-        self._latest = record
+        self._latest = row
 
-    def _begin_evaluations(self) -> Callable[[Record], None]:
+    def _begin_evaluations(self) -> Callable[[EvaluationRow], None]:
         self._evaluated = EvaluatedReturns(self._roles)
-        self._metrics.begin_evaluations()
+        self._evaluated_metrics = MetricCurves(
+            self._agents, lambda: Thinned(most=MOST_EVALUATIONS), _MOST_CURVES
+        )
+        return self._add_evaluation
 
-        def add(record: Record) -> None:
-            self._evaluated.add(record)
-            self._metrics.add_evaluation(record)
+    def _add_evaluation(self, row: EvaluationRow) -> None:
+        self._evaluated.add(row)
+        if row.replaced is None:
+            self._evaluated_metrics.add(row.env_steps, row.metrics, mean_of_episodes)
+
+    def _begin_server(self, server_id: str) -> Callable[[IterationRow], None]:
+        lags = self._lags[server_id] = Thinned(_highest)
+        returns = self._own_returns[server_id] = Thinned()
+
+        def add(row: IterationRow) -> None:
+            if row.policy_lag_mean is not None:
+                lags.add((row.env_steps, row.policy_lag_mean, row.policy_lag_max))
+            if row.episode_return_mean is not None:
+                returns.add((row.env_steps, row.episode_return_mean))
 
         return add
-
-    def _begin_server(self, server_id: str) -> Callable[[], Callable[[Record], None]]:
-        def begin() -> Callable[[Record], None]:
-            lags = self._lags[server_id] = Thinned(_highest)
-            returns = self._own_returns[server_id] = Thinned()
-
-            def add(record: Record) -> None:
-                if record.get("policy_lag_mean") is not None:
-                    lag = record["policy_lag_mean"], record["policy_lag_max"]
-                    lags.add((record["env_steps"], *lag))
-                if record.get("episode_return_mean") is not None:
-                    returns.add((record["env_steps"], record["episode_return_mean"]))
-
-            return add
-
-        return begin
 
     # --- what is shown ------------------------------------------------------------------
 
@@ -142,13 +133,12 @@ class RunView:
         is_read = not any([tail.read() for tail in self._tails])  # noqa: C419, all of them
         until_s = time.monotonic() + _INTERVALS_S
         status = read_status(self._folder)
-        latest = dict(self._latest)
-        if status and status.has_ended:
-            latest["env_steps"] = status.env_steps
+        latest = self._latest
+        env_steps = latest and latest.env_steps
         num_restarts = status.num_restarts if status else {}
         servers = [
             {**self._server(server_id, until_s), "num_restarts": num_restarts.get(server_id, 0)}
-            for server_id in self._servers
+            for server_id in self._agents
         ]
         return {
             "kind": "run",
@@ -157,17 +147,17 @@ class RunView:
             "problems": [tail.problem for tail in self._tails if tail.problem],
             **self._about,
             "status": {**asdict(status), "state": status.state_now} if status else None,
-            **{
-                key: latest.get(key)
-                for key in ("env_steps", "episodes", "time_s", "env_steps_per_s")
-            },
-            "num_lost_episodes": latest.get("num_lost_episodes", 0),
-            "num_random_episodes": latest.get("num_random_episodes", {}),
+            "env_steps": status.env_steps if status and status.has_ended else env_steps,
+            "episodes": latest and latest.episodes,
+            "time_s": latest and latest.time_s,
+            "env_steps_per_s": latest and latest.env_steps_per_s,
+            "num_lost_episodes": latest.num_lost_episodes if latest else 0,
+            "num_random_episodes": latest.num_random_episodes if latest else {},
             "marks": self._marks,
             "speed": self._speed.points,
             "states": STATES,
             "servers": servers,
-            "metrics": self._metrics.shown(),
+            "metrics": self._metrics(),
             "logs": self._read_logs(),
         }
 
@@ -175,8 +165,12 @@ class RunView:
         roles = [role for role in self._roles if role.server_id == server_id]
         # Of a simulation that is not the run's own, only servers know returns.
         own = self._own_returns[server_id].points if len(roles) == 1 else []
+        server = self._plan.servers[server_id]
         return {
-            **self._servers[server_id],
+            "id": server_id,
+            "algorithm": server.algorithm,
+            "learns": server.learns,
+            "agents": server.agents,
             "strip": self._activities.stretches(server_id),
             "num_refused": self._activities.num_refused(server_id),
             "lag": self._lags[server_id].points,
@@ -185,16 +179,37 @@ class RunView:
                 {
                     "name": role.name,
                     "agents": role.agents,
-                    "training": self._training.of(role) or own,
+                    "training": self._training.returns[role].points or own,
                     **self._evaluated.shown(role, until_s),
                 }
                 for role in roles
             ],
         }
 
+    def _metrics(self) -> list[dict[str, Any]]:
+        """Returns for each metric points ``(env_steps, mean)`` for each server that has it, and for
+        whole episodes."""
+        trained, evaluated = self._trained_metrics.curves, self._evaluated_metrics.curves
+        none = Thinned()
+        return [
+            {
+                "name": name,
+                "of": [
+                    {
+                        "server": server_id,
+                        "training": trained.get((name, server_id), none).points,
+                        "evaluated": evaluated.get((name, server_id), none).points,
+                    }
+                    for server_id in (None, *self._agents)
+                    if (name, server_id) in trained or (name, server_id) in evaluated
+                ],
+            }
+            for name in sorted({name for name, _ in (*trained, *evaluated)})
+        ]
+
     def _read_logs(self) -> list[dict[str, Any]]:
         """Returns the last lines of the logs that have any: the servers' first, then by name."""
-        servers = [self._folder.log(server_id) for server_id in self._servers]
+        servers = [self._folder.log(server_id) for server_id in self._agents]
         others = sorted(p.absolute() for p in self._folder.logs.glob("*.log"))
         paths = dict.fromkeys([*servers, *others])
         logs = [{"process": path.stem, "lines": self._last_lines(path)} for path in paths]

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from muxrl.orchestrator.config.schema import TOTAL
+from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.schema import MetricConfig
-from muxrl.orchestrator.watch.tail import Record, Tail
+from muxrl.orchestrator.watch.tail import Tail
 from muxrl.orchestrator.watch.thinned import Point, Thinned
 
 _READING_S = 0.5
@@ -91,16 +92,16 @@ class _Curve:
     """
 
     def __init__(self, folder: RunDirectory, metric: MetricConfig) -> None:
-        servers = folder.read_plan()["servers"]
-        self._agents = None if metric.of == TOTAL else servers[metric.of]["agents"]
+        servers = folder.read_plan().servers
+        self._agents = None if metric.of == TOTAL else servers[metric.of].agents
         self._metric = metric
         self._uses_evaluations = metric.source == "evaluation"
         self.env_steps = 0
         self.is_read = self.is_final = False
         """Whether all that is there was read; whether nothing more will come."""
         self._tails = [
-            Tail(folder.metrics / "joint.jsonl", self._begin_training),
-            Tail(folder.metrics / "evaluation.jsonl", self._begin_evaluations),
+            Tail(folder.metrics / "joint.jsonl", self._begin_training, JointRow),
+            Tail(folder.metrics / "evaluation.jsonl", self._begin_evaluations, EvaluationRow),
         ]
 
     def read(self, is_over: bool) -> None:
@@ -114,24 +115,21 @@ class _Curve:
         evaluated = list(self._evaluations.points) if self._uses_evaluations else []
         return evaluated or list(self._training.points)
 
-    def _begin_training(self) -> Callable[[Record], None]:
+    def _begin_training(self) -> Callable[[JointRow], None]:
         self._training = Thinned(most=_MOST_POINTS)
         return self._add_training
 
-    def _add_training(self, record: Record) -> None:
-        self.env_steps = int(record["env_steps"])
-        self._add(self._training, record, trained_value(self._metric, record, self._agents))
+    def _add_training(self, row: JointRow) -> None:
+        self.env_steps = row.env_steps
+        if (value := trained_value(self._metric, row, self._agents)) is not None:
+            self._training.add((row.env_steps, value))
 
-    def _begin_evaluations(self) -> Callable[[Record], None]:
+    def _begin_evaluations(self) -> Callable[[EvaluationRow], None]:
         self._evaluations = Thinned(most=_MOST_POINTS)
         return self._add_evaluation
 
-    def _add_evaluation(self, record: Record) -> None:
-        if record["replaced"] is None:
-            value = evaluated_value(self._metric, record, self._agents)
-            self._add(self._evaluations, record, value)
-
-    @staticmethod
-    def _add(curve: Thinned, record: Record, value: float | None) -> None:
-        if value is not None:
-            curve.add((record["env_steps"], value))
+    def _add_evaluation(self, row: EvaluationRow) -> None:
+        if row.replaced is None:
+            value = evaluated_value(self._metric, row, self._agents)
+            if value is not None:
+                self._evaluations.add((row.env_steps, value))

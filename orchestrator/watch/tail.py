@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.errors import MalformedMetrics
+import msgspec
 
-Record = Mapping[str, Any]
+from muxrl.orchestrator.errors import MalformedMetrics
 
 _PIECE_BYTES = 4 * 2**20
 """Read at a time: half a second of parsing, so that a page comes up while long files are read."""
@@ -17,19 +16,23 @@ _REMEMBERED_BYTES = 256
 
 
 class Tail:
-    """Hands on the records of a metrics file, each once.
+    """Hands on the rows of a metrics file, each once.
 
     Args:
         path: the file, which may come later.
-        begin: called before the first record, and again where the file does not go on from what
-            was read (a run that is resumed cuts its metrics back); returns what takes the records.
+        begin: called before the first row, and again where the file does not go on from what
+            was read (a run that is resumed cuts its metrics back); returns what takes the rows.
+        kind: of the rows, see `muxrl.orchestrator.records.rows`.
     """
 
     problem = ""
-    """Which line is no record and was left out, in a sentence; "" if all are."""
+    """Which line is no row and was left out, in a sentence; "" if all are."""
 
-    def __init__(self, path: Path, begin: Callable[[], Callable[[Record], None]]) -> None:
+    def __init__(
+        self, path: Path, begin: Callable[[], Callable[[Any], object]], kind: Any = dict
+    ) -> None:
         self._path = path
+        self._decode = msgspec.json.Decoder(kind).decode
         self._begin = begin
         self._restart()
 
@@ -74,9 +77,6 @@ class Tail:
 
     def _take_line(self, line: bytes) -> None:
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise TypeError
-            self._take(record)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            self.problem = str(MalformedMetrics(self._path, self._num_lines))
+            self._take(self._decode(line))
+        except (ValueError, TypeError) as error:
+            self.problem = str(MalformedMetrics(self._path, self._num_lines, str(error)))

@@ -19,8 +19,9 @@ from muxrl.orchestrator.errors import (
     NotARunDirectory,
     NotASweepDirectory,
 )
-from muxrl.orchestrator.records.recorded_run import EvaluationPoint, RecordedRun
+from muxrl.orchestrator.records.recorded_run import RecordedRun
 from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
+from muxrl.orchestrator.records.series import EvaluationPoint
 from muxrl.orchestrator.storage.versions import version_notes
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written

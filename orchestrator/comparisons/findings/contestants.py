@@ -18,12 +18,8 @@ from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun
 from muxrl.orchestrator.config.merge import dotted, leaves
 from muxrl.orchestrator.errors import CannotCompare
-from muxrl.orchestrator.records.recorded_run import (
-    AgentReturns,
-    EvaluationPoint,
-    Floats,
-    returns_by_episode,
-)
+from muxrl.orchestrator.records.rows import AgentReturns
+from muxrl.orchestrator.records.series import EvaluationPoint, Floats, returns_by_episode
 from muxrl.protocol.patterns import match, unnumbered
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.config import ServerConfig
@@ -77,9 +73,7 @@ class Subject:
             point: the evaluation.
             replaced: the server whose agents acted at random, None for none.
         """
-        if self.metric:
-            return self.returns(point.metrics.get(replaced, {}).get(self.metric, {}))
-        return self.returns(point.returns.get(replaced, {}))
+        return point.episodes(self.agents, replaced, self.metric, is_sum=self.kind == "total")
 
     def returns(self, by_agent: AgentReturns) -> Floats:
         """Returns one number for each episode, NaN where no agent took part: ``[num_episodes]``."""

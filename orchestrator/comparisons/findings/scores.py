@@ -24,7 +24,7 @@ from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Subj
 from muxrl.orchestrator.measure.rliable import interquartile_mean, interquartile_mean_interval
 from muxrl.orchestrator.measure.statistics import UNKNOWN, Estimate, mean_interval
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.recorded_run import EvaluationPoint, Floats
+from muxrl.orchestrator.records.series import EvaluationPoint, Floats
 
 Axis = Literal["env_steps", "time_s"]
 Measure = Literal["return", "advantage"]

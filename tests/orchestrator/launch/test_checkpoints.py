@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from muxrl.orchestrator.config import CheckpointConfig
 from muxrl.orchestrator.config.schema import BestConfig
@@ -194,7 +195,7 @@ def test_a_tally_goes_on_where_it_was() -> None:
     again.begin()
     again.add("simulation-0", SimulationReport(20, [{"a": 5.0}], 0, 0.5))
     again.tick()
-    first, second = again.record(), again.record()
+    first, second = to_builtins(again.row()), to_builtins(again.row())
     assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (120, 3, 1)
     assert first["episode_return_mean"] == {"a": 3.0}
     assert first["time_s"] >= 50.0

@@ -14,7 +14,7 @@ from tests.orchestrator.records.recorded import evaluation, new_run, write_whole
 from muxrl import RunResult
 from muxrl.orchestrator.errors import MalformedMetrics, NotARunDirectory
 from muxrl.orchestrator.records.frames import training_frame
-from muxrl.orchestrator.records.metrics import MetricsWriter, last_record
+from muxrl.orchestrator.records.metrics import MetricsWriter, last_row
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.json_files import write_json
@@ -118,17 +118,17 @@ def test_a_run_without_iterations_has_the_columns_and_no_row(tmp_path: Path) -> 
 
 def test_the_newest_record_is_found_in_files_of_any_length(tmp_path: Path) -> None:
     path = tmp_path / "joint.jsonl"
-    assert last_record(path) is None
+    assert last_row(path, dict) is None
     path.write_bytes(b'{"a": 1}')  # its write goes on
-    assert last_record(path) is None
+    assert last_row(path, dict) is None
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
-    assert last_record(path) == {"a": 2}
+    assert last_row(path, dict) == {"a": 2}
     long = b'{"a": "' + b"x" * 100_000 + b'"}\n'
     path.write_bytes(b'{"a": 1}\n' * 10_000 + long)
-    assert last_record(path) == {"a": "x" * 100_000}
+    assert last_row(path, dict) == {"a": "x" * 100_000}
     path.write_bytes(b'{"a": 1}\n' * 10_000 + b"no record\n")
     with pytest.raises(MalformedMetrics, match="line 10001"):
-        last_record(path)
+        last_row(path, dict)
 
 
 def test_seeds_put_together_are_read_alike(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A run ends at the first condition that holds, and its end can be foretold."""
 
 import pytest
+from msgspec import to_builtins
 
 from muxrl.orchestrator.config import StopConfig
 from muxrl.orchestrator.launch.stop_conditions import StopCondition, StopConditions, time_left_s
@@ -93,7 +94,7 @@ def test_the_tally_sums_over_simulations_and_averages_recent_episodes() -> None:
     made = tally(10)
     made.add("simulation-1", SimulationReport(5, [{"a": 5.0, "b": 1.0}], num_mismatches=2))
     made.add("simulation-1", SimulationReport(7, []))
-    record = made.record()
+    record = to_builtins(made.row())
     assert (made.env_steps, made.num_episodes, made.num_mismatches) == (17, 3, 0)
     assert record["episode_return_mean"] == {"a": 3.0, "b": 1.0}
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec import to_builtins
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.launch.tally import Tally
@@ -32,13 +33,13 @@ def test_a_resumed_run_counts_its_time_on() -> None:
 
 def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
     tally = Tally()
-    assert "metrics" not in tally.record()
+    assert "metrics" not in to_builtins(tally.row())
     assert tally.metric("win") is None
     won = [{"win": {COMMON: n % 2}, "hits": {"a": 1.0, "b": 3.0}} for n in range(200)]
     tally.add("simulation-0", SimulationReport(10, [{}] * 200, metrics=won))
     late = [{"win": {COMMON: 1.0}}, {"hits": {"b": 5.0}}]
     tally.add("simulation-1", SimulationReport(10, [{}] * 2, metrics=late))
-    metrics = tally.record()["metrics"]
+    metrics = to_builtins(tally.row())["metrics"]
     assert metrics == {
         "win": {COMMON: pytest.approx(50 / 99)},
         "hits": {"a": 1.0, "b": pytest.approx((98 * 3 + 5) / 99)},
@@ -47,7 +48,7 @@ def test_metrics_are_means_over_recent_episodes_that_have_them() -> None:
     assert tally.metric("hits") == (pytest.approx((98 * 2 + 5) / 99), 99)
     again = Tally()
     again.restore(tally.state())
-    assert again.record()["metrics"] == metrics
+    assert to_builtins(again.row())["metrics"] == metrics
 
 
 def test_a_checkpoint_made_before_there_were_metrics_is_gone_on_from() -> None:
@@ -55,7 +56,7 @@ def test_a_checkpoint_made_before_there_were_metrics_is_gone_on_from() -> None:
     state = Tally().state()
     del state["recent_metrics"]
     tally.restore(state)
-    assert "metrics" not in tally.record()
+    assert "metrics" not in to_builtins(tally.row())
 
 
 def test_a_gateway_through_which_nobody_plays_does_not_undo_the_servers_counts() -> None:

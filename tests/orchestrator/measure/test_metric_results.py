@@ -94,8 +94,7 @@ def test_seeds_are_put_together(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_no_episode_had_is_named(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.write_plan({**run.read_plan(), "metrics": ["win", "wins"]})
+    run = new_run(tmp_path, metrics=["win", "wins"])
     write_run(run)
     (note,) = (note for note in write_report(run).notes if "metrics" in note)
     assert "no episode had 'wins', which simulation.metrics asks for" in note

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from muxrl.orchestrator.records.recorded_run import returns_by_episode
+from muxrl.orchestrator.records.series import returns_by_episode
 
 NAN = float("nan")
 RETURNS = {"a": [1.0, 2.0, None, None], "b": [3.0, None, 5.0, None], "c": [7.0, 7.0]}

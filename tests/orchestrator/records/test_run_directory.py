@@ -69,7 +69,7 @@ def test_files_are_written_by_their_names(tmp_path: Path) -> None:
     assert (run.path / "config.yaml").read_text() == "seed: 1\n"
     assert json.loads((run.path / "servers.json").read_text()) == {"prey": "127.0.0.1:9901"}
     assert json.loads((run.path / "summary.json").read_text()) == {"return": None}
-    assert run.read_plan()["seed"] == 1
+    assert run.read_plan().seed == 1
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"servers": 3}'])

@@ -35,8 +35,8 @@ def files(run: RunDirectory) -> tuple[dict[str, object], str, tuple[int, int]]:
 
 def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    plan = run.read_plan()
-    plan["servers"]["sheep"] = {**plan["servers"]["sheep"], "algorithm": "RANDOM", "learns": False}
+    plan = json.loads((run.path / "plan.json").read_text())
+    plan["servers"]["sheep"] |= {"algorithm": "RANDOM", "learns": False}
     run.write_plan(plan)
     with MetricsWriter(run) as metrics:
         for replaced in (None, "wolves"):

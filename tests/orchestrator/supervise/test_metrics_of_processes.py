@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
@@ -68,7 +69,7 @@ def test_training(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:
         process.stop()
         playing.join(30.0)
     assert not playing.is_alive()
-    record = tally.record()
+    record = to_builtins(tally.row())
     assert record["metrics"]["episode_length"] == {"__common__": 8.0}
     for prey, caught in record["metrics"]["caught"].items():
         assert caught == pytest.approx(-record["episode_return_mean"][prey])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import to_builtins
 
 from muxrl.orchestrator.config import TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
@@ -54,17 +55,17 @@ def test_simulations_wait_until_a_lost_server_is_noticed_and_listens_again() -> 
 def test_episodes_with_random_stand_ins_are_counted_and_their_returns_left_out() -> None:
     tally = Tally()
     tally.add("simulation-0", SimulationReport(10, [{"a": 1.0}]))
-    assert "num_random_episodes" not in tally.record()
+    assert "num_random_episodes" not in to_builtins(tally.row())
     tally.add("simulation-0", SimulationReport(20, [], random_episodes=[["ppo"], ["ppo", "a2c"]]))
     tally.restart("simulation-0")
     tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], random_episodes=[["ppo"]]))
-    record = tally.record()
+    record = to_builtins(tally.row())
     assert record["num_random_episodes"] == {"ppo": 3, "a2c": 1}
     assert record["episodes"] == 5
     assert record["episode_return_mean"] == {"a": 2.0}
     again = Tally()
     again.restore(tally.state())
-    assert again.record()["num_random_episodes"] == {"ppo": 3, "a2c": 1}
+    assert to_builtins(again.row())["num_random_episodes"] == {"ppo": 3, "a2c": 1}
 
 
 def test_what_a_lost_process_has_done_still_counts() -> None:
@@ -74,7 +75,7 @@ def test_what_a_lost_process_has_done_still_counts() -> None:
     tally.restart("simulation-0", 3)
     tally.add("simulation-0", SimulationReport(5, [{"a": 3.0}], 0, 0.5, num_lost_episodes=2))
     tally.restart("ppo")
-    first, second = tally.record(), tally.record()
+    first, second = to_builtins(tally.row()), to_builtins(tally.row())
     assert (first["env_steps"], first["episodes"], first["num_mismatches"]) == (115, 2, 1)
     assert first["cpu_s"] == pytest.approx(2.5)
     assert first["num_lost_episodes"] == 6
@@ -84,5 +85,5 @@ def test_what_a_lost_process_has_done_still_counts() -> None:
     again = Tally()
     again.restore(tally.state())
     again.add("simulation-0", SimulationReport(1, [], num_lost_episodes=1))
-    assert again.record()["num_lost_episodes"] == 7
+    assert to_builtins(again.row())["num_lost_episodes"] == 7
     assert again.num_restarts == {"simulation-0": 1, "ppo": 1}

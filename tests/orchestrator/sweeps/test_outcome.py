@@ -9,6 +9,7 @@ from rich.console import Console
 
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, StopConfig, prepare
 from muxrl.orchestrator.launch.tally import Tally
+from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.sweeps import dry_run as dry_run_module
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.dry_run import Timing, duration, estimate_text, why_unknown
@@ -99,10 +100,15 @@ def test_trials_to_come_are_printed():
     assert ["1", "b", "0.000123", "7"] in lines
 
 
+def evaluation(returns, metrics=None):
+    return EvaluationRow(env_steps=300, replaced=None, returns=returns, metrics=metrics or {})
+
+
 def run(returns=None, training=None):
     """A stand-in for what `measure` reads of a run."""
-    evaluated = None if returns is None else {"returns": returns, "env_steps": 300}
-    tally = SimpleNamespace(env_steps=500, record=lambda: {"episode_return_mean": training or {}})
+    evaluated = None if returns is None else evaluation(returns)
+    trained = JointRow(env_steps=500, episode_return_mean=training or {})
+    tally = SimpleNamespace(env_steps=500, row=lambda: trained)
     servers = {"prey": SimpleNamespace(agents={"p": None, "q": None})}
     return SimpleNamespace(
         evaluated=evaluated, tally=tally, experiment=SimpleNamespace(servers=servers)
@@ -137,8 +143,9 @@ def test_what_is_no_number_is_no_metric():
 def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
     hits = {"h": [9.0], "p": [1.0], "q": [3.0]}
     metrics = {"win": {"__common__": [1.0, None, 0.0]}, "hits": hits}
-    evaluated = {"returns": {"p": [7.0]}, "metrics": metrics, "env_steps": 300}
-    training = {"metrics": {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}}
+    evaluated = evaluation({"p": [7.0]}, metrics)
+    trained = {"win": {"__common__": 0.25}, "hits": {"h": 5.0, "p": 1.0}}
+    training = JointRow(env_steps=500, metrics=trained)
     assert evaluated_value(MetricConfig(name="win"), evaluated, None) == 0.5
     assert evaluated_value(MetricConfig("prey", name="win"), evaluated, ["p", "q"]) == 0.5
     assert evaluated_value(MetricConfig("prey", name="hits"), evaluated, ["p", "q"]) == 2.0
@@ -146,7 +153,7 @@ def test_a_metric_is_that_of_the_episode_or_a_mean_over_agents():
     assert evaluated_value(MetricConfig(name="way"), evaluated, None) is None
     assert trained_value(MetricConfig(name="win"), training, None) == 0.25
     assert trained_value(MetricConfig("prey", name="hits"), training, ["p", "q"]) == 1.0
-    assert trained_value(MetricConfig(name="win"), {"episode_return_mean": {}}, None) is None
+    assert trained_value(MetricConfig(name="win"), JointRow(env_steps=500), None) is None
 
 
 def test_tune_carries_a_row_about_and_gives_it_back():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from muxrl.orchestrator.records.rows import JointRow
 from muxrl.orchestrator.watch.activity import Activities
 
 
-def record(time_s: float, env_steps: int, **servers: dict[str, Any]) -> dict[str, Any]:
-    return {"time_s": time_s, "env_steps": env_steps, "servers": servers}
+def record(time_s: float, env_steps: int, **servers: dict[str, Any]) -> JointRow:
+    return msgspec.convert({"time_s": time_s, "env_steps": env_steps, "servers": servers}, JointRow)
 
 
 def own(time_s: float, learning_s: float, held_s: float, num_refused: int = 0) -> dict[str, Any]:
@@ -18,7 +20,7 @@ def own(time_s: float, learning_s: float, held_s: float, num_refused: int = 0) -
     return {**seconds, "num_refused": num_refused}
 
 
-def watched(*records: dict[str, Any]) -> Activities:
+def watched(*records: JointRow) -> Activities:
     activities = Activities(["qmix", "ppo"])
     for one in records:
         activities.add(one)
@@ -77,7 +79,7 @@ def test_one_whose_report_is_not_new_is_silent_and_others_wait() -> None:
 def test_a_server_that_has_never_said_anything_has_no_state() -> None:
     """Runs of versions that did not record states."""
     activities = watched(
-        record(1.0, 10, ppo={}), record(2.0, 20, ppo={}), {"time_s": 3.0, "env_steps": 30}
+        record(1.0, 10, ppo={}), record(2.0, 20, ppo={}), JointRow(time_s=3.0, env_steps=30)
     )
     assert not activities.stretches("qmix")
     assert not activities.stretches("ppo")

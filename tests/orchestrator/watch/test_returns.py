@@ -6,21 +6,26 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.orchestrator.records.recorded import SERVERS, evaluation, new_run, write_whole_run
 from tests.orchestrator.reports.test_judged import BEGAN, SIDES, WHOLE, add_untrained, self_play
 
 from muxrl.orchestrator.measure.results import results_of
-from muxrl.orchestrator.records.metrics import iter_metrics
+from muxrl.orchestrator.records.metrics import iter_rows
+from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.watch.returns import EvaluatedReturns, roles_of
 
+PLAN = msgspec.convert({"servers": SERVERS}, Plan)
+
 
 def shown(run_path: Path, until_s: float = math.inf) -> dict[str, dict[str, Any]]:
-    roles = roles_of({"servers": SERVERS})
+    roles = roles_of(PLAN)
     evaluated = EvaluatedReturns(roles)
-    for record in iter_metrics(run_path / "metrics" / "evaluation.jsonl"):
+    for record in iter_rows(run_path / "metrics" / "evaluation.jsonl", EvaluationRow):
         evaluated.add(record)
     return {role.server_id: evaluated.shown(role, until_s) for role in roles}
 
@@ -60,7 +65,7 @@ def test_intervals_that_take_too_long_come_later_the_newest_at_once(tmp_path: Pa
 
 def test_conditions_are_gathered_as_in_the_report() -> None:
     """Cf. `test_recorded_run`: near env steps are one evaluation, and another rule begins anew."""
-    evaluated = EvaluatedReturns(roles := roles_of({"servers": SERVERS}))
+    evaluated = EvaluatedReturns(roles := roles_of(PLAN))
     ones = [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]
     for env_steps, replaced, rule in (
         (0, None, True),
@@ -70,7 +75,8 @@ def test_conditions_are_gathered_as_in_the_report() -> None:
         (200, None, False),
         (204, "wolves", False),
     ):
-        evaluated.add(evaluation(env_steps, replaced, *ones, should_explore=rule))
+        row = evaluation(env_steps, replaced, *ones, should_explore=rule)
+        evaluated.add(msgspec.convert(row, EvaluationRow))
     wolves = evaluated.shown(roles[0], math.inf)
     assert [p[0] for p in wolves["evaluated"]] == [100, 200]
     assert [p[0] for p in wolves["random"]] == [100, 200]
@@ -92,7 +98,7 @@ def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> Non
     (server,) = write_report(run).servers
     roles = roles_of(run.read_plan())
     evaluated = EvaluatedReturns(roles)
-    for record in iter_metrics(run.metrics / "evaluation.jsonl"):
+    for record in iter_rows(run.metrics / "evaluation.jsonl", EvaluationRow):
         evaluated.add(record)
     for role, side in zip(roles, server.sides, strict=True):
         assert role.agents == side.agents
@@ -115,5 +121,6 @@ def test_the_last_evaluation_is_judged_as_the_report_does(tmp_path: Path) -> Non
 def test_roles_are_groups_or_names_in_common(
     agents: list[str], groups: dict[str, list[str]], expected: dict[str, list[str]]
 ) -> None:
-    plan = {"servers": {"s": {"agents": agents, "groups": groups}}}
-    assert {role.name: list(role.agents) for role in roles_of(plan)} == expected
+    server = {"algorithm": "PPO", "agents": agents, "groups": groups}
+    roles = roles_of(msgspec.convert({"servers": {"s": server}}, Plan))
+    assert {role.name: list(role.agents) for role in roles} == expected
