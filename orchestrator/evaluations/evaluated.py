@@ -16,6 +16,7 @@ from muxrl.orchestrator.measure.number_text import MISSING, interval, number
 from muxrl.orchestrator.measure.rliable import interquartile_mean
 from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns, Metrics
+from muxrl.orchestrator.records.series import returns_by_episode
 from muxrl.orchestrator.reports.plain_table import plain_table
 from muxrl.protocol.patterns import unnumbered
 
@@ -115,12 +116,12 @@ def returns_of(episode_returns: AgentReturns, agents: Sequence[str]) -> Returns:
     Raises:
         ValueError: none of them was in any episode.
     """
-    rows = [[math.nan if r is None else r for r in episode_returns[agent]] for agent in agents]
-    table = np.array(rows, dtype=np.float64)
-    table = table[:, np.isfinite(table).any(axis=0)]
-    if not table.size:
+    means, totals = (
+        returns_by_episode(episode_returns, agents, is_sum=is_sum) for is_sum in (False, True)
+    )
+    means, totals = means[np.isfinite(means)], totals[np.isfinite(totals)]
+    if not len(means):
         raise ValueError(f"no episode had any of the agents {', '.join(agents)}")
-    means = np.nanmean(table, axis=0)
     estimate = mean_interval([means])
     has_interval = math.isfinite(estimate.low)
     return Returns(
@@ -130,7 +131,7 @@ def returns_of(episode_returns: AgentReturns, agents: Sequence[str]) -> Returns:
         high=estimate.high if has_interval else None,
         deviation=float(means.std(ddof=1)) if len(means) > 1 else None,
         interquartile_mean=interquartile_mean(means),
-        total=mean_interval([np.nansum(table, axis=0)]),
+        total=mean_interval([totals]),
     )
 
 

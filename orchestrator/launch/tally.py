@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from muxrl.client.episode_metrics import EpisodeMetrics, overall
@@ -51,19 +52,13 @@ class Total:
         self.before += self.of.pop(name, 0)
 
 
-_KEPT = {
-    "time_s": float,
-    "env_steps": int,
-    "num_episodes": int,
-    "num_mismatches": int,
-    "num_lost_episodes": int,
-    "num_lost_steps": int,
-    "num_bad_episodes": int,
-    "num_restarts": dict,
-    "num_random_episodes": dict,
-}
-"""What a run that is resumed goes on from, with what it is at first, and where an older run lacks
-it."""
+_SUMMED = ("num_env_steps", "num_mismatches", "num_lost_episodes", "num_lost_steps", "cpu_s")
+"""Counts of processes, as `SimulationReport` names them."""
+_KEPT = (
+    *("time_s", "env_steps", "num_episodes", "num_mismatches", "num_lost_episodes"),
+    *("num_lost_steps", "num_bad_episodes", "num_restarts", "num_random_episodes"),
+)
+"""What a run that is resumed goes on from; where an older run lacks it, it begins anew."""
 
 
 class Tally:
@@ -88,10 +83,9 @@ class Tally:
         may know nothing, since it was lost."""
         self.num_bad_episodes = 0
         """Training episodes that ended at a value that a server refused; see `on_bad_value`."""
-        self.cpu = Total()
+        self._totals = {name: Total() for name in _SUMMED}
+        self.cpu = self._totals["cpu_s"]
         """Processor seconds of servers and simulations, without evaluations."""
-        self._steps, self._mismatches = Total(), Total()
-        self._lost_episodes, self._lost_steps = Total(), Total()
         self._began_at: float | None = None
         self._recent: deque[dict[str, float]] = deque(maxlen=_NUM_EPISODES_AVERAGED)
         self._recent_metrics: deque[EpisodeMetrics] = deque(maxlen=_NUM_EPISODES_AVERAGED)
@@ -108,7 +102,7 @@ class Tally:
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to go on from here, as JSON can hold it."""
         return {
-            **{name: make(getattr(self, name)) for name, make in _KEPT.items()},
+            **{name: copy(getattr(self, name)) for name in _KEPT},
             "cpu_s": self.cpu.now,
             "recent": list(self._recent),
             "recent_metrics": list(self._recent_metrics),
@@ -116,25 +110,20 @@ class Tally:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from `state`; before `begin`."""
-        for name, make in _KEPT.items():
-            setattr(self, name, make(state.get(name, make())))
+        for name in _KEPT:
+            setattr(self, name, copy(state.get(name, getattr(self, name))))
         self._resumed_from = self.env_steps
-        self._steps.before = self.env_steps
-        self._mismatches.before = self.num_mismatches
-        self._lost_episodes.before = self.num_lost_episodes
-        self._lost_steps.before = self.num_lost_steps
-        self.cpu.before = state["cpu_s"]
+        for name, total in self._totals.items():
+            total.before = state.get(name, 0)
+        self._totals["num_env_steps"].before = self.env_steps
         self._recent.extend(state["recent"])
         self._recent_metrics.extend(state.get("recent_metrics", ()))
 
     def add(self, name: str, report: SimulationReport) -> None:
         """Adds what a simulation process has played."""
         self.has_played |= report.num_env_steps > 0
-        self.cpu.of[name] = report.cpu_s
-        self._steps.of[name] = report.num_env_steps
-        self._mismatches.of[name] = report.num_mismatches
-        self._lost_episodes.of[name] = report.num_lost_episodes
-        self._lost_steps.of[name] = report.num_lost_steps
+        for key, total in self._totals.items():
+            total.of[name] = getattr(report, key)
         self._sum()
         self.num_bad_episodes += report.num_bad_episodes
         self.num_episodes += len(report.episodes) + len(report.random_episodes)
@@ -146,10 +135,9 @@ class Tally:
 
     def _sum(self) -> None:
         # A gateway through which nobody plays does not undo the servers' counts.
-        self.env_steps = max(self.env_steps, self._steps.now)
-        self.num_mismatches = self._mismatches.now
-        self.num_lost_episodes = self._lost_episodes.now
-        self.num_lost_steps = self._lost_steps.now
+        self.env_steps = max(self.env_steps, self._totals["num_env_steps"].now)
+        for name in ("num_mismatches", "num_lost_episodes", "num_lost_steps"):
+            setattr(self, name, self._totals[name].now)
 
     def restart(self, name: str, num_lost_episodes: int = 0) -> None:
         """Says that a process was lost and is started again; what it has done still counts.
@@ -158,15 +146,9 @@ class Tally:
             name: of the process; its next reports begin at 0.
             num_lost_episodes: that were open on it.
         """
-        for total in (
-            self._steps,
-            self._mismatches,
-            self._lost_episodes,
-            self._lost_steps,
-            self.cpu,
-        ):
+        for total in self._totals.values():
             total.end(name)
-        self._lost_episodes.before += num_lost_episodes
+        self._totals["num_lost_episodes"].before += num_lost_episodes
         self._sum()
         self.num_restarts[name] = self.num_restarts.get(name, 0) + 1
         self._restarted.append(name)

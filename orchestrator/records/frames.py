@@ -51,19 +51,15 @@ def _holds_objects(values: Sequence[Any]) -> bool:
     )
 
 
+_RUN_COLUMNS = ("run", "assignment", "seed")
+_POINT_COLUMNS = ("env_steps", "time_s", "is_final", "replaced")
 EVALUATION_COLUMNS = (
-    "run",
-    "assignment",
-    "seed",
-    "server",
-    "algorithm",
-    "agent",
-    "env_steps",
-    "time_s",
-    "is_final",
-    "replaced",
-    "episode",
-    "return",
+    *(*_RUN_COLUMNS, "server", "algorithm", "agent"),
+    *(*_POINT_COLUMNS, "episode", "return"),
+)
+METRIC_COLUMNS = (
+    *(*_RUN_COLUMNS, "metric", "server", "agent"),
+    *(*_POINT_COLUMNS, "episode", "value"),
 )
 
 
@@ -88,22 +84,6 @@ def evaluation_frame(run_dirs: Iterable[Path]) -> DataFrame:
             about = (*run, server_id, plan.servers[server_id].algorithm, agent, *at)
             rows += [(*about, episode, value) for episode, value in enumerate(returns)]
     return frame_of(EVALUATION_COLUMNS, rows)
-
-
-METRIC_COLUMNS = (
-    "run",
-    "assignment",
-    "seed",
-    "metric",
-    "server",
-    "agent",
-    "env_steps",
-    "time_s",
-    "is_final",
-    "replaced",
-    "episode",
-    "value",
-)
 
 
 def metric_frame(run_dirs: Iterable[Path]) -> DataFrame:
@@ -134,8 +114,7 @@ def _evaluations(
 ) -> Iterator[tuple[tuple[Any, ...], Plan, EvaluationRow, tuple[Any, ...]]]:
     """Yields for each evaluation: the run, its plan, the row, and when it was.
 
-    The first has the columns `run`, `assignment` and `seed`, the last `env_steps`, `time_s`,
-    `is_final` and `replaced`.
+    The first has `_RUN_COLUMNS`, the last `_POINT_COLUMNS`.
     """
     for run_dir in run_dirs:
         folder = RunDirectory.open(run_dir)
@@ -157,7 +136,7 @@ def training_frame(run_dirs: Iterable[Path]) -> DataFrame:
         NotARunDirectory, MalformedMetrics: as `evaluation_frame`, of the servers' files.
     """
     records: list[dict[str, Any]] = []
-    always = ("run", "assignment", "seed", "server", "algorithm")
+    always = (*_RUN_COLUMNS, "server", "algorithm")
     for run_dir in run_dirs:
         folder = RunDirectory.open(run_dir)
         plan = folder.read_plan()

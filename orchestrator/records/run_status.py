@@ -20,12 +20,13 @@ A run that was killed leaves the state that it was in, and a process id that no 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, get_args
+
+import msgspec
 
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.run_directory import RunDirectory
@@ -146,12 +147,10 @@ def read_status(folder: RunDirectory) -> RunStatus | None:
         NotARunDirectory: something else wrote the file.
     """
     try:
-        status = json.loads((folder.path / _FILE).read_text(encoding="utf-8"))
-        known = {f.name: status[f.name] for f in fields(RunStatus) if f.name in status}
-        return RunStatus(**known)
+        return msgspec.json.decode((folder.path / _FILE).read_bytes(), type=RunStatus)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise NotARunDirectory(folder.path, f"its {_FILE} is broken: {error!r}") from error
 
 

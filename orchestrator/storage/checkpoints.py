@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.json_files import write_json
@@ -72,7 +73,7 @@ class Manifest:
     """See `muxrl.orchestrator.launch.tally.Tally.state`."""
     evaluation_due_at: int | None = None
     """Env steps; None: none is scheduled."""
-    best: Sequence[tuple[int, float]] = ()
+    best: tuple[tuple[int, float], ...] = ()
     """Env steps of the checkpoints that are called best, the best one first, and what each
     returned."""
 
@@ -93,18 +94,14 @@ class Manifest:
         """
         path = folder / MANIFEST_FILE
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = msgspec.json.decode(path.read_bytes())
             if content["format"] != _FORMAT:
                 raise CannotResume(
                     f"{path} has the format {content['format']!r}, this muxrl reads {_FORMAT}; was "
                     "it written by another version?"
                 )
-            content.setdefault("best", [])  # written before there were several
-            known = {f.name: content[f.name] for f in fields(cls)}
-            known["best"] = tuple((env_steps, value) for env_steps, value in known["best"])
-            servers = {s: SavedServer(**server) for s, server in content["servers"].items()}
-            return cls(**{**known, "servers": servers})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            return msgspec.convert(content, cls)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise CannotResume(f"{path} cannot be read: {error!r}") from error
 
 

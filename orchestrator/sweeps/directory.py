@@ -20,10 +20,12 @@ import contextlib
 import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
 from muxrl.orchestrator.records.run_directory import (
@@ -91,13 +93,11 @@ class TrialRecord:
         """Returns the record that `to_json` wrote, once it is parsed.
 
         Raises:
-            TypeError: a key is missing.
-            ValueError: a newer muxrl wrote it.
+            ValueError: a key is missing, or a newer muxrl wrote it.
         """
         if values.get("format", _FORMAT) != _FORMAT:  # the first sweeps did not say it
             raise ValueError("a newer muxrl wrote it; update muxrl")
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
+        return msgspec.convert(values, cls)
 
     def to_json(self) -> str:
         """Returns the record as one line."""
@@ -233,10 +233,10 @@ class SweepDirectory:
             NotASweepDirectory: something else wrote the file.
         """
         try:
-            return Process(**json.loads((self.path / _PROCESS_FILE).read_text(encoding="utf-8")))
+            return msgspec.json.decode((self.path / _PROCESS_FILE).read_bytes(), type=Process)
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise NotASweepDirectory(
                 self.path, f"its {_PROCESS_FILE} is broken: {error!r}"
             ) from error
