@@ -72,6 +72,7 @@ def launch(
     Raises:
         ConfigError: with all problems of the config; nothing was started.
         NotARunDirectory, CannotResume, RunIsRunning: nothing can be resumed, or it is running.
+        OtherFormat: a newer muxrl wrote the run that is to be resumed.
         OSError: the run directory is there already, or cannot be made.
     """
     if resume and not isinstance(config, str | Path):
@@ -124,6 +125,7 @@ def sweep(
     Raises:
         ConfigError: with all problems of the sweep and its trials; none was started.
         NotASweepDirectory, SweepIsRunning: nothing can be resumed, or it is running.
+        OtherFormat: a newer muxrl wrote the sweep that is to be resumed.
         RunFailed: Ray did not start.
         OSError: the directory is there already, or cannot be made.
     """

@@ -7,6 +7,7 @@
     │   ├── ConfigError         2  the config or the command line is wrong
     │   ├── NotARunDirectory    2  no run wrote this folder, or a file of it is missing or broken
     │   ├── NotASweepDirectory  2  the same for a sweep
+    │   ├── OtherFormat         2  a newer muxrl wrote the run or sweep: update this one
     │   ├── CannotResume        2  the run cannot go on in this way
     │   ├── CannotEvaluate      2  the run cannot be evaluated in this way
     │   ├── CannotCompare       2  the runs cannot be compared in this way
@@ -111,6 +112,18 @@ class NotASweepDirectory(Refused):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} is not the directory of a sweep: {reason}")
+        self.path = path
+
+
+class OtherFormat(Refused):
+    """A newer muxrl wrote the run or sweep, so this one neither reads it nor adds to it.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path} {problem}")
         self.path = path
 
 

@@ -26,6 +26,7 @@ import msgspec
 
 from muxrl.servers.algorithms.settings import AlgorithmProblem
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.formats import format_problem
 from muxrl.servers.state_file import read_state, write_state
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ ABOUT_FILE = "muxrl.json"
 STATE_FILE = "muxrl_state.npz"
 REPLAY_FILE = "muxrl_replay.npz"
 _FORMAT = 2
-_OLD_FORMAT = 1
-"""Of 0.1: weights and optimizers only."""
+"""1 has weights and optimizers only."""
 _MODULES = Path("learner_group") / "learner" / "rl_module"
 """Where RLlib puts the modules that learn, critics and target networks included."""
 _HALF = ".half"
@@ -232,12 +232,8 @@ class Checkpoint:
                     f"the {ABOUT_FILE} of checkpoint {str(path)!r} is not JSON ({error}); was it "
                     "edited?"
                 ) from error
-        if about and about.get("format") not in (_OLD_FORMAT, _FORMAT):
-            raise AlgorithmProblem(
-                f"the {ABOUT_FILE} of checkpoint {str(path)!r} has the format "
-                f"{about.get('format')!r}, this muxrl reads {_OLD_FORMAT} and {_FORMAT}; was it "
-                "written by another version?"
-            )
+        if about and (problem := format_problem(about.get("format"), _FORMAT)):
+            raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
         return cls(path, {**_ADDED, **about} if about else {})
 
     @property

@@ -47,6 +47,7 @@ class RunResult:
 
         Raises:
             NotARunDirectory: it is none, or its run never began.
+            OtherFormat: a newer muxrl wrote it.
             MalformedMetrics: a metrics file is broken elsewhere than in its last line.
         """
         folder = RunDirectory.open(Path(run_dir))

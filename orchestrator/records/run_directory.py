@@ -32,11 +32,12 @@ from typing import Any
 import msgspec
 
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, to_yaml
-from muxrl.orchestrator.errors import NotARunDirectory
+from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 from muxrl.orchestrator.storage.versions import read_versions, software_versions
 from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.formats import format_problem
 
 _FORMAT = 1
 """Of a run's records. A change of their files or columns that today's readers do not understand
@@ -96,6 +97,7 @@ class RunDirectory:
 
         Raises:
             NotARunDirectory: there is no such folder, or it has no ``metrics`` in it.
+            OtherFormat: a newer muxrl wrote it.
         """
         if not path.is_dir():
             raise NotARunDirectory(path, no_such_folder(path))
@@ -108,6 +110,11 @@ class RunDirectory:
                 else "is it the parent of runs?"
             )
             raise NotARunDirectory(path, f"it has no folder 'metrics'; {hint}")
+        with contextlib.suppress(OSError, ValueError):  # `read_plan` says what is wrong with it
+            plan = msgspec.json.decode((path / "plan.json").read_bytes(), type=dict)
+            # The first runs have none.
+            if problem := format_problem(plan.get("format", 1), _FORMAT):
+                raise OtherFormat(path, problem)
         return cls(path)
 
     @property
@@ -193,12 +200,10 @@ class RunDirectory:
         """Returns what `write_plan` saved.
 
         Raises:
-            NotARunDirectory: it was not saved, or something else or a newer muxrl wrote the file.
+            NotARunDirectory: it was not saved, or something else wrote the file.
         """
         try:
-            plan = msgspec.json.decode((self.path / "plan.json").read_bytes(), type=dict)
-            if plan.get("format", _FORMAT) == _FORMAT:  # the first runs did not say it
-                return msgspec.convert(plan, Plan)
+            return msgspec.json.decode((self.path / "plan.json").read_bytes(), type=Plan)
         except FileNotFoundError:
             problem = "it has no plan.json; did the run stop before its servers were planned?"
             raise NotARunDirectory(self.path, problem) from None
@@ -209,9 +214,6 @@ class RunDirectory:
             ) from error
         except ValueError as error:
             raise NotARunDirectory(self.path, f"its plan.json is not JSON: {error}") from error
-        raise NotARunDirectory(
-            self.path, "a newer muxrl made it, whose records this one cannot read; update muxrl"
-        )
 
     def write_versions(self, resumed_at: int | None = None, *, env: str = "") -> dict[str, Any]:
         """Saves the software of this process as ``versions.json``, and returns what is in it.

@@ -34,6 +34,7 @@ from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.checkpoint import SET_ASIDE
+from muxrl.servers.formats import format_problem
 
 MANIFEST_FILE = "manifest.json"
 LAST = "last"
@@ -95,11 +96,8 @@ class Manifest:
         path = folder / MANIFEST_FILE
         try:
             content = msgspec.json.decode(path.read_bytes())
-            if content["format"] != _FORMAT:
-                raise CannotResume(
-                    f"{path} has the format {content['format']!r}, this muxrl reads {_FORMAT}; was "
-                    "it written by another version?"
-                )
+            if problem := format_problem(content["format"], _FORMAT):
+                raise CannotResume(f"{path} {problem}")
             return msgspec.convert(content, cls)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CannotResume(f"{path} cannot be read: {error!r}") from error

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
+from muxrl.orchestrator.errors import NotASweepDirectory, OtherFormat, SweepIsRunning
 from muxrl.orchestrator.records.run_directory import (
     TRIALS_FILE,
     RunDirectory,
@@ -39,6 +39,7 @@ from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.json_files import finite, write_json, write_text
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
+from muxrl.servers.formats import format_problem
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 
@@ -93,10 +94,8 @@ class TrialRecord:
         """Returns the record that `to_json` wrote, once it is parsed.
 
         Raises:
-            ValueError: a key is missing, or a newer muxrl wrote it.
+            ValueError: a key is missing.
         """
-        if values.get("format", _FORMAT) != _FORMAT:  # the first sweeps did not say it
-            raise ValueError("a newer muxrl wrote it; update muxrl")
         return msgspec.convert(values, cls)
 
     def to_json(self) -> str:
@@ -180,10 +179,15 @@ class SweepDirectory:
 
         Raises:
             NotASweepDirectory: ``trials.jsonl`` cannot be read.
+            OtherFormat: a newer muxrl wrote it.
         """
         try:
             lines = (self.path / TRIALS_FILE).read_text(encoding="utf-8").splitlines()
-            return [TrialRecord.from_dict(json.loads(line)) for line in lines if line.strip()]
+            trials = [json.loads(line) for line in lines if line.strip()]
+            for trial in trials:  # the first sweeps did not say it
+                if problem := format_problem(trial.get("format", 1), _FORMAT):
+                    raise OtherFormat(self.path, problem)
+            return [TrialRecord.from_dict(trial) for trial in trials]
         except (OSError, ValueError, TypeError) as error:
             raise NotASweepDirectory(
                 self.path, f"its {TRIALS_FILE} cannot be read: {error}"

@@ -41,6 +41,7 @@ class SweepResult:
 
         Raises:
             NotASweepDirectory: it is none.
+            OtherFormat: a newer muxrl wrote it.
             ConfigError: its sweep.yaml cannot be read.
         """
         folder = SweepDirectory.open(Path(sweep_dir))

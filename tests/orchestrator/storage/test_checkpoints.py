@@ -95,7 +95,8 @@ def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(
     ("text", "story"),
     [
         ("", "cannot be read"),
-        ('{"format": 9}', "format 9, this muxrl reads 1"),
+        ('{"format": 9}', r"a newer muxrl \(format 9; this one reads up to 1\): update muxrl"),
+        ('{"format": "x"}', "the format 'x', this muxrl reads 1 to 1; was it edited?"),
         ("[]", "TypeError"),
     ],
 )

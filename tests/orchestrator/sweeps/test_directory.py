@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig, StopConfig, to_yaml
-from muxrl.orchestrator.errors import NotASweepDirectory, SweepIsRunning
+from muxrl.orchestrator.errors import NotASweepDirectory, OtherFormat, SweepIsRunning
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
@@ -75,7 +75,7 @@ def test_what_is_no_sweep_says_why(folder, tmp_path):
 def test_a_newer_muxrl_s_trials_are_refused(folder):
     path = folder.path / "trials.jsonl"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(NotASweepDirectory, match=r"trials\.jsonl .* a newer muxrl wrote it"):
+    with pytest.raises(OtherFormat, match=r"made by a newer muxrl \(format 2; .* up to 1\)"):
         folder.trials()
 
 
