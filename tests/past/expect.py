@@ -6,15 +6,15 @@ import json
 import tempfile
 from pathlib import Path
 
-from tests.past.figures import PAST, figures, unpack
+from tests.past.figures import PAST, figures, outputs, unpack
 
 
 def main() -> None:
-    """Writes what the past's files come to."""
+    """Writes what the past's files give."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(Path(folder))
-        text = json.dumps(figures(Path(folder)))
-    (PAST / "expected.json").write_text(text + "\n")
+        found = {"figures": figures(Path(folder)), "outputs": outputs(Path(folder))}
+    (PAST / "expected.json").write_text(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The figures that the files of `runs/` and `swept/` come to: compared with `expected.json`."""
+"""The figures that the files of `runs/` and `swept/` give: compared with `expected.json`."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import shutil
@@ -9,8 +11,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from muxrl import RunResult, SweepResult, compare
-from muxrl.orchestrator.reports.report import combine_runs
+import numpy as np
+
+from muxrl import RunResult, SweepResult
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.watch.app import view_of
 
 PAST = Path(__file__).parent
 RUNS = ("one", "two")
@@ -28,22 +33,71 @@ def unpack(folder: Path) -> None:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """Returns what report, compare, listing and frames say of the runs in `folder`."""
-    paths = [folder / name for name in RUNS]
-    combine_runs(paths, folder / "report")
-    compare([*paths]).write(folder / "compared")
-    compare([folder / "swept"]).write(folder / "compared_sweep")
+    """Returns what report, compare, listing, page and frames say of the runs in `folder`."""
+    one, two, swept = (str(folder / name) for name in (*RUNS, "swept"))
+    for command in (
+        ["report", one],
+        ["report", one, two, "--out", f"{folder}/report"],
+        ["compare", one, two, "--out", f"{folder}/compared"],
+        ["compare", swept, "--out", f"{folder}/compared_sweep"],
+    ):
+        assert cli.main(command) == 0, command
     run = RunResult.read(folder / "one")
     found = {
-        "report": json.loads((folder / "report" / "summary.json").read_text()),
-        "compared": json.loads((folder / "compared" / "comparison.json").read_text()),
-        "compared sweep": json.loads((folder / "compared_sweep" / "comparison.json").read_text()),
+        "report of one": _read(folder / "one" / "summary.json"),
+        "report": _read(folder / "report" / "summary.json"),
+        "compared": _read(folder / "compared" / "comparison.json"),
+        "compared sweep": _read(folder / "compared_sweep" / "comparison.json"),
+        "listed": _listed(folder),
+        "page": _shown(folder / "one"),
+        "page of the sweep": _shown(folder / "swept"),
         "frame": run.frame().to_dict("list"),
         "training": run.training().to_dict("list"),
         "metrics": run.metrics().to_dict("list"),
         "swept": SweepResult.read(folder / "swept").frame().to_dict("list"),
     }
     return {key: _plain(value, folder) for key, value in found.items()}
+
+
+def outputs(folder: Path) -> dict[str, Any]:
+    """Returns what the exported networks of run "one" say of four observations.
+
+    These are the first four that are one-hot, of the first agent and action where a network asks
+    for them: logits of PPO and values of QMIX, each [4, 4].
+    """
+    import onnxruntime
+
+    assert cli.main(["export", str(folder / "one")]) == 0
+    found = {}
+    for server_id in ("team", "ppo"):
+        session = onnxruntime.InferenceSession(folder / "one" / "onnx" / server_id / "default.onnx")
+        inputs = {i.name: np.zeros(4, np.int64) for i in session.get_inputs()}
+        inputs["observation"] = np.eye(4, 7, dtype=np.float32)
+        found[server_id] = session.run(None, inputs)[1].tolist()
+    return found
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    """Returns what `muxrl runs` says, without when a sweep began: its files' age says that."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert cli.main(["runs", str(folder), "--json"]) == 0
+    entries = {entry["name"]: entry for entry in json.loads(printed.getvalue())}
+    del entries["swept"]["began_at"]
+    return entries
+
+
+def _shown(path: Path) -> Any:
+    """Returns what the live page shows once it has read the files to their ends."""
+    view = view_of(path)
+    for _ in range(100):
+        if (state := view.read())["is_whole"]:
+            return state
+    raise AssertionError(f"the page of {path.name} is never whole")
 
 
 def _plain(value: Any, folder: Path) -> Any:

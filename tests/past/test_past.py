@@ -1,4 +1,4 @@
-"""Files and frames of version 0.1 are read, compared, evaluated and resumed as they were."""
+"""Files and frames of version 0.1 are read, compared, evaluated, exported and resumed today."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import requests
 from tests.past.exchange import ask
-from tests.past.figures import PAST, figures, unpack
+from tests.past.figures import PAST, figures, outputs
 from tests.past.talk import frames, serving
 
-from muxrl import RunResult, evaluate, launch, load_policy
-from muxrl.protocol.codec import decode_batch, decode_batch_reply
-from muxrl.protocol.messages import BatchReply, Refused
+from muxrl import RunResult, launch, load_policy
+from muxrl.client import network_transport
+from muxrl.client.errors import ServerUnavailable
+from muxrl.client.websocket import WebSocketTransport
+from muxrl.orchestrator import cli
+from muxrl.protocol.codec import decode_batch, decode_batch_reply, decode_json
+from muxrl.protocol.messages import BatchReply, Refused, ServerSpec
 
-
-@pytest.fixture
-def past(tmp_path: Path) -> Path:
-    unpack(tmp_path)
-    return tmp_path
+EXPECTED = json.loads((PAST / "expected.json").read_text())
 
 
 def assert_alike(now: Any, then: Any, at: str) -> None:
-    """What there was is there; what is new beside it may be."""
+    """All that there was is there; more keys may be."""
     if isinstance(then, dict):
         assert then.keys() <= now.keys(), at
         for key, value in then.items():
@@ -39,8 +41,27 @@ def assert_alike(now: Any, then: Any, at: str) -> None:
         assert now == then, at
 
 
-def test_report_comparison_and_frames_say_what_they_said(past: Path) -> None:
-    assert_alike(figures(past), json.loads((PAST / "expected.json").read_text()), "")
+def test_report_comparison_listing_page_and_frames_say_what_they_said(past: Path) -> None:
+    assert_alike(figures(past), EXPECTED["figures"], "")
+
+
+def test_a_server_describes_itself_as_it_did() -> None:
+    text = (PAST / "spec.json").read_text()
+    with serving() as address:
+        now = requests.get(f"http://{address}/v1/spec", timeout=30)
+    assert decode_json(text.encode(), ServerSpec) == decode_json(now.content, ServerSpec)
+    assert_alike(now.json(), json.loads(text), "")
+
+
+def test_a_client_of_another_protocol_version_refuses_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network_transport, "PROTOCOL_VERSION", 2)
+    with serving() as address:
+        transport = WebSocketTransport(address)
+        with pytest.raises(ServerUnavailable, match="speaks protocol version 1, this client 2"):
+            transport.fetch_spec()
+        transport.close()
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http"])
@@ -58,29 +79,54 @@ def test_a_conversation_is_answered_as_it_was(transport: str) -> None:
         if transport == "http":
             asked, frame, then = (data.decode() for data in (asked, frame, then))
         assert decode_batch(asked).items
-        assert told(decode_batch_reply(frame)) == told(decode_batch_reply(then))
+        assert without_address(decode_batch_reply(frame)) == without_address(
+            decode_batch_reply(then)
+        )
 
 
-def told(batch: BatchReply) -> list[Any]:
-    """The replies, less the address in a refusal's message."""
+def without_address(batch: BatchReply) -> list[Any]:
+    """Returns the replies; the message of a refusal begins after the server's address."""
     for reply in batch.replies:
         if isinstance(reply, Refused):
             reply.message = reply.message.partition(") refused ")[2]
     return list(batch.replies)
 
 
+def final_returns(run: Path) -> dict[str, list[float]]:
+    """The agents' returns in the last evaluation of all learned policies."""
+    rows = (run / "metrics" / "evaluation.jsonl").read_text().splitlines()
+    finals = [row for row in map(json.loads, rows) if row["is_final"] and not row["replaced"]]
+    return dict(finals[-1]["returns"])
+
+
 @pytest.mark.usefixtures("rllib")
-def test_policies_act_and_are_evaluated(past: Path) -> None:
-    policies = load_policy(past / "one")
-    assert sorted(policies) == ["agent_0", "agent_1", "agent_2"]
-    found = evaluate(past / "one", num_episodes=2)
-    assert {"team", "ppo"} <= set(found.servers)
+def test_policies_earn_what_they_earned(past: Path) -> None:
+    """They are greedy, and the episodes are those of the run's last evaluation."""
+    run = past / "one"
+    assert sorted(load_policy(run)) == ["agent_0", "agent_1", "agent_2"]
+    assert cli.main(["evaluate", str(run), "--episodes", "5"]) == 0
+    (written,) = (run / "evaluations").iterdir()
+    assert_alike(json.loads(written.read_text())["episode_returns"], final_returns(run), "")
+
+
+def test_exported_networks_say_what_they_said(past: Path) -> None:
+    found = outputs(past)
+    for server_id, then in EXPECTED["outputs"].items():
+        np.testing.assert_allclose(found[server_id], then, atol=1e-4, err_msg=server_id)
 
 
 @pytest.mark.ray
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 def test_a_run_is_resumed(past: Path) -> None:
-    run = launch(past / "one", {"stop.env_steps": 440}, resume=True)
-    assert run.outcome == "done"
-    assert RunResult.read(past / "one").env_steps >= 440
+    path = past / "one"
+    before = RunResult.read(path).frame()
+    run = launch(path, {"stop.env_steps": 440}, resume=True)
+    assert run.outcome == "done", run.cause
+    again = RunResult.read(path)
+    assert again.env_steps >= 440
+    kept = before[before["env_steps"] < 400]
+    after = again.frame()
+    assert len(kept) > 0
+    assert after[after["env_steps"] < 400].equals(kept)
+    assert after["env_steps"].max() >= 440
