@@ -249,6 +249,8 @@ def _as_meant(read: Callable[[], Any], kind: type[T], data: bytes | str, refusal
         return msgspec.convert(message, kind)
     except _NOT_A_MESSAGE as error:
         raise _malformed(kind, data, error) from None
+    except AttributeError:  # msgspec asks an array, where an object belongs, for its keys
+        raise _malformed(kind, data, refusal) from None
 
 
 _NAMES: dict[Any, str] = {

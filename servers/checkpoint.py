@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.formats import format_problem
 from muxrl.servers.state_file import read_state, write_state

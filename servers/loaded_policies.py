@@ -8,7 +8,7 @@ from typing import Any
 
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.values import conform
-from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
 from muxrl.servers.frames import Frames

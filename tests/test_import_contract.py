@@ -62,7 +62,7 @@ def test_a_layer_knows_only_those_below_it(layer: str) -> None:
 def test_a_server_names_no_algorithm() -> None:
     """What an algorithm needs of its server comes with its entry, found by the registry."""
     algorithms = ROOT / "servers" / "algorithms"
-    shared = {"action_masks", "entry", "networks", "registry", "settings"}
+    shared = {"action_masks", "entry", "networks", "registry", "setting_values", "settings"}
     their_own = [
         f"{name_of(path)}."
         for path in (*algorithms.glob("*/__init__.py"), *algorithms.glob("[!_]*.py"))

@@ -117,7 +117,7 @@ def _positive(text: str) -> float:
 def _export(
     server_id: str, checkpoint: Path, folder: Path, tolerance: float
 ) -> Iterator[ExportedPolicy]:
-    from muxrl.servers.algorithms.settings import AlgorithmProblem
+    from muxrl.servers.algorithms.setting_values import AlgorithmProblem
     from muxrl.servers.export import graph
     from muxrl.servers.export.checkpoint import export_checkpoint
     from muxrl.servers.export.verify import Differs

@@ -35,7 +35,7 @@ from muxrl.orchestrator.supervise.episodes import (
     returns_by_agent,
 )
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import find_fixed

@@ -21,11 +21,8 @@ from muxrl.servers.action_forms import MAX_COMBINATIONS
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
-from muxrl.servers.algorithms.settings import (
-    AlgorithmProblem,
-    TrainingSettings,
-    find_minibatch_problem,
-)
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
+from muxrl.servers.algorithms.settings import TrainingSettings, find_minibatch_problem
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.numpy_mlp import mlp_network

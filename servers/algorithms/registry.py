@@ -25,7 +25,7 @@ from muxrl.servers.algorithms.qmix.entry import (
     QPLEX_ENTRY,
     VDN_ENTRY,
 )
-from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.fixed_policies.names import FIXED_NAMES
 from muxrl.servers.seating import Seating
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from muxrl.servers.algorithms.settings import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies.names import FROZEN, RANDOM, SCRIPTED

@@ -19,7 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from muxrl.protocol.spaces import Space
 from muxrl.servers.algorithms.registry import get_algorithm, seating_of
-from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep

@@ -15,7 +15,7 @@ import numpy as np
 
 from muxrl.protocol.spaces import Box, bounds
 from muxrl.protocol.values import check_available, conform, sample_action
-from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.import_by_name import CannotImport, import_by_name

@@ -51,3 +51,23 @@ def test_runs_of_one_budget_compare_however_fast(
         config = Path("runs", str(seed), "config.yaml")  # the clock is all that differs
         config.write_text(config.read_text().replace("slow_bridge:Slow", "toll_bridge:Toll"))
     assert cli.main(["compare", "runs/0", "runs/1", "--head-to-head", "--episodes", "4"]) == 0
+
+
+def test_the_tutorials_sweep_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of its steps 5, 8 and 9, on a simulation that is slow at times."""
+    shutil.copytree(_FILES, tmp_path / "bridge")
+    monkeypatch.chdir(tmp_path / "bridge")
+    Path("slow_bridge.py").write_text(_SLOWED)
+    bridge, sweep = Path("bridge.yaml"), "bridge_sweep.yaml"
+    bridge.write_text(bridge.read_text().replace("toll_bridge:Toll", "slow_bridge:Slow"))
+    assert "slow_bridge:SlowBridge" in bridge.read_text()
+    small = [
+        "seeds=[0]", "experiment.stop.env_steps=205", "experiment.trackers=[]",
+        "experiment.evaluation={interval_env_steps: 100, num_episodes: 4, final_num_episodes: 4}",
+    ]  # fmt: skip
+    assert cli.main(["check", "bridge.yaml"]) == 0
+    assert cli.main(["sweep", sweep, "--dry-run", "calibration_s=1", *small]) == 0
+    assert cli.main(["sweep", sweep, "--sweep-dir", "sweep", *small]) == 0
+    assert cli.main(["compare", "sweep", "--head-to-head", "--episodes", "4"]) == 0
+    compared = json.loads(Path("sweep/comparison/comparison.json").read_text())
+    assert compared["budget"]["env_steps"] == 205

@@ -35,7 +35,7 @@ class HiddenVelocity(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=0)
+        super().reset(seed=seed)
         self._t, self._cell = 0, int(self.np_random.integers(5))
         self._is_forward = bool(self.np_random.integers(2))
         return self._observe(), {}

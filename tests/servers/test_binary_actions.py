@@ -15,7 +15,7 @@ from tests.servers.untrained import act
 from muxrl.protocol.spaces import Box, MultiBinary
 from muxrl.protocol.values import Mismatch, conform
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.algorithms.settings import AlgorithmProblem
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.config import AgentPlan
 from muxrl.servers.inference import log_probs_of
 from muxrl.servers.seats import Seat, SoloSeat

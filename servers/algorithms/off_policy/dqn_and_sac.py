@@ -37,13 +37,13 @@ from muxrl.servers.algorithms.off_policy.target_entropy import (
     read_target_entropy,
 )
 from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
-from muxrl.servers.algorithms.settings import (
+from muxrl.servers.algorithms.setting_values import (
     AlgorithmProblem,
-    TrainingSettings,
     check_kind,
     read_count,
     suggestion,
 )
+from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
 from muxrl.servers.seating import Seating
 from muxrl.servers.seats import Seat
