@@ -279,6 +279,7 @@ class Run:
         self._states[server_id] = ServerState(
             **seconds,
             num_refused=report.status.num_refused,
+            num_env_steps=report.status.num_env_steps,
             weights_seq_no=report.status.weights_seq_no,
         )
         self._latencies.take(server_id, report.latencies)

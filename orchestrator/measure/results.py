@@ -379,9 +379,12 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
             )
         for server in servers:
             if server.learns and run.weights_seq_no.get(server.server_id) == 0:
+                why = "its first batch needs more env steps"
+                if run.env_steps[server.server_id] == 0:
+                    why = "none of its agents acted in a training episode"
                 yield (
                     f"in run {run.name}, {server.server_id} made no update: its policies are those "
-                    "that it began with, since its first batch needs more env steps"
+                    f"that it began with, since {why}"
                 )
         if unheard := [m for m in run.declared_metrics if m not in run.metric_names]:
             yield (

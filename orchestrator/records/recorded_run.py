@@ -98,6 +98,7 @@ class RecordedRun:
         training = TrainingSeries(agents, metrics, GrowingCurve)
         last = JointRow(env_steps=0)
         weights_seq_no: dict[str, int] = {}
+        of_server: dict[str, int] = {}
         resumed_at: list[int] = []
         restarted_at: dict[str, list[int]] = {}
         for last in iter_rows(directory.metrics / "joint.jsonl", JointRow):
@@ -109,15 +110,18 @@ class RecordedRun:
             for server_id, state in last.servers.items():
                 if state.weights_seq_no is not None:
                     weights_seq_no[server_id] = state.weights_seq_no
+                if state.num_env_steps is not None:
+                    of_server[server_id] = state.num_env_steps
         evaluations = EvaluationSeries()
         for row in iter_rows(directory.metrics / "evaluation.jsonl", EvaluationRow):
             evaluations.add(row)
         curves = {}
-        env_steps = dict.fromkeys(plan.servers, last.env_steps)
+        env_steps = {s: of_server.get(s, last.env_steps) for s in plan.servers}
         for server_id in plan.servers:
             own, newest = GrowingCurve(), None
             for one in iter_rows(directory.metrics / f"{server_id}.jsonl", IterationRow):
-                env_steps[server_id] = one.env_steps or last.env_steps
+                if server_id not in of_server:  # the first runs did not say it
+                    env_steps[server_id] = one.env_steps or last.env_steps
                 if one.weights_seq_no is not None:
                     newest = one.weights_seq_no
                 if one.episode_return_mean is not None:

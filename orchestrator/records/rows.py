@@ -67,6 +67,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         time_s, learning_s, held_s: seconds, see `muxrl.servers.feed.Activity`; they and the next
             two are None before it has reported.
         num_refused: items of messages that its process has refused.
+        num_env_steps: env steps of training in which one of its agents acted.
         weights_seq_no: version of its weights, 0 before any update.
         exchange_p50_s, exchange_p99_s, forward_p50_s, forward_p99_s: quantiles in seconds since
             the last row, see `muxrl.servers.latency`; None: it was asked nothing (rarely).
@@ -77,6 +78,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     learning_s: float | None = None
     held_s: float | None = None
     num_refused: int | None = None
+    num_env_steps: int | None = None
     weights_seq_no: int | None = None
     exchange_p50_s: float | None = None
     exchange_p99_s: float | None = None

@@ -53,6 +53,24 @@ def test_fixed_policies_are_shown_and_not_judged(tmp_path: Path) -> None:
     assert "does not learn" in " ".join(printed(report, width=120).split())
 
 
+@pytest.mark.parametrize(
+    ("num_env_steps", "why"),
+    [(0, "none of its agents acted in a training episode"), (90, "its first batch needs more")],
+)
+def test_who_never_acted_is_not_credited_with_the_runs_env_steps(
+    tmp_path: Path, num_env_steps: int, why: str
+) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    state = {"weights_seq_no": 0, "num_env_steps": num_env_steps}
+    with MetricsWriter(run) as metrics:
+        metrics.joint({"env_steps": 1_000, "servers": {"sheep": state}})
+    report = write_report(run)
+    assert report.servers[1].env_steps == num_env_steps
+    (note,) = [note for note in report.notes if "made no update" in note]
+    assert f"since {why}" in note
+
+
 @pytest.mark.parametrize("num_updates", [0, 1])
 def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> None:
     run = new_run(tmp_path)
