@@ -17,7 +17,7 @@ from muxrl.client.episode_metrics import (
     is_metric_name,
 )
 from muxrl.client.local_transport import InferenceMode
-from muxrl.orchestrator.config.schema import TOTAL, ExperimentConfig, GatewayConfig
+from muxrl.orchestrator.config.schema import RETURN, TOTAL, ExperimentConfig, GatewayConfig
 from muxrl.orchestrator.config.trackers import find_problems as tracker_problems
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
 from muxrl.servers.config import ServerConfig
@@ -89,6 +89,8 @@ def _best_problems(config: ExperimentConfig) -> Iterator[str]:
     if best.of != TOTAL and best.of not in config.servers:
         hint = similar_or_known(best.of, [*config.servers, TOTAL], "there are")
         yield f"checkpoint.best.of: there is no server {best.of!r}{hint}"
+    if best.name != RETURN:
+        yield from unknown_metric("checkpoint.best.name", best.name, config)
 
 
 def _number_problems(config: ExperimentConfig) -> Iterator[str]:

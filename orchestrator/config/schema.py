@@ -133,17 +133,24 @@ class EvaluationConfig:
 
 TOTAL = "total"
 """In place of a server: all agents together."""
+RETURN = "return"
+"""In place of a metric's name."""
 
 
 @dataclass
 class BestConfig:
-    """Which checkpoints are kept for what they returned in the run's own evaluations."""
+    """Which checkpoints are kept for what was measured in the run's own evaluations."""
 
     of: str = TOTAL
     """A server: the mean return over its agents decides, in a sweep also a role; "total": over all
     agents."""
     keep: int = 1
     """How many: checkpoints/best, checkpoints/best-2 and so on."""
+    name: str = RETURN
+    """"return"; or in its place a key of `simulation.metrics`, or "episode_length": the mean over
+    those agents that have it, else that of the episode."""
+    mode: Literal["max", "min"] = "max"
+    """What is better."""
 
 
 @dataclass

@@ -10,15 +10,18 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from itertools import chain
 
+from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.config import CheckpointConfig
+from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
 from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.series import mean
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
@@ -175,22 +178,27 @@ class Checkpoints:
         """Says that an evaluation begins of what the newest checkpoint holds."""
         self._evaluated = env_steps
 
-    def judge(self, returns: Mapping[str, Sequence[float | None]]) -> None:
-        """Takes in the returns of that evaluation, all agents as learned; keeps the best ones.
+    def judge(self, row: EvaluationRow) -> None:
+        """Keeps the newest checkpoint if it is one of the best by its evaluation.
 
         Args:
-            returns: by agent, one for each episode.
+            row: with all agents as learned.
         """
         if self._evaluated is None or self._config.best is None:
             return
         env_steps, self._evaluated = self._evaluated, None
-        judged = returns if self._judged is None else returns.keys() & self._judged
-        if (value := mean(chain.from_iterable(returns[agent] for agent in judged))) is None:
+        config = self._config.best
+        by_agent = row.returns if config.name == RETURN else row.metrics.get(config.name, {})
+        agents = by_agent.keys() - {COMMON}
+        judged = agents if self._judged is None else agents & set(self._judged)
+        values = chain.from_iterable(by_agent[who] for who in judged or by_agent.keys() & {COMMON})
+        if (value := mean(values)) is None:
             return
         found = (env_steps, value)
         others = [one for one in self._best if one[0] != env_steps]
         # Of equals the one that came first.
-        best = sorted([*others, found], key=lambda one: -one[1])[: self._config.best.keep]
+        sign = -1 if config.mode == "max" else 1
+        best = sorted([*others, found], key=lambda one: sign * one[1])[: config.keep]
         if found not in best:
             return
         with contextlib.suppress(OSError):

@@ -291,7 +291,7 @@ class Run:
         latest = evaluations.latest
         evaluations.collect()
         if evaluations.latest is not None and evaluations.latest is not latest:
-            self._checkpoints.judge(evaluations.latest.returns)
+            self._checkpoints.judge(evaluations.latest)
         is_settled = not (self._simulations.is_used_up and self._servers.is_waited_for)
         if is_settled and evaluations.is_due(self.tally.env_steps):
             if self.config.checkpoint.best is not None and self._save():

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from muxrl.client.adapters.simulation import COMMON
+from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.series import means_of
-from muxrl.orchestrator.sweeps.schema import RETURN, MetricConfig
+from muxrl.orchestrator.sweeps.schema import MetricConfig
 
 
 def evaluated_value(

@@ -23,14 +23,14 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.config.checks import EXTERNAL, is_label, unknown_metric
 from muxrl.orchestrator.config.load import set_values
 from muxrl.orchestrator.config.resolve import reseeded
-from muxrl.orchestrator.config.schema import TOTAL
+from muxrl.orchestrator.config.schema import RETURN, TOTAL
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.supervise.placement import check_gpus
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment, make_role_assignments
 from muxrl.orchestrator.sweeps.checks import find_problems
 from muxrl.orchestrator.sweeps.directory import TrialRecord
 from muxrl.orchestrator.sweeps.parameters import TEMPLATES, active, settings
-from muxrl.orchestrator.sweeps.schema import RETURN, AlgorithmTemplate, SweepConfig
+from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known

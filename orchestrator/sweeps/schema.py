@@ -6,11 +6,8 @@ import copy
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from muxrl.orchestrator.config.schema import ExperimentConfig
+from muxrl.orchestrator.config.schema import RETURN, ExperimentConfig
 from muxrl.servers.config import ServerConfig
-
-RETURN = "return"
-"""`metric.name` of what every simulation has."""
 
 
 @dataclass

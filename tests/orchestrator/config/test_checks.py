@@ -390,7 +390,7 @@ def in_the_current_folder(name):
 
 def test_the_best_is_chosen_by_evaluations_of_a_server_that_there_is():
     config = experiment()
-    config.checkpoint.best = BestConfig(of="ones", keep=0)
+    config.checkpoint.best = BestConfig(of="ones", keep=0, name="wins")
     config.evaluation.interval_env_steps = None
     problems = [p for p in find_problems(config) if p.startswith("checkpoint.best")]
     assert problems == [
@@ -398,6 +398,8 @@ def test_the_best_is_chosen_by_evaluations_of_a_server_that_there_is():
         "leave it out",
         "checkpoint.best.keep: must be above 0, got 0",
         "checkpoint.best.of: there is no server 'ones'; did you mean 'one'?",
+        "checkpoint.best.name: there is no metric 'wins'; simulation.metrics and muxrl's own are "
+        "episode_length",
     ]
     config.checkpoint.best = BestConfig(of="one", keep=2)
     config.evaluation.interval_env_steps = 1_000

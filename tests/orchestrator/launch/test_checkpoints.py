@@ -17,6 +17,7 @@ from muxrl.orchestrator.errors import NotSaved
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter, read_metrics
+from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
@@ -176,7 +177,7 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
         world.env_steps = env_steps
         assert world.write()
         world.checkpoints.note_evaluation(env_steps)
-        world.checkpoints.judge(returns)
+        world.checkpoints.judge(EvaluationRow(env_steps=env_steps, replaced=None, returns=returns))
     world.env_steps = 500
     assert world.write()
     assert world.folder.env_steps == sorted({500, *best}, reverse=True)
@@ -184,6 +185,31 @@ def test_so_many_are_kept_and_the_best_by_their_evaluations(
     assert [int(str(link.readlink())) for link in links] == best
     manifest = Manifest.read(world.folder.path / "500")
     assert [env_steps for env_steps, _ in manifest.best] == best
+
+
+@pytest.mark.parametrize(
+    ("config", "best"),
+    [
+        (BestConfig(name="win"), 200),
+        (BestConfig(name="wait", mode="min"), 300),
+        (BestConfig(name="wait"), 100),
+    ],
+)
+def test_the_best_by_a_metric_is_kept(
+    make: Callable[..., World], config: BestConfig, best: int
+) -> None:
+    """Of the episode, or the mean over the agents that are judged."""
+    world = make(keep_last=1, best=config, judged=["a"])
+    for env_steps, win, wait in ((100, 0.0, 9.0), (200, 1.0, 5.0), (300, 0.5, 4.0)):
+        world.env_steps = env_steps
+        assert world.write()
+        world.checkpoints.note_evaluation(env_steps)
+        metrics = {"win": {"__common__": [win, None]}, "wait": {"a": [wait], "b": [0.0]}}
+        returns = {"a": [1.0], "b": [1.0]}
+        world.checkpoints.judge(
+            EvaluationRow(env_steps=env_steps, replaced=None, returns=returns, metrics=metrics)
+        )
+    assert int(str((world.folder.path / best_name(0)).readlink())) == best
 
 
 def test_a_tally_goes_on_where_it_was() -> None:
