@@ -32,8 +32,8 @@ from muxrl.client.adapters import make_simulation
 from muxrl.client.env_loop import EnvLoop
 from muxrl.client.multiplexer import Outbox
 from muxrl.orchestrator.config import ExperimentConfig, load_config, prepare
-from muxrl.orchestrator.supervise.processes import ServerProcess
 from muxrl.orchestrator.supervise.ray_session import ONE_THREAD, ray_session
+from muxrl.orchestrator.supervise.server_process import ServerProcess
 
 CONFIG = Path(__file__).with_name("step_path.yaml")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -205,7 +205,9 @@ def test_a_simulation_s_side_and_the_command_s_help_are_light(statement: str) ->
         "orchestrator.reports.report",
         "orchestrator.trackers.process",
         "orchestrator.launch.whole_run",
-        "orchestrator.supervise.processes",  # what a simulation's process imports
+        "orchestrator.supervise.server_process",
+        "orchestrator.supervise.simulation_process",  # what a simulation's process imports
+        "orchestrator.supervise.evaluation_process",
         "orchestrator.supervise.gateway_process",
         "orchestrator.supervise.fork_server",  # before the first server starts
     ],
@@ -223,7 +225,7 @@ def test_a_simulation_s_process_imports_the_client_alone(tmp_path: Path) -> None
 import sys, pathlib
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
-from muxrl.orchestrator.supervise.processes import EvaluationProcess
+from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 EvaluationProcess(
     SimulationConfig(env="muxrl.experiments.simulations.torus_chase:TorusChase"),
     1, {{"ppo": ServerAddress("127.0.0.1:1")}}, Patience(), "",

@@ -29,7 +29,7 @@ from muxrl.experiments.studies.outcomes import (
 from muxrl.orchestrator.config import ExperimentConfig, load_config
 from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.orchestrator.storage.versions import software_versions
-from muxrl.orchestrator.supervise.processes import EpisodeSeeds
+from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 
 Measure = Callable[[Served], Figures]
 

@@ -147,8 +147,9 @@ class BestConfig:
     keep: int = 1
     """How many: checkpoints/best, checkpoints/best-2 and so on."""
     name: str = RETURN
-    """"return"; or in its place a key of `simulation.metrics`, or "episode_length": the mean over
-    those agents that have it, else that of the episode."""
+    """"return"; or in its place a key of `simulation.metrics`, or "episode_length": with `of` a
+    server or role the mean over those of its agents that have it, else that of the episode; with
+    "total" that of the episode, else the mean over all agents."""
     mode: Literal["max", "min"] = "max"
     """What is better."""
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from itertools import chain
 
-from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.config import CheckpointConfig
 from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.errors import CannotRecord, NotSaved, RunFailed
@@ -22,7 +21,7 @@ from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.tally import Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import EvaluationRow
-from muxrl.orchestrator.records.series import mean
+from muxrl.orchestrator.records.series import mean, means_of, metric_over
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, best_name
 from muxrl.orchestrator.storage.versions import installed_version
 from muxrl.orchestrator.supervise.server_actors import ServerActors
@@ -188,11 +187,12 @@ class Checkpoints:
             return
         env_steps, self._evaluated = self._evaluated, None
         config = self._config.best
-        by_agent = row.returns if config.name == RETURN else row.metrics.get(config.name, {})
-        agents = by_agent.keys() - {COMMON}
-        judged = agents if self._judged is None else agents & set(self._judged)
-        values = chain.from_iterable(by_agent[who] for who in judged or by_agent.keys() & {COMMON})
-        if (value := mean(values)) is None:
+        if config.name == RETURN:
+            judged = row.returns if self._judged is None else row.returns.keys() & self._judged
+            value = mean(chain.from_iterable(row.returns[agent] for agent in judged))
+        else:
+            value = metric_over(means_of(row.metrics.get(config.name, {})), self._judged)
+        if value is None:
             return
         found = (env_steps, value)
         others = [one for one in self._best if one[0] != env_steps]

@@ -30,8 +30,8 @@ from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.actors import Reports, end_actor, failure, start_actor
 from muxrl.orchestrator.supervise.episodes import Played, ServerAddress, num_evaluation_envs
+from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
 from muxrl.orchestrator.supervise.placement import own_place
-from muxrl.orchestrator.supervise.processes import EvaluationProcess
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_actors import patience
 

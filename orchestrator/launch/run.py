@@ -33,9 +33,9 @@ from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.supervise.placement import has_evaluations
-from muxrl.orchestrator.supervise.processes import ServerReport
 from muxrl.orchestrator.supervise.ray_head import RayHead
 from muxrl.orchestrator.supervise.server_actors import ServerActors
+from muxrl.orchestrator.supervise.server_process import ServerReport
 from muxrl.orchestrator.supervise.signals import are_signals_claimed
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
 from muxrl.protocol.messages import Status

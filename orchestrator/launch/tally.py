@@ -11,7 +11,7 @@ from typing import Any
 
 from muxrl.client.episode_metrics import EpisodeMetrics, overall
 from muxrl.orchestrator.records.rows import JointRow, ServerState
-from muxrl.orchestrator.supervise.processes import SimulationReport
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
 from muxrl.servers.latency import quantile
 

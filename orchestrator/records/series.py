@@ -7,7 +7,7 @@ and over episodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -30,6 +30,21 @@ def mean(values: Iterable[float | None]) -> float | None:
 def mean_over(means: Means, agents: Iterable[str]) -> float | None:
     """Returns the mean over those of some agents that have one; None if none has."""
     return mean(means.get(agent) for agent in agents)
+
+
+def metric_over(means: Means, agents: Collection[str] | None) -> float | None:
+    """Returns a metric as one number; None if nothing has it.
+
+    Args:
+        means: by agent, and under `COMMON` that of the whole episode.
+        agents: the mean over those of them that have it, else that of the episode; None: that of
+            the episode, else the mean over all agents.
+    """
+    of_episode = means.get(COMMON)
+    if agents is None:
+        return mean_over(means, means) if of_episode is None else of_episode
+    of_agents = mean_over(means, agents)
+    return of_episode if of_agents is None else of_agents
 
 
 def means_of(by_agent: AgentReturns) -> dict[str, float]:

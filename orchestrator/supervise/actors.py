@@ -14,7 +14,7 @@ from typing import Any
 from muxrl.orchestrator.errors import RunFailed, Silent
 from muxrl.orchestrator.supervise.fork_server import forked_worker
 from muxrl.orchestrator.supervise.main_thread import HOOK
-from muxrl.orchestrator.supervise.processes import ProcessId, ProcessReport
+from muxrl.orchestrator.supervise.process import ProcessId, ProcessReport
 from muxrl.orchestrator.supervise.ray_session import worker_environment
 
 _KILL_TIMEOUT_S = 20.0

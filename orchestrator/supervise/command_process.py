@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.errors import RunFailed
-from muxrl.orchestrator.supervise.processes import SimulationReport, set_up
+from muxrl.orchestrator.supervise.process import set_up
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from muxrl.orchestrator.config import GatewayConfig
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import Patience, Played, ServerAddress, connect
 from muxrl.orchestrator.supervise.holds import Holds
-from muxrl.orchestrator.supervise.processes import SimulationReport, reachable, set_up, settle
+from muxrl.orchestrator.supervise.process import reachable, set_up, settle
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
 GATEWAY = "gateway"
 """Its name in a run: of its log, in reports and messages."""

@@ -30,8 +30,8 @@ from muxrl.orchestrator.supervise.actors import (
 )
 from muxrl.orchestrator.supervise.episodes import ServerAddress
 from muxrl.orchestrator.supervise.placement import own_place
-from muxrl.orchestrator.supervise.processes import ServerProcess, ServerReport
 from muxrl.orchestrator.supervise.restarts import Quota
+from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
 from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerPlan
 

@@ -29,8 +29,12 @@ from muxrl.orchestrator.supervise.command_process import CommandProcess
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
 from muxrl.orchestrator.supervise.gateway_process import GATEWAY, GatewayProcess
 from muxrl.orchestrator.supervise.placement import own_place
-from muxrl.orchestrator.supervise.processes import EpisodeSeeds, SimulationProcess, SimulationReport
 from muxrl.orchestrator.supervise.restarts import Quota
+from muxrl.orchestrator.supervise.simulation_process import (
+    EpisodeSeeds,
+    SimulationProcess,
+    SimulationReport,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.config.schema import RETURN
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
-from muxrl.orchestrator.records.series import means_of
+from muxrl.orchestrator.records.series import means_of, metric_over
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 
 
@@ -42,13 +41,12 @@ def combine(
     config: MetricConfig, means: Mapping[str, float | None], agents: Sequence[str] | None
 ) -> float | None:
     """Returns the values of some agents as one, None without any or where one is no number."""
-    known = {who: value for who, value in means.items() if value is not None}
-    values = [value for who, value in known.items() if who != COMMON]
-    if agents is not None:
-        values = [known[agent] for agent in agents if agent in known]
-    if COMMON in known and (agents is None or not values):
-        values = [known[COMMON]]
+    if config.name != RETURN:
+        return metric_over(means, agents)
+    values = [
+        v for who in (means if agents is None else agents) if (v := means.get(who)) is not None
+    ]
     total = sum(values)
     if not values or not math.isfinite(total):
         return None
-    return total if config.name == RETURN and agents is None else total / len(values)
+    return total if agents is None else total / len(values)

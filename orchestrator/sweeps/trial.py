@@ -28,7 +28,7 @@ from muxrl.orchestrator.records.run_status import EndState
 from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
-from muxrl.orchestrator.supervise.processes import set_up
+from muxrl.orchestrator.supervise.process import set_up
 from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, TrialRecord
 from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.plan import SweepPlan

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
+from tests.compliance.real_servers import make_counter, make_plan
 
 from muxrl.protocol.codec import encode_batch
 from muxrl.protocol.messages import (
@@ -18,42 +18,23 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Step,
 )
-from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
+from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.config import AgentPlan
 from muxrl.servers.server import PolicyServer
-
-
-def make_counter(
-    agent_id: str, observation_space: Any, action_space: Any, seed: int
-) -> Callable[[Any], int]:
-    """A scripted policy that counts the steps of its episode, modulo its actions."""
-    steps = itertools.count()
-    return lambda observation: next(steps) % int(action_space.n)
 
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
     """Serves the scripted agents "car" (a vector) and "eye" (an image); yields the address."""
-    spaces = {"car": Box((2,)), "eye": Box((2, 2), "uint8", 0, 9)}
-    plan = ServerPlan(
+    spaces: dict[str, Space] = {"car": Box((2,)), "eye": Box((2, 2), "uint8", 0, 9)}
+    plan = make_plan(
+        "SCRIPTED",
+        spaces,
         server_id="past",
-        algorithm="SCRIPTED",
-        agents={name: AgentPlan(name, space, Discrete(3)) for name, space in spaces.items()},
-        groups={},
-        state_size=None,
-        team_reward="sum",
-        settings={"policy": f"{__name__}:make_counter"},
-        model={},
-        while_learning="wait",
-        max_policy_lag=1,
-        host="127.0.0.1",
-        port=0,
-        token="",
-        seed=0,
-        resources=ResourcesConfig(),
-        limits=LimitsConfig(),
+        settings={"policy": f"{make_counter.__module__}:make_counter"},
     )
-    server = PolicyServer(plan)
+    agents = {name: AgentPlan(name, space, Discrete(3)) for name, space in spaces.items()}
+    server = PolicyServer(replace(plan, agents=agents))
     server.start()
     try:
         yield server.address

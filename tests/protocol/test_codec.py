@@ -20,6 +20,7 @@ from muxrl.protocol.codec import (
     decode_batch_reply,
     decode_json,
     encode,
+    encode_batch,
     encode_json,
 )
 from muxrl.protocol.errors import MalformedMessage
@@ -31,6 +32,7 @@ from muxrl.protocol.messages import (
     BatchReply,
     Ended,
     EndEpisode,
+    PlayedSteps,
     Refused,
     ServerSpec,
     Started,
@@ -183,6 +185,26 @@ def header(dtype: bytes, *dims: int) -> bytes:
 def test_a_broken_array(extension: bytes, story: str) -> None:
     with pytest.raises(MalformedMessage, match=story):
         decode_batch(framed(extension))
+
+
+ITEMS = {
+    StartEpisode: {"episode_id": "e"},
+    Step: {"episode_id": "e", "t": 0, "observations": {}},
+    EndEpisode: {"episode_id": "e", "t": 0},
+    AbortEpisode: {"episode_id": "e"},
+    PlayedSteps: {"episode_id": "e", "weights_seq_no": 0, "steps": []},
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ITEMS for n in k.__struct_fields__])
+def test_an_array_in_the_place_of_something_else_is_refused(kind: Any, name: str) -> None:
+    """`state` is declared as anything: a server checks it against the spec."""
+    frame = encode_batch(Batch([kind(**{**ITEMS[kind], name: np.ones(2, np.float32)})]))
+    if name == "state":
+        assert decode_batch(frame).items[0].state.shape == (2,)
+        return
+    with pytest.raises(MalformedMessage, match=rf"{name}|`ext`|array"):
+        decode_batch(frame)
 
 
 def test_an_unknown_extension() -> None:

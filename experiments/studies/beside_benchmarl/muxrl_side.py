@@ -29,7 +29,7 @@ from muxrl.experiments.studies.beside_benchmarl.settings import (
 )
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
-from muxrl.orchestrator.supervise.processes import EpisodeSeeds
+from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds
 from muxrl.servers.config import ServerConfig
 
 

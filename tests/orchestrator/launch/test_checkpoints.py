@@ -25,7 +25,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     SavedServer,
     best_name,
 )
-from muxrl.orchestrator.supervise.processes import EpisodeSeeds, SimulationReport
+from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, SimulationReport
 
 
 class World:

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from muxrl.orchestrator.config import ExperimentConfig
-from muxrl.orchestrator.supervise import processes
-from muxrl.orchestrator.supervise.processes import ServerProcess, ServerReport
+from muxrl.orchestrator.supervise import server_process
 from muxrl.orchestrator.supervise.server_actors import ServerActors
+from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
 
 
 @dataclass
@@ -46,8 +46,8 @@ class Scripted:
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServerProcess:
-    monkeypatch.setattr(processes, "set_up", lambda log_path: None)
-    monkeypatch.setattr(processes, "asdict", lambda activity: {})
+    monkeypatch.setattr(server_process, "set_up", lambda log_path: None)
+    monkeypatch.setattr(server_process, "asdict", lambda activity: {})
     monkeypatch.setattr("muxrl.servers.server.PolicyServer", Scripted)
     return ServerProcess(cast("Any", SimpleNamespace(algorithm="A2C")), tmp_path / "log")
 

@@ -6,7 +6,7 @@ from msgspec import to_builtins
 from muxrl.orchestrator.config import StopConfig
 from muxrl.orchestrator.launch.stop_conditions import StopCondition, StopConditions, time_left_s
 from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.supervise.processes import SimulationReport
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
 
 

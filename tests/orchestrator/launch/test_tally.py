@@ -7,7 +7,7 @@ from msgspec import to_builtins
 
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.supervise.processes import SimulationReport
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
 
 

@@ -11,9 +11,9 @@ import pytest
 from muxrl.client.local_transport import LocalTransport
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
-from muxrl.orchestrator.supervise import processes
+from muxrl.orchestrator.supervise import simulation_process
 from muxrl.orchestrator.supervise.episodes import Patience
-from muxrl.orchestrator.supervise.processes import EpisodeSeeds, SimulationProcess
+from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, SimulationProcess
 from muxrl.servers.config import ServerConfig
 
 SIMULATION = SimulationConfig(
@@ -32,8 +32,8 @@ SERVERS = {
 def test_counts_agree_whenever_it_pauses(
     rllib: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "set_up", lambda log_path: None)
-    monkeypatch.setattr(processes, "settle", lambda: None)
+    monkeypatch.setattr(simulation_process, "set_up", lambda log_path: None)
+    monkeypatch.setattr(simulation_process, "settle", lambda: None)
     with serve(ExperimentConfig("local", simulation=SIMULATION, servers=SERVERS)) as served:
         process = SimulationProcess(
             SIMULATION, 0, served.addresses, EpisodeSeeds(1), Patience(), "", tmp_path, ["dqn"]

@@ -12,13 +12,10 @@ from msgspec import to_builtins
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
 from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.supervise import processes
+from muxrl.orchestrator.supervise import evaluation_process, simulation_process
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
-from muxrl.orchestrator.supervise.processes import (
-    EpisodeSeeds,
-    EvaluationProcess,
-    SimulationProcess,
-)
+from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
+from muxrl.orchestrator.supervise.simulation_process import EpisodeSeeds, SimulationProcess
 from muxrl.servers.config import ServerConfig
 
 CHASE = SimulationConfig(
@@ -41,8 +38,9 @@ def servers() -> Iterator[Mapping[str, ServerAddress]]:
 @pytest.fixture(autouse=True)
 def keep_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own sends its output to its log."""
-    monkeypatch.setattr(processes, "set_up", lambda log_path: None)
-    monkeypatch.setattr(processes, "settle", lambda: None)
+    for module in (simulation_process, evaluation_process):
+        monkeypatch.setattr(module, "set_up", lambda log_path: None)
+    monkeypatch.setattr(simulation_process, "settle", lambda: None)
 
 
 def test_an_evaluation(servers: Mapping[str, ServerAddress], tmp_path: Path) -> None:

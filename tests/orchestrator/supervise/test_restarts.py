@@ -8,9 +8,9 @@ from msgspec import to_builtins
 from muxrl.orchestrator.config import TimeoutsConfig
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.supervise.processes import SimulationReport
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_actors import patience
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.servers.config import RestartsConfig
 
 DEATH = RunFailed("server 'ppo' died; its log: ppo.log")

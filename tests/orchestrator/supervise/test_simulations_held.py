@@ -13,8 +13,8 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.config.schema import RestartsConfig
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise import simulation_actors
-from muxrl.orchestrator.supervise.processes import SimulationReport
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
 PATIENCE_S = 20.0
 
@@ -53,7 +53,7 @@ def test_one_that_is_started_again_meanwhile_begins_when_all_go_on(
             pass
 
         def report(self) -> Any:
-            from muxrl.orchestrator.supervise.processes import SimulationReport
+            from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
             return SimulationReport(num_env_steps=self._num_env_steps)
 
@@ -129,7 +129,7 @@ def test_a_gateway_that_came_back_while_all_were_held_ends_with_training_and_is_
             return True
 
         def report(self) -> Any:
-            from muxrl.orchestrator.supervise.processes import SimulationReport
+            from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 
             return SimulationReport()
 

@@ -1,0 +1,109 @@
+"""The process that plays evaluation episodes, as a Ray actor.
+
+The class is plain; `start_actor` makes an actor of it. Heavy imports happen inside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.records.conditions import Condition
+from muxrl.orchestrator.supervise.episodes import (
+    Patience,
+    Played,
+    ServerAddress,
+    connect,
+    make_copy,
+    play_episodes,
+)
+from muxrl.orchestrator.supervise.main_thread import in_main_thread
+from muxrl.orchestrator.supervise.process import ProcessReport, set_up
+from muxrl.orchestrator.supervise.step_clock import StepClock
+
+if TYPE_CHECKING:
+    pass
+
+logger = logging.getLogger(__name__)
+
+
+class EvaluationProcess:
+    """A process that plays evaluation episodes; agents of one server may act otherwise.
+
+    Args:
+        simulation: what to make.
+        num_envs: how many of it.
+        servers: where actions come from.
+        patience: how long servers are waited for.
+        episode_prefix: of the ids of its episodes.
+        log_path: the process's log file.
+    """
+
+    @in_main_thread
+    def __init__(
+        self,
+        simulation: SimulationConfig,
+        num_envs: int,
+        servers: Mapping[str, ServerAddress],
+        patience: Patience,
+        episode_prefix: str,
+        log_path: Path,
+    ) -> None:
+        set_up(log_path)
+        self._clock = StepClock()
+        self._simulations = [
+            self._clock.watch(make_copy(simulation, simulation.num_processes, i))
+            for i in range(num_envs)
+        ]
+        self._metrics = simulation.metrics
+        self._on_bad_value = simulation.on_bad_value
+        self._servers = dict(servers)
+        self._patience = patience
+        self._episode_prefix = episode_prefix
+
+    def report(self) -> ProcessReport:
+        """Says that the process lives."""
+        return ProcessReport(step_s=self._clock.step_s)
+
+    @in_main_thread
+    def evaluate(
+        self,
+        replaced: Condition,
+        first_seed: int,
+        num_episodes: int,
+        should_explore: Mapping[str, bool],
+    ) -> Played:
+        """Plays episodes that never train, on the same seeds in every condition.
+
+        Args:
+            replaced: the agents that do not act as learned, if any.
+            first_seed: of the first episode's reset; the next ones count on.
+            num_episodes: how many.
+            should_explore: by server, whether actions are sampled as in training, else greedy.
+        """
+        seeds = range(first_seed, first_seed + num_episodes)
+        with connect(
+            self._servers,
+            replaced,
+            first_seed,
+            patience=self._patience,
+            episode_prefix=self._episode_prefix,
+        ) as client:
+            episodes = play_episodes(
+                client,
+                self._simulations,
+                seeds,
+                should_explore,
+                on_lost="restart",
+                on_bad_value=self._on_bad_value,
+                metrics=self._metrics,
+            )
+        return Played.of(episodes, self._simulations[0].possible_agents)
+
+    def close(self) -> None:
+        """Closes the environments, with whatever programs they have started."""
+        for simulation in self._simulations:
+            simulation.close()

@@ -1,0 +1,236 @@
+"""A process that plays training episodes, as a Ray actor.
+
+The class is plain; `start_actor` makes an actor of it. Heavy imports happen inside.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muxrl.orchestrator.config.schema import SimulationConfig
+from muxrl.orchestrator.config.seeds import derive_seed
+from muxrl.orchestrator.supervise.episodes import (
+    Patience,
+    ServerAddress,
+    connect,
+    make_copy,
+    transport_to,
+)
+from muxrl.orchestrator.supervise.holds import Holds
+from muxrl.orchestrator.supervise.main_thread import in_main_thread
+from muxrl.orchestrator.supervise.process import ProcessReport, set_up, settle
+from muxrl.orchestrator.supervise.step_clock import StepClock
+
+if TYPE_CHECKING:
+    from muxrl.client.env_loop import EpisodeResult
+    from muxrl.client.episode_metrics import EpisodeMetrics
+    from muxrl.client.local_transport import LocalTransport
+    from muxrl.client.network_transport import NetworkTransport
+
+logger = logging.getLogger(__name__)
+
+
+_RANDOM_AFTER_S = 3.0
+"""A server that learns says so when it is asked; one that says nothing for so long is lost."""
+
+
+@dataclass(frozen=True)
+class SimulationReport(ProcessReport):
+    """What a simulation process has played since its last report."""
+
+    num_env_steps: int = 0
+    """Since the process began."""
+    episodes: list[dict[str, float]] = field(default_factory=list)
+    """Returns by agent id of the episodes that ended."""
+    num_mismatches: int = 0
+    cpu_s: float = 0.0
+    """Processor seconds since its environments were made."""
+    num_episodes_begun: int = 0
+    """Of the whole run, those of earlier processes of this name included."""
+    num_lost_episodes: int = 0
+    """Since the process began: episodes closed early since a server was lost."""
+    random_episodes: list[list[str]] = field(default_factory=list)
+    """Of episodes that ended and in which agents acted at random, since their server was lost: the
+    ids of these servers. The others' returns are not among `episodes`."""
+    metrics: list[EpisodeMetrics] = field(default_factory=list)
+    """Of `episodes`, in the same order."""
+    num_lost_steps: int = 0
+    """Since the process began: see `MultiplexingClient.num_lost_steps`."""
+    num_over: int = 0
+    """Episodes that are over, of a gateway, evaluations too; since it began."""
+    num_bad_episodes: int = 0
+    """Since the last report: see `EnvLoop.num_bad_episodes`."""
+
+
+class SimulationProcess:
+    """A process that plays training episodes in one or many environments.
+
+    Args:
+        simulation: what to make, and how many of it.
+        number: of the process, from 0.
+        servers: where actions come from.
+        seeds: of its episodes.
+        patience: how long servers are waited for.
+        episode_prefix: of the ids of its episodes.
+        log_path: the process's log file.
+        random_while_lost: servers whose agents act at random while they are lost.
+        is_limited: whether it plays no more env steps than `allow` says.
+    """
+
+    @in_main_thread
+    def __init__(
+        self,
+        simulation: SimulationConfig,
+        number: int,
+        servers: Mapping[str, ServerAddress],
+        seeds: EpisodeSeeds,
+        patience: Patience,
+        episode_prefix: str,
+        log_path: Path,
+        random_while_lost: Collection[str] = (),
+        is_limited: bool = False,
+    ) -> None:
+        set_up(log_path)
+        from muxrl.client.env_loop import EnvLoop
+        from muxrl.client.local_transport import InferenceModes
+        from muxrl.client.stand_in import StandIn
+
+        self._clock = StepClock()
+        self._simulations = [
+            self._clock.watch(make_copy(simulation, number, i))
+            for i in range(simulation.num_envs_per_process)
+        ]
+        modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)
+
+        def reach(server_id: str, patience: Patience) -> NetworkTransport | LocalTransport:
+            transport = transport_to(servers[server_id], patience)
+            if not modes.is_local(server_id):
+                return transport
+            # Of a run that is resumed, not the same draws once more.
+            begun = str(seeds.num_drawn)
+            return modes.acting(transport, derive_seed(seeds.seed, "acts", server_id, begun))
+
+        self._stand_ins = {
+            server_id: StandIn(
+                reach(server_id, replace(patience, patience_s=_RANDOM_AFTER_S)),
+                seed=derive_seed(seeds.seed, "stand-in", server_id),
+                start_s=patience.patience_s,
+            )
+            for server_id in random_while_lost
+        }
+        others = [server_id for server_id in servers if server_id not in self._stand_ins]
+        instead = {**self._stand_ins, **{s: reach(s, patience) for s in others}}
+        self._client = connect(
+            servers, patience=patience, episode_prefix=episode_prefix, instead=instead
+        )
+        settle()
+        self._seeds = seeds
+        self._loop = EnvLoop(
+            self._simulations,
+            self._client,
+            seeds=seeds,
+            on_lost="restart",
+            on_bad_value=simulation.on_bad_value,
+            metrics=simulation.metrics,
+        )
+        if is_limited:
+            self._loop.limit(0)
+        self._holds = Holds(self._loop.release)
+        self._cpu_before_s = time.process_time()
+        self._should_stop = threading.Event()
+        self._episodes: list[EpisodeResult] = []
+        self._random_episodes: list[list[str]] = []
+
+    @in_main_thread
+    def run(self) -> None:
+        """Plays until `stop` is called from another thread of the actor.
+
+        Raises:
+            SimulationFailed, ClientError: this process cannot go on.
+        """
+        try:
+            self._loop.run(on_episode=self._note, should_stop=self._should_stop.is_set)
+        except Exception:  # Ray hands it to the launcher, but does not write it to this log
+            logger.exception("the simulation gave up")
+            raise
+        finally:
+            self._client.close()
+            for simulation in self._simulations:
+                simulation.close()
+
+    def _note(self, result: EpisodeResult) -> None:
+        at_random = [s for s, one in self._stand_ins.items() if one.plays(result.episode_id)]
+        if at_random:
+            self._random_episodes.append(at_random)
+        else:
+            self._episodes.append(result)
+
+    def report(self) -> SimulationReport:
+        """Returns what was played since the last call."""
+        episodes, self._episodes = self._episodes, []
+        random_episodes, self._random_episodes = self._random_episodes, []
+        num_bad_episodes, self._loop.num_bad_episodes = self._loop.num_bad_episodes, 0
+        cpu_s = time.process_time() - self._cpu_before_s
+        num_mismatches = self._client.num_mismatches
+        return SimulationReport(
+            self._loop.num_env_steps,
+            [episode.returns for episode in episodes],
+            num_mismatches,
+            cpu_s,
+            self._seeds.num_drawn,
+            self._loop.num_lost_episodes,
+            random_episodes,
+            [episode.metrics for episode in episodes],
+            self._client.num_lost_steps,
+            num_bad_episodes=num_bad_episodes,
+            step_s=self._clock.step_s,
+        )
+
+    def hold(self, number: int, grace_s: float, timeout_s: float) -> bool:
+        """Has the environments pause, where their episodes end or else after `grace_s`.
+
+        Returns:
+            Whether all of them paused within `timeout_s` after that.
+        """
+        is_on = self._holds.hold(number, lambda: self._loop.hold(grace_s))
+        return is_on and self._loop.wait_held(grace_s + timeout_s)
+
+    def release(self, number: int) -> None:
+        """Lets the environments go on; see `Holds`."""
+        self._holds.release(number)
+
+    def allow(self, num_env_steps: int) -> None:
+        """See `EnvLoop.allow`."""
+        self._loop.allow(num_env_steps)
+
+    def give_back(self) -> int:
+        """See `EnvLoop.give_back`."""
+        return self._loop.give_back()
+
+    def stop(self) -> None:
+        """Lets `run` return after the current step."""
+        self._should_stop.set()
+        self._client.give_up()
+
+
+class EpisodeSeeds(Iterator[int]):
+    """A seed for every episode of a simulation process; the n-th is the same however it got there.
+
+    Args:
+        seed: of the process.
+        num_drawn: how many are used up already, by a run that is resumed.
+    """
+
+    def __init__(self, seed: int, num_drawn: int = 0) -> None:
+        self.seed = seed
+        self.num_drawn = num_drawn
+
+    def __next__(self) -> int:
+        self.num_drawn += 1
+        return derive_seed(self.seed, "episode", str(self.num_drawn - 1))
