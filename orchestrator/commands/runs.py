@@ -56,28 +56,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(entries: list[dict[str, Any]], num_left_out: int) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     from muxrl.orchestrator.reports.plain_table import plain_table
 
     console = table_console()
     table = plain_table("")
-    table.title = None
-    now = datetime.now(timezone.utc)
-    rows: list[tuple[str, str, str, str, str]] = []
-    for entry in entries:
-        began_at = entry["began_at"]
-        age = _age((now - datetime.fromisoformat(began_at)).total_seconds()) if began_at else ""
-        env_steps = f"{entry['env_steps']:,}" if "env_steps" in entry else ""
-        rows.append((entry["name"], _state(entry), env_steps, "", age))
-        rows += ((f"  {who}", "", "", evaluated, "") for who, evaluated in _served(entry))
     # Names are to be copied: only those that are long are broken.
     table.add_column("run, and its servers", overflow="fold")
     table.add_column("state", width=len("interrupted,"))
     for title in ("env\nsteps", "last\nevaluation", "age"):
         table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(escape, row))
+    now = datetime.now(timezone.utc)
+    for entry in entries:
+        began_at = entry["began_at"]
+        age = _age((now - datetime.fromisoformat(began_at)).total_seconds()) if began_at else ""
+        env_steps = f"{entry['env_steps']:,}" if "env_steps" in entry else ""
+        table.add_row(Text(entry["name"]), _state(entry), env_steps, "", age)
+        for who, evaluated in _served(entry):
+            table.add_row(Text(f"  {who}"), "", "", evaluated)
     console.print(table)
     for entry in entries:
         if cause := entry.get("cause") if entry.get("state") != "interrupted" else "":

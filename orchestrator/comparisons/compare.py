@@ -78,12 +78,12 @@ class Comparison(Findings):
 
     def _repr_html_(self) -> str:
         """A notebook's view: what it comes to, and the contestants' returns."""
-        from muxrl.orchestrator.comparisons.output.page import returns_grids
+        from muxrl.orchestrator.comparisons.output.page import returns_grid
         from muxrl.orchestrator.reports.pages import notebook_html
 
         headings = {subject.key: subject.title for subject in self.main_subjects}
-        grids = returns_grids(self, headings)
-        return notebook_html("Returns side by side", self.headline, [grids], self.notes)
+        grid = returns_grid(self, headings)
+        return notebook_html("Returns side by side", self.headline, grid, self.notes)
 
     def write(self, folder: str | Path) -> Path:
         """Writes the report and its data into a folder, made if absent.

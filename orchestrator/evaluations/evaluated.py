@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
-from muxrl.orchestrator.measure.number_text import MISSING, interval, number
 from muxrl.orchestrator.measure.rliable import interquartile_mean
 from muxrl.orchestrator.measure.statistics import Estimate, mean_interval
 from muxrl.orchestrator.records.rows import AgentReturns, Metrics
 from muxrl.orchestrator.records.series import returns_by_episode
-from muxrl.orchestrator.reports.plain_table import plain_table
+from muxrl.orchestrator.reports.plain_table import grid_table
+from muxrl.orchestrator.reports.table import Cell, Column, Grid, GridRow, Table
 from muxrl.protocol.patterns import unnumbered
 
 
@@ -146,55 +145,60 @@ def roles_of(agents: Sequence[str]) -> dict[str, list[str]]:
     return roles if 1 < len(roles) < len(agents) else {}
 
 
+@dataclass(frozen=True)
+class _Row:
+    """Who played, and by which rule."""
+
+    who: str
+    returns: Returns
+    rule: str = ""
+    is_metric: bool = False
+    """Which has no total: what all agents report alike is no sum."""
+
+    @property
+    def total(self) -> Estimate | None:
+        return None if self.is_metric or len(self.returns.agents) == 1 else self.returns.total
+
+
+_TABLE = Table[_Row](
+    (
+        Column("who", css="text"),
+        Column("rule", "actions", css="text", is_whole=True),
+        Column("return\n[95 %]", value=lambda row: row.returns.estimate),
+        Column("std", value=lambda row: row.returns.deviation),
+        Column("IQM", value=lambda row: row.returns.interquartile_mean),
+        Column("total", "team total\n[95 %]"),
+    )
+)
+
+
 def print_evaluation(result: EvaluationResult, console: Console | None = None) -> None:
     """Prints every server, agent, team and role, and how the numbers were made."""
-    console = console or Console()
-    table = plain_table(f"{result.run}: {result.assignment}", _caption(result))
-    table.add_column("who", overflow="fold")
-    table.add_column("actions", no_wrap=True)
-    for heading in ("return\n[95 %]", "std", "IQM", "team total\n[95 %]"):
-        table.add_column(Text(heading), justify="right", no_wrap=True)
+    grid = _TABLE.grid()
     for title, rows in _sections(result):
         if rows:
-            table.add_section()
-            table.add_row(Text(title, style="dim"))
-        for who, actions, returns in rows:
-            table.add_row(Text(who), Text(actions), *_cells(returns, has_total=title != "metrics"))
-    console.print(table)
+            heading = GridRow((Cell((title,), style="dim"),))
+            grid += Grid(grid.headings, (heading, *_TABLE.of(rows).grid().rows))
+    title = f"{result.run}: {result.assignment}"
+    (console or Console()).print(grid_table(grid, title, _caption(result)))
 
 
-def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[tuple[str, str, Returns]]]]:
+def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[_Row]]]:
     yield (
         "servers",
-        [
-            (f"{server_id} {server.algorithm}", server.rule, server.returns)
-            for server_id, server in result.servers.items()
-        ],
+        [_Row(f"{s} {x.algorithm}", x.returns, x.rule) for s, x in result.servers.items()],
     )
     shown = {server.returns.agents for server in result.servers.values()}
     for title, found in (("teams", result.groups), ("roles", result.roles)):
         # Those with the same agents as a server or a team have the same numbers.
         news = {name: returns for name, returns in found.items() if returns.agents not in shown}
         shown |= {returns.agents for returns in news.values()}
-        yield title, [(name, "", returns) for name, returns in news.items()]
-    yield "agents", [(name, "", returns) for name, returns in result.agents.items()]
+        yield title, [_Row(name, returns) for name, returns in news.items()]
+    yield "agents", [_Row(name, returns) for name, returns in result.agents.items()]
     if len(result.servers) > 1:
-        yield "everybody", [("all agents", "", result.everybody)]
-    yield "metrics", [(name, "", values) for name, values in result.metrics.items()]
-
-
-def _cells(returns: Returns, *, has_total: bool) -> tuple[Text, ...]:
-    """An interval stands below its mean, so that 80 columns hold names without breaking them.
-
-    A metric has no total: what all agents report alike is no sum.
-    """
-    total = interval(returns.total) if has_total and len(returns.agents) > 1 else MISSING
-    return (
-        Text(interval(returns.estimate).replace(" [", "\n[")),
-        Text(number(returns.deviation)),
-        Text(number(returns.interquartile_mean)),
-        Text(total.replace(" [", "\n[")),
-    )
+        yield "everybody", [_Row("all agents", result.everybody)]
+    metrics = result.metrics.items()
+    yield "metrics", [_Row(name, values, is_metric=True) for name, values in metrics]
 
 
 def _caption(result: EvaluationResult) -> str:

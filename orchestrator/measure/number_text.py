@@ -20,13 +20,24 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
+def interval_lines(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+    """A mean, and the interval that stands behind it, or below it where room is narrow.
+
+    Args:
+        estimate: of both.
+        sign: before a mean above 0.
+    """
+    mean = (sign if estimate.mean > 0 else "") + number(estimate.mean)
+    if math.isnan(estimate.low):
+        return mean, f"[{MISSING}]"
+    return mean, f"[{number(estimate.low)}, {number(estimate.high)}]"
+
+
 def interval(estimate: Estimate) -> str:
     """A mean with its interval: ``3.10 [2.00, 4.20]``."""
-    if math.isnan(estimate.low):
-        return f"{number(estimate.mean)} [{MISSING}]"
-    return f"{number(estimate.mean)} [{number(estimate.low)}, {number(estimate.high)}]"
+    return " ".join(interval_lines(estimate))
 
 
 def signed_interval(estimate: Estimate) -> str:
     """A difference with its interval: ``+3.10 [2.00, 4.20]``."""
-    return ("+" if estimate.mean > 0 else "") + interval(estimate)
+    return " ".join(interval_lines(estimate, "+"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,26 +43,27 @@ def page_environment(folder: Path, package: str = "") -> Environment:
     def listed_as_text(values: Iterable[object], most: int = 8) -> str:
         return listed(map(str, values), most)
 
-    environment.filters.update(href=href, listed=listed_as_text, number=number)
+    def unbroken(text: str) -> str:
+        """No line ends between an interval's ends."""
+        return re.sub(r"\[[^]]*", lambda found: found[0].replace(" ", "\u00a0"), text)
+
+    environment.filters.update(href=href, listed=listed_as_text, number=number, unbroken=unbroken)
     return environment
 
 
 def notebook_html(
-    title: str,
-    sentences: Iterable[str],
-    tables: Sequence[Sequence[Grid]],
-    notes: Iterable[str] = (),
+    title: str, sentences: Iterable[str], grid: Grid | None, notes: Iterable[str] = ()
 ) -> str:
     """Returns what a notebook shows of a result.
 
     Args:
         title: its heading.
         sentences: below that.
-        tables: each of one or more grids with the same headings.
+        grid: a table, if there is one.
         notes: what to mistrust, each a sentence without its full stop.
     """
     template = page_environment(Path()).get_template("notebook.html")
-    return template.render(title=title, sentences=sentences, tables=tables, notes=notes)
+    return template.render(title=title, sentences=sentences, grid=grid, notes=notes)
 
 
 def from_folder(path: Path, folder: Path) -> str:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
-from muxrl.orchestrator.measure.metric_results import MetricResult
-from muxrl.orchestrator.measure.number_text import MISSING, interval, signed_interval
+from muxrl.orchestrator.measure.number_text import interval, signed_interval
 from muxrl.orchestrator.measure.results import Report
-from muxrl.orchestrator.measure.statistics import Estimate
-from muxrl.orchestrator.reports.judged_rows import JudgedRow, judged_rows
-from muxrl.orchestrator.reports.metric_rows import METRIC_CAPTION, at_random, evaluated
 from muxrl.orchestrator.reports.pages import page_environment
 from muxrl.orchestrator.reports.plots import metrics_key
-from muxrl.orchestrator.reports.table import Column, Grid, Table
+from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table, servers_grid
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.versions import SHOWN, versions_used
 
@@ -49,7 +45,9 @@ def write_run_page(report: Report, picture: bytes, path: Path, run_dirs: Sequenc
         sentences=list(sentences(report)),
         notes=report.notes,
         grid=servers_grid(report),
-        metrics=metrics_grid(report) if report.metrics else None,
+        metrics=metrics_table(report).grid(headings={"evaluated": "evaluated"})
+        if report.metrics
+        else None,
         metrics_caption=METRIC_CAPTION,
         picture_key=metrics_key(report),
         picture=base64.b64encode(picture).decode(),
@@ -84,76 +82,6 @@ def _sentence(who: str, final: AgainstRandom, num_seeds: int) -> str:
         return f"{who} returns {interval(final.learned)}; random in its place was not measured."
     above = f", {final.num_seeds_above} of {num_seeds} seeds above" if num_seeds > 1 else ""
     return f"{who} is {_CLAIMS[final.verdict]}: {signed_interval(final.advantage)}{above}."
-
-
-def servers_grid(report: Report) -> Grid:
-    """Returns a row for each server, and each side of one."""
-    table = Table(
-        (
-            Column("name", "server", css="text"),
-            Column("algorithm", css="text"),
-            Column("agents", text=lambda row: ", ".join(row.agents), css="wrap"),
-            Column(
-                "env_steps",
-                "env steps",
-                text=lambda row: MISSING if row.env_steps is None else f"{row.env_steps:,.0f}",
-            ),
-            Column("train_return", "train return"),
-            _estimate("learned", "evaluated return", lambda final: final.learned),
-            _estimate("random", "random in its place", lambda final: final.random),
-            _estimate("untrained", "untrained in its place", lambda final: final.untrained),
-            _estimate("advantage", "", lambda final: final.advantage, signed_interval),
-            _estimate(
-                "over_untrained",
-                "over untrained",
-                lambda final: final.over_untrained,
-                signed_interval,
-            ),
-            Column(
-                "judgement", "verdict", text=lambda row: row.judgement or MISSING, css="text words"
-            ),
-        ),
-        tuple(judged_rows(report)),
-    )
-    return table.grid([column.name for column in table.columns])
-
-
-def metrics_grid(report: Report) -> Grid:
-    """Returns a row for each metric, and whose it is."""
-    table: Table[MetricResult] = Table(
-        (
-            Column("name", "metric", css="text"),
-            Column("of", value=lambda metric: metric.server_id or "episode", css="text"),
-            Column("train"),
-            Column("evaluated", text=lambda metric: _unbroken(evaluated(metric)), css="words"),
-            Column("random", "random in place", text=at_random, css="words"),
-        ),
-        report.metrics,
-    )
-    return table.grid([column.name for column in table.columns])
-
-
-def _unbroken(text: str) -> str:
-    """Returns a mean and its interval so that no line ends between the interval's ends."""
-    return text.replace(", ", ",\u00a0")
-
-
-def _estimate(
-    name: str,
-    heading: str,
-    of: Callable[[AgainstRandom], Estimate | None],
-    shown: Callable[[Estimate], str] = interval,
-) -> Column[JudgedRow]:
-    """A column of means, and of their intervals, which may go on below: five are side by side."""
-
-    def value(row: JudgedRow) -> Estimate | None:
-        return of(row.final) if row.final else None
-
-    def text(row: JudgedRow) -> str:
-        found = value(row)
-        return _unbroken(shown(found)) if found else MISSING
-
-    return Column(name, heading, value, text, css="words")
 
 
 def _text_of(path: Path) -> str:

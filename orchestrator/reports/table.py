@@ -1,20 +1,22 @@
 """A table declared once: its columns say where a value comes from and how it is shown.
 
-From one declaration come plain records (for CSV, JSON and pandas) and grids of cells (for the page
-and the terminal), either as they are or with one column spread sideways.
+From one declaration come plain records (for CSV, JSON and pandas) and grids of cells, either as
+they are or with one column spread sideways. `plain_table.grid_table` shows a grid on the terminal,
+``templates/table.html`` on a page, and `markdown` in Markdown.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from muxrl.orchestrator.measure.number_text import MISSING, interval, number
+from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number
 from muxrl.orchestrator.measure.statistics import Estimate
 
 Row = TypeVar("Row")
@@ -26,47 +28,70 @@ class Cell:
     """What stands in one place of a grid.
 
     Attributes:
-        text: what is read.
+        lines: what is read, in one line but on the terminal.
         value: what a number is sorted by; None for text and for unknown numbers.
         tooltip: where the number comes from.
         link: anchor on the page, or the path of a folder.
         css: class of the cell.
         background: CSS colour.
         mark: put after the text on the page, whose caption explains it.
+        style: of the text on the terminal, as rich has it.
+        below: on the terminal, cells of the same row that stand below it; see `Table.stacked`.
     """
 
-    text: str
+    lines: tuple[str, ...]
     value: float | None = None
     tooltip: str = ""
     link: str | Path = ""
     css: str = ""
     background: str = ""
     mark: str = ""
+    style: str = ""
+    below: tuple[Cell, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What is read, in one line."""
+        return " ".join(self.lines)
 
 
 @dataclass(frozen=True)
 class Heading:
     """Of a column; text is aligned left, numbers right."""
 
-    text: str
+    lines: str
+    """With line breaks for the terminal."""
     is_text: bool = False
+    is_whole: bool = False
+    """Whether text is never folded on the terminal."""
+
+    @property
+    def text(self) -> str:
+        """The heading in one line."""
+        return self.lines.replace("\n", " ")
 
 
 @dataclass(frozen=True)
 class GridRow:
-    """Cells, and the id that links lead to."""
+    """Cells, not more than the grid has columns, and the id that links lead to."""
 
     cells: tuple[Cell, ...]
     id: str = ""
     is_baseline: bool = False
+    begins_section: bool = False
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table laid out, for the page and the terminal."""
+    """A table laid out."""
 
     headings: tuple[Heading, ...]
     rows: tuple[GridRow, ...]
+
+    def __add__(self, other: Grid) -> Grid:
+        """The rows of both under the headings of the first, the second's as a section."""
+        begin = (replace(row, begins_section=True) for row in other.rows[:1])
+        return Grid(self.headings, (*self.rows, *begin, *other.rows[1:]))
 
 
 @dataclass(frozen=True)
@@ -76,27 +101,30 @@ class Column(Generic[Row]):
     Attributes:
         name: in files and frames, where an estimate takes ``NAME``, ``NAME_low`` and
             ``NAME_high``.
-        heading: on the page and the terminal; by default the name.
+        heading: where it is shown; by default the name. Line breaks are for the terminal.
         value: the fact; by default the row's attribute of the column's name.
-        text: how it is shown, where that does not follow from the value's type.
-        tooltip, link, background, mark: of its cells, see `Cell`.
+        text: how it is shown, where that does not follow from the value's type: a text, or lines.
+        tooltip, link, background, mark, style: of its cells, see `Cell`.
         css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
             go on in a second line between its words.
         is_estimate: whether values are of type `Estimate` (or None).
         is_in_files: whether files and frames have it.
+        is_whole: whether text is never folded on the terminal.
     """
 
     name: str
     heading: str = ""
     value: Callable[[Row], Any] | None = None
-    text: Callable[[Row], str] | None = None
+    text: Callable[[Row], str | tuple[str, ...]] | None = None
     tooltip: Callable[[Row], str] | None = None
     link: Callable[[Row], str | Path] | None = None
     background: Callable[[Row], str] | None = None
     mark: Callable[[Row], str] | None = None
+    style: Callable[[Row], str] | None = None
     css: str = ""
     is_estimate: bool = False
     is_in_files: bool = True
+    is_whole: bool = False
 
     @property
     def names_in_files(self) -> tuple[str, ...]:
@@ -117,15 +145,16 @@ class Column(Generic[Row]):
     def cell(self, row: Row) -> Cell:
         """What is shown of a row."""
         value = self.value_of(row)
-        text = self.text(row) if self.text else _shown(value)
+        lines = self.text(row) if self.text else _shown(value)
         return Cell(
-            text=text,
-            value=None if text == MISSING else _sorted_by(value),
+            lines=(lines,) if isinstance(lines, str) else lines,
+            value=None if lines == MISSING else _sorted_by(value),
             tooltip=self.tooltip(row) if self.tooltip else "",
             link=self.link(row) if self.link else "",
             css=self.css,
             background=self.background(row) if self.background else "",
             mark=self.mark(row) if self.mark else "",
+            style=self.style(row) if self.style else "",
         )
 
 
@@ -141,7 +170,7 @@ class Table(Generic[Row]):
     """
 
     columns: tuple[Column[Row], ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = ()
     row_id: Callable[[Row], str] | None = None
     is_of_baselines: bool = False
     _by_name: Mapping[str, Column[Row]] = field(init=False, repr=False)
@@ -164,21 +193,39 @@ class Table(Generic[Row]):
             values = chain.from_iterable(c.values_in_files(row) for c in self._in_files())
             yield dict(zip(self.names_in_files, values, strict=True))
 
-    def grid(
-        self, names: Sequence[str], headings: Mapping[str, str] = MappingProxyType({})
-    ) -> Grid:
+    def grid(self, names: Iterable[str] = (), headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
         """Returns some columns, laid out.
 
         Args:
-            names: of the columns.
+            names: of the columns; none: all.
             headings: by a column's name, instead of its own.
         """
-        columns = [self._by_name[name] for name in names]
+        columns = [self._by_name[name] for name in names] or self.columns
         rows = tuple(
             GridRow(tuple(c.cell(row) for c in columns), self._id(row), self.is_of_baselines)
             for row in self.rows
         )
-        return Grid(tuple(self._heading(name, headings) for name in names), rows)
+        return Grid(tuple(self._heading(column.name, headings) for column in columns), rows)
+
+    def stacked(self, stacks: Iterable[str], headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
+        """Returns columns for the terminal, some of which stand below others.
+
+        Args:
+            stacks: the names of the columns that stand in one place, with spaces between them.
+            headings: by a column's name, instead of its own.
+        """
+        grids = [self.grid(names.split(), headings) for names in stacks]
+        rows = zip(*(grid.rows for grid in grids), strict=True)
+        return Grid(
+            tuple(
+                replace(grid.headings[0], lines="\n".join(h.lines for h in grid.headings))
+                for grid in grids
+            ),
+            tuple(
+                GridRow(tuple(replace(row.cells[0], below=row.cells[1:]) for row in parts))
+                for parts in rows
+            ),
+        )
 
     def spread(
         self,
@@ -194,21 +241,22 @@ class Table(Generic[Row]):
         Args:
             first: columns at the left; rows that are alike in all of them become one.
             across: the column whose values stand side by side.
-            places: these values, in order, to their headings.
+            places: these values, in order, to their headings; rows with other values are left out.
             shown: the column that is shown under each of them; what is absent is `MISSING`.
             last: columns at the right, taken from the first of the rows that become one.
             headings: by a column's name, instead of its own.
         """
         groups: dict[tuple[Any, ...], dict[str, Row]] = {}
         for row in self.rows:
-            key = tuple(self._by_name[name].value_of(row) for name in first)
-            groups.setdefault(key, {})[self._by_name[across].value_of(row)] = row
+            if (place := self._by_name[across].value_of(row)) in places:
+                key = tuple(self._by_name[name].value_of(row) for name in first)
+                groups.setdefault(key, {})[place] = row
         rows = []
         for group in groups.values():
             one = next(iter(group.values()))
             cells = [self._by_name[name].cell(one) for name in first]
             cells += [
-                self._by_name[shown].cell(group[place]) if place in group else Cell(MISSING)
+                self._by_name[shown].cell(group[place]) if place in group else Cell((MISSING,))
                 for place in places
             ]
             cells += [self._by_name[name].cell(one) for name in last]
@@ -230,17 +278,38 @@ class Table(Generic[Row]):
         return Heading(
             instead.get(name, column.heading or name),
             not {"text", "wrap"}.isdisjoint(column.css.split()),
+            column.is_whole,
         )
 
     def _id(self, row: Row) -> str:
         return self.row_id(row) if self.row_id else ""
 
 
-def _shown(value: Any) -> str:
+def markdown(grid: Grid) -> str:
+    """Returns a grid as Markdown has tables."""
+    rules = ("---" if heading.is_text else "---:" for heading in grid.headings)
+    return "\n".join(
+        [
+            _line(heading.text for heading in grid.headings),
+            f"|{'|'.join(rules)}|",
+            *(_line(_escaped(cell.text) for cell in row.cells) for row in grid.rows),
+        ]
+    )
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([|_*])", r"\\\1", text)
+
+
+def _shown(value: Any) -> str | tuple[str, ...]:
     if value is None:
         return MISSING
     if isinstance(value, Estimate):
-        return interval(value)
+        return interval_lines(value)
     if isinstance(value, float):
         return number(value)
     return value.name if isinstance(value, Path) else str(value)

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from muxrl.orchestrator.errors import ExitCode
-from muxrl.orchestrator.measure.number_text import MISSING, number
-from muxrl.orchestrator.reports.plain_table import plain_table
+from muxrl.orchestrator.measure.number_text import MISSING
+from muxrl.orchestrator.reports.plain_table import grid_table
+from muxrl.orchestrator.reports.table import Column, Grid, Table
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord, counts_text
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.schema import SweepConfig
@@ -79,16 +79,9 @@ class SweepResult:
     def _repr_html_(self) -> str:
         """A notebook's view: a row for each trial, and why some failed."""
         from muxrl.orchestrator.reports.pages import notebook_html
-        from muxrl.orchestrator.reports.table import Cell, Grid, GridRow, Heading
 
-        headings = [*_headings(self.trials), "status", "env steps", self.config.metric.title, "of"]
-        rows = [[*_cells(trial, self.trials), *_outcome(trial)] for trial in self.trials]
-        grid = Grid(
-            tuple(map(Heading, headings)), tuple(GridRow(tuple(map(Cell, row))) for row in rows)
-        )
         causes = [f"{trial.id} failed: {trial.cause}" for trial in self.failed]
-        title = f"{self.sweep_dir.name}: {self.counts()}"
-        return notebook_html(title, causes, [[grid]])
+        return notebook_html(f"{self.sweep_dir.name}: {self.counts()}", causes, self.grid())
 
     def frame(self) -> DataFrame:
         """Returns a row for each trial.
@@ -99,22 +92,16 @@ class SweepResult:
         """
         from muxrl.orchestrator.records.frames import frame_of
 
-        roles, keys = _roles(self.trials), _keys(self.trials)
-        known = ("seed", "status", "metric", "metric_source", "env_steps", "time_s", "cpu_s")
-        return frame_of(
-            ["trial", "assignment", *roles, *keys, *known, "run_dir", "cause"],
-            (
-                [
-                    *(trial.id, trial.assignment),
-                    *(trial.roles.get(role) for role in roles),
-                    *(trial.parameters.get(key) for key in keys),
-                    *(getattr(trial, name) for name in known),
-                    None if trial.run_dir is None else self.sweep_dir / trial.run_dir,
-                    trial.cause,
-                ]
-                for trial in self.trials
-            ),
-        )
+        table = _table(self.trials, self.sweep_dir)
+        rows = ([*record.values()] for record in table.records())
+        return frame_of(table.names_in_files, rows)
+
+    def grid(self) -> Grid:
+        """Returns a row for each trial, as it is shown."""
+        outcome = ("status", "env_steps", "metric", "metric_source")
+        headings = {"metric": self.config.metric.title}
+        table = _table(self.trials, self.sweep_dir)
+        return table.grid([*_names(self.trials), *outcome], headings)
 
     def evaluations(self) -> DataFrame:
         """Returns every evaluated return of the trials that are done; see `evaluation_frame`."""
@@ -135,62 +122,67 @@ class SweepResult:
 
 def print_trials(trials: Sequence[TrialRecord], console: Console) -> None:
     """Prints the trials that a sweep would run."""
-    table = _table(f"{len(trials)} trials", trials)
-    for trial in trials:
-        table.add_row(*_cells(trial, trials))
-    console.print(table)
+    grid = _table(trials).grid(_names(trials))
+    console.print(grid_table(grid, f"{len(trials)} trials"))
 
 
 def print_result(result: SweepResult, console: Console) -> None:
     """Prints the status and metric of all trials, and why some failed."""
-    metric = result.config.metric
-    table = _table(f"{result.sweep_dir.name}: {result.counts()}", result.trials)
-    table.add_column("status", no_wrap=True)
-    table.add_column("env steps", justify="right", no_wrap=True)
-    table.add_column(metric.title, justify="right", no_wrap=True)
-    table.add_column("of", no_wrap=True)
-    for trial in result.trials:
-        status, *others = _outcome(trial)
-        shown = Text(status, style=_STYLES.get(trial.status, ""))
-        table.add_row(*_cells(trial, result.trials), shown, *others)
-    console.print(table)
+    console.print(grid_table(result.grid(), f"{result.sweep_dir.name}: {result.counts()}"))
     for trial in result.failed:
         console.print(
             Text(f"{trial.id} failed: {trial.cause}", style="red"), soft_wrap=True, highlight=False
         )
 
 
-def _table(title: str, trials: Sequence[TrialRecord]) -> Table:
-    table = plain_table(title)
-    first, *others = _headings(trials)
-    table.add_column(first, no_wrap=True)
-    for heading in others:
-        table.add_column(heading, overflow="fold")
-    return table
+def _table(trials: Sequence[TrialRecord], sweep_dir: Path = Path()) -> Table[TrialRecord]:
+    """Returns the table of trials, with a column for each role and each parameter."""
+    return Table(
+        (
+            # The number says which one it is; the rest of the id stands in the other columns.
+            Column(
+                "trial",
+                value=lambda t: t.id,
+                text=lambda t: t.id.partition("-")[0],
+                css="text",
+                is_whole=True,
+            ),
+            Column("assignment"),
+            *(_role_column(role) for role in _roles(trials)),
+            *(_parameter_column(key) for key in _keys(trials)),
+            Column("seed", css="text"),
+            Column(
+                "status",
+                text=lambda t: t.status.replace("_", " "),
+                style=lambda t: _STYLES.get(t.status, ""),
+                css="text",
+                is_whole=True,
+            ),
+            Column("metric"),
+            Column(
+                "metric_source",
+                "of",
+                text=lambda t: t.metric_source or MISSING,
+                css="text",
+                is_whole=True,
+            ),
+            Column(
+                "env_steps",
+                "env steps",
+                text=lambda t: f"{t.env_steps:,}" if t.run_dir else MISSING,
+            ),
+            Column("time_s"),
+            Column("cpu_s"),
+            Column("run_dir", value=lambda t: t.run_dir and sweep_dir / t.run_dir),
+            Column("cause"),
+        ),
+        tuple(trials),
+    )
 
 
-def _headings(trials: Sequence[TrialRecord]) -> list[str]:
-    keys = [key.split(".", 1)[-1] for key in _keys(trials)]
-    return ["trial", *_roles(trials), *keys, "seed"]
-
-
-def _outcome(trial: TrialRecord) -> list[str]:
-    return [
-        trial.status.replace("_", " "),
-        f"{trial.env_steps:,}" if trial.run_dir else MISSING,
-        number(trial.metric),
-        trial.metric_source or MISSING,
-    ]
-
-
-def _cells(trial: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:
-    # The number says which one it is; the rest of the id stands in the other columns.
-    return [
-        trial.id.partition("-")[0],
-        *(trial.roles.get(role, MISSING) for role in _roles(trials)),
-        *(_shown(trial.parameters.get(key)) for key in _keys(trials)),
-        str(trial.seed),
-    ]
+def _names(trials: Sequence[TrialRecord]) -> list[str]:
+    """The columns that say which trial it is."""
+    return ["trial", *_roles(trials), *_keys(trials), "seed"]
 
 
 def _roles(trials: Sequence[TrialRecord]) -> list[str]:
@@ -201,7 +193,13 @@ def _keys(trials: Sequence[TrialRecord]) -> list[str]:
     return list(dict.fromkeys(key for trial in trials for key in trial.parameters))
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return MISSING
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _role_column(role: str) -> Column[TrialRecord]:
+    return Column(role, value=lambda trial: trial.roles.get(role), css="text")
+
+
+def _parameter_column(key: str) -> Column[TrialRecord]:
+    def text(trial: TrialRecord) -> str:
+        value = trial.parameters.get(key, MISSING)
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    return Column(key, key.split(".", 1)[-1], lambda t: t.parameters.get(key), text, css="text")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from muxrl.orchestrator.comparisons.findings.contestants import Subject
@@ -28,10 +27,12 @@ from muxrl.orchestrator.comparisons.output.figures import (
 )
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.reports.pages import REPORT_FILE, page_environment
-from muxrl.orchestrator.reports.plain_table import plain_table
-from muxrl.orchestrator.reports.table import Cell, Grid, GridRow
+from muxrl.orchestrator.reports.plain_table import grid_table
+from muxrl.orchestrator.reports.table import Grid
 from muxrl.orchestrator.storage.json_files import write_text
 
+_MIN_NAME = 16
+"""Of the names on the terminal, whose words are then not broken."""
 _Section = dict[str, Any]
 """A section's id, title and template, and what the template shows."""
 
@@ -53,17 +54,18 @@ def write_page(found: Findings, folder: Path) -> Path:
     return path
 
 
-def returns_grids(found: Findings, headings: Mapping[str, str]) -> list[Grid]:
-    """Returns the contestants' returns, then the baselines'.
+def returns_grid(found: Findings, headings: Mapping[str, str]) -> Grid:
+    """Returns the contestants' returns, and the baselines' below them, which have no metrics.
 
     Args:
         found: whose.
         headings: of the columns, by the key of the subject that each shows.
     """
-    return [
+    contestants, baselines = (
         table.spread(["contestant"], "subject", headings, shown, ["num_runs"])
         for table, shown in ((tables.standings(found), "iqm"), (tables.baselines(found), "mean"))
-    ]
+    )
+    return contestants + baselines
 
 
 def _sections(found: Findings) -> Iterator[_Section]:
@@ -120,15 +122,10 @@ def _returns(found: Findings) -> _Section:
         "title": "Returns side by side",
         "template": "returns.html",
         "figures": [final_returns(found, subject, styles) for subject in found.main_subjects],
-        "grids": returns_grids(found, _titles(found.main_subjects)),
-        "other_grids": returns_grids(found, _titles(others)) if others else [],
-        "metric_grids": _metric_grids(found, _titles(found.metrics)),
+        "grid": returns_grid(found, _titles(found.main_subjects)),
+        "other_grid": returns_grid(found, _titles(others)) if others else None,
+        "metric_grid": returns_grid(found, _titles(found.metrics)) if found.metrics else None,
     }
-
-
-def _metric_grids(found: Findings, headings: Mapping[str, str]) -> list[Grid]:
-    """Returns the contestants' metrics; there are no baselines of them."""
-    return returns_grids(found, headings)[:1] if headings else []
 
 
 def _learning(found: Findings) -> _Section:
@@ -214,16 +211,14 @@ def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
 
 
 def _runs(found: Findings) -> _Section:
-    main = _titles(found.main_subjects)
-    table = tables.runs(found)
     return {
         "id": "runs",
         "title": "All runs",
         "template": "runs.html",
-        "grid": table.of(run for run in table.rows if run.subject in main).spread(
+        "grid": tables.runs(found).spread(
             ["contestant", "seed"],
             "subject",
-            main,
+            _titles(found.main_subjects),
             "return",
             ["num_episodes", "env_steps", "time_s", "run"],
         ),
@@ -239,35 +234,15 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
     console = console or Console()
     for sentence in found.headline:
         console.print(Text(sentence), style="bold")
-    headings = {subject.key: _heading(subject) for subject in found.main_subjects}
-    contestants, baselines = returns_grids(found, headings)
-    name, *subjects, seeds = contestants.headings
-    table = plain_table("Side by side: interquartile mean over runs [95 %]")
-    table.add_column(name.text, overflow="fold", min_width=16)
-    for heading in subjects:
-        table.add_column(Text(heading.text), justify="right", no_wrap=True)
-    table.add_column(seeds.text, justify="right")
-    _add_rows(table, contestants.rows)
-    table.add_section()
-    _add_rows(table, baselines.rows, style="dim")
-    console.print(table)
-    for grid in _metric_grids(found, {subject.key: _heading(subject) for subject in found.metrics}):
-        table = plain_table("Metrics: interquartile mean over runs [95 %]")
-        table.add_column(grid.headings[0].text, overflow="fold", min_width=16)
-        for heading in grid.headings[1:]:
-            table.add_column(Text(heading.text), justify="right", overflow="fold")
-        _add_rows(table, grid.rows)
-        console.print(table)
+    of_runs = "interquartile mean over runs [95 %]"
+    grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.main_subjects})
+    console.print(grid_table(grid, f"Side by side: {of_runs}", min_text=_MIN_NAME))
+    if found.metrics:
+        grid = returns_grid(found, {subject.key: _heading(subject) for subject in found.metrics})
+        console.print(grid_table(grid, f"Metrics: {of_runs}", min_text=_MIN_NAME, folds=True))
     for cross in found.head_to_head.by_label if found.head_to_head else ():
-        grid = tables.cross_play(cross)
-        player, merit, *others = grid.headings
-        table = plain_table(f"Head to head, return of {cross.role}: interquartile mean [95 %]")
-        table.add_column(player.text, overflow="fold")
-        table.add_column(merit.text, justify="right")
-        for heading in others:
-            table.add_column(Text(heading.text), justify="right", overflow="fold")
-        _add_rows(table, grid.rows)
-        console.print(table)
+        title = f"Head to head, return of {cross.role}: interquartile mean [95 %]"
+        console.print(grid_table(tables.cross_play(cross), title, folds=True))
     for note in found.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 
@@ -275,13 +250,3 @@ def print_comparison(found: Findings, console: Console | None = None) -> None:
 def _heading(subject: Subject) -> str:
     how = "sum" if subject.kind == "total" else "mean"
     return subject.name + (f"\n{how} of {len(subject.agents)}" if len(subject.agents) > 1 else "")
-
-
-def _add_rows(table: Table, rows: tuple[GridRow, ...], style: str = "") -> None:
-    for row in rows:
-        table.add_row(*(Text(_text(cell), style=style) for cell in row.cells))
-
-
-def _text(cell: Cell) -> str:
-    """A name as it is; a mean above its interval, so that a table of several fits 80 columns."""
-    return cell.text if cell.css else cell.text.replace(" [", "\n[")

@@ -14,7 +14,7 @@ from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
 from muxrl.orchestrator.comparisons.findings.settings import LabelSettings, label_settings
-from muxrl.orchestrator.measure.number_text import MISSING, number, signed_interval
+from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 
@@ -403,8 +403,8 @@ def _to_runs(_: object) -> str:
     return "#runs"
 
 
-def _signed(difference: Estimate | None) -> str:
-    return signed_interval(difference) if difference else MISSING
+def _signed(difference: Estimate | None) -> str | tuple[str, ...]:
+    return interval_lines(difference, "+") if difference else MISSING
 
 
 def _probability(estimate: Estimate) -> str:

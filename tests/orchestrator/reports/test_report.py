@@ -12,7 +12,8 @@ from muxrl.orchestrator.errors import DifferentRuns
 from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.reports.report import broken, combine_runs, print_report, write_report
+from muxrl.orchestrator.reports.plain_table import broken
+from muxrl.orchestrator.reports.report import combine_runs, print_report, write_report
 
 
 def printed(report: Report, width: int = 80) -> str:
