@@ -21,11 +21,11 @@ class ResourcesConfig:
     """What a server's process reserves on Ray, and its threads."""
 
     num_cpus: float = 0.5
-    """Ray CPUs reserved; logical, for placement only."""
+    """Ray CPUs reserved, for placement only."""
     num_gpus: float = 0.0
-    """Ray GPUs reserved; the learner uses one if this is above 0."""
+    """Ray GPUs reserved; above 0 the learner uses one."""
     num_torch_threads: int = 1
-    """Threads of torch inside the process; more than one only helps on idle cores."""
+    """Threads of torch; more than one helps only on idle cores."""
 
 
 @dataclass
@@ -33,31 +33,30 @@ class LimitsConfig:
     """What a server refuses, and when it gives up waiting."""
 
     max_episodes: int = 1024
-    """Open episodes at one time; one more is refused with 429."""
+    """Open episodes; one more is refused with 429."""
     max_connections: int = 500
-    """Open connections at one time; one more is refused with 503."""
+    """Open connections; one more is refused with 503."""
     max_message_bytes: int | None = None
-    """Longest frame or body accepted; null: what the declared spaces can need, 64 MiB at most."""
+    """Longest frame or body; null: what the declared spaces can need, 64 MiB at most."""
     max_abs_reward: float | None = 1e12
-    """Largest reward of an agent in a step, up or down; null: what is finite. Beyond it a number is
-    a mistake, or will spoil what is learned."""
+    """Largest absolute reward of an agent in a step; null: any finite one."""
     max_abs_observation: float | None = 1e15
-    """Largest number in an observation or a global state, up or down, likewise; Boxes of real
-    numbers only. Milliseconds since 1970 are 2e12."""
+    """Largest absolute number in a real Box of an observation or a global state; null: any finite
+    one."""
     episode_timeout_s: float = 1800.0
-    """An episode without a message for this long is closed as truncated. An idle HTTP connection is
-    kept for as long."""
+    """An episode without a message for so long is truncated. An idle HTTP connection is kept for as
+    long."""
     tombstone_s: float = 2700.0
-    """For how long an ended episode is remembered, to answer a repeated end; the last 100,000."""
+    """How long an ended episode is remembered, to answer a repeated end; the last 100,000."""
 
 
 @dataclass
 class RestartsConfig:
-    """How often a process that died, raised or is silent is started again before the run ends;
-    `simulation.restarts` has the same keys."""
+    """How often a process that died, raised or is silent is restarted; `simulation.restarts` has
+    the same keys."""
 
     max: int = 3
-    """Restarts within `within_s`; with one more the run ends. 0: with the first loss."""
+    """Restarts within `within_s`; one more ends the run."""
     within_s: float = 600.0
     """Seconds in which restarts are counted."""
 
@@ -67,80 +66,71 @@ class ServerConfig:
     """One policy server: an algorithm, its agents, and how they share policies."""
 
     algorithm: str = "PPO"
-    """Name of an algorithm: PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX,
-    IQL, MASAC, MADDPG; or of one that does not learn: RANDOM, SCRIPTED, FROZEN."""
+    """PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG; or
+    without learning RANDOM, SCRIPTED, FROZEN."""
     agents: list[str] = field(default_factory=list)
-    """Agents served: names, shell patterns such as "adversary_*", or numbers counted in braces,
-    "adversary_{0..2}"."""
+    """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
     label: str = ""
-    """Name in assignments and results, "" for the algorithm's own: "ppo_lstm", say, to tell two
-    settings of PPO apart."""
+    """Name in assignments and results, such as "ppo_lstm"; "": the algorithm's."""
     host: str = "127.0.0.1"
-    """Address to listen on; anything but loopback demands a token."""
+    """Address to listen on; anything but loopback requires a token."""
     port: int = 0
-    """TCP port; 0 takes any free one, published in the run directory."""
+    """TCP port; 0 takes any free one (see `servers.json` in the run directory)."""
     token: str = ""
-    """Bearer token that clients must present; "" asks for none (loopback only)."""
+    """Bearer token that clients must send; "": none (loopback only)."""
     policies: dict[str, list[str]] = field(default_factory=dict)
-    """Policy id to the agents (or groups) that share it, as names or patterns; empty: one
-    policy "default" if the spaces of all are alike, else one for each agent or group; HAPPO has
-    one for each agent in any case."""
+    """Policy id to the agents (or groups) that share it, as names or patterns; empty: one policy
+    "default" if all have the same spaces, else one for each. HAPPO always has one for each
+    agent."""
     groups: dict[str, list[str]] = field(default_factory=dict)
-    """Team name to its members, as names or patterns; for algorithms that learn jointly, and for
-    MAPPO and HAPPO, whose members of a group earn the team's reward and share its state."""
+    """Team name to its members, as names or patterns; for joint algorithms, and for MAPPO and
+    HAPPO, whose members get the team's reward and share its state."""
     team_reward: Literal["sum", "mean"] = "sum"
     """How the members' rewards become the team's."""
     late_members: Literal["refuse", "allow"] = "refuse"
-    """What happens where a team acts for the first time in an episode without all of its members:
-    "refuse" names the one that is missing; "allow" is for members that take turns or join late."""
+    """If a team first acts in an episode without all members: "refuse", or "allow" for members that
+    take turns or join late."""
     use_global_state: bool = True
-    """Whether a mixer or a central critic sees the global state, where the simulation has one or
-    its agents observe it (key "state"); false: the members' observations side by side, which
-    spares the simulation from computing its state."""
+    """Whether a mixer or a central critic reads the global state, if the simulation sends one or
+    its agents observe it (key "state"); false: the members' observations side by side."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of the algorithm's own RLlib config, by attribute name."""
+    """Settings of the algorithm; see its [page](algorithms.md)."""
     action_bounds: list[float] = field(default_factory=list)
-    """[lowest, highest] in place of the bounds that its agents' Box actions lack, on one side or
-    both: policies act within them. Empty: they have bounds, or the algorithm needs none."""
+    """[lowest, highest] for Box actions without bounds on one side or both."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` what it reads."""
+    """Network settings: fields of RLlib's DefaultModelConfig; with `rl_module` its model_config."""
     rl_module: str = ""
-    """Import path "package.module:Class" of your own RLModule, "" for RLlib's default networks;
-    with your own, `model` is its model_config."""
+    """"package.module:Class" of your own RLModule; "": RLlib's default networks."""
     scale_observations: Literal["images", "bounded", "none"] = "images"
-    """What is scaled to 0..1 by the bounds of its space before a network reads it: "images" (a Box
-    of uint8 in three dimensions), "bounded": every Box with bounds on both sides, or "none"."""
+    """What is scaled to 0..1 by the bounds of its space: "images" (a Box of uint8 in three
+    dimensions), "bounded": every Box with bounds on both sides, or "none"."""
     normalize_observations: bool = False
-    """Whether a network reads observations less their running mean, by their running standard
-    deviation, within ±10. Training episodes alone count; the statistics are part of a checkpoint
-    and of an exported policy."""
+    """Whether observations are normalised by their running mean and standard deviation in training,
+    within ±10. Checkpoints and exported policies contain these."""
     frame_stack: int = 1
-    """Observations that a network reads at once: an agent's last so many in its episode, vectors
-    end to end and images by channel, with its first one for those that are missing. Action masks
-    and the global state are not stacked."""
+    """How many of an agent's last observations a network reads, vectors end to end, images by
+    channel; the first is repeated. Not action masks and the global state."""
     normalize_rewards: bool = False
-    """Whether rewards are divided by the running standard deviation of the discounted return,
-    within ±10, before PPO, A2C, MAPPO or HAPPO learns from them. Returns are shown as they come."""
+    """Whether PPO, A2C, MAPPO or HAPPO divides rewards by the running standard deviation of the
+    discounted return, within ±10. Reported returns are raw."""
     while_learning: WhileLearning = "auto"
-    """"wait" holds simulations while an update runs (hardly any policy lag), "serve" goes on acting
-    with the last weights; "auto": wait for on-policy, serve for off-policy algorithms."""
+    """"wait" holds simulations during an update, "serve" acts with the last weights; "auto": wait
+    for on-policy, serve for off-policy algorithms."""
     max_policy_lag: int = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
     initialize_from: str = ""
-    """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint, whose
-    weights the policies begin with; all else begins anew. "": no such weights."""
+    """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint for the
+    first weights; all else is fresh."""
     initialize_policies: dict[str, str] = field(default_factory=dict)
-    """With `initialize_from`: policy id to the one there that it begins with, where names differ.
-    Several may begin with one."""
+    """With `initialize_from`: policy id to that of the checkpoint, where names differ."""
     initialize_only: Literal["all", "actor"] = "all"
-    """With `initialize_from`: "actor" takes what acts, and begins critics, mixers and targets anew:
-    for a team of another size, if what acts reads no agent's id."""
+    """With `initialize_from`: "actor" leaves critics, mixers and targets fresh, for a team of
+    another size, if the actor reads no agent's id."""
     on_server_loss: Literal["wait", "random", "stop"] = "wait"
-    """"wait": it is started again from the newest checkpoint, as `restarts` allows, and simulations
-    wait for it; "random": its agents act at random until it is back, and the others learn on;
-    "stop": the run ends."""
+    """"wait": it is restarted from the newest checkpoint, and simulations wait; "random": its
+    agents act at random until it is back; "stop": the run ends."""
     restarts: RestartsConfig = field(default_factory=RestartsConfig)
-    """When the run ends nevertheless."""
+    """How often it is restarted."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     """Placement and threads."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)

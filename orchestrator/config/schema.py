@@ -10,125 +10,118 @@ from muxrl.servers.config import RestartsConfig, ServerConfig
 
 @dataclass
 class ExternalAgentConfig:
-    """Spaces of one agent of a simulation that muxrl does not start; with "driver_{0..9}" in its
-    place, of ten alike ones."""
+    """Spaces of one agent of an external simulation; "driver_{0..9}" stands for ten of them."""
 
     observation_space: dict[str, Any] = field(default_factory=dict)
-    """Plain form of the space, such as {type: box, shape: [4]} or {type: discrete, n: 2}."""
+    """Such as {type: box, shape: [4]} or {type: discrete, n: 2}."""
     action_space: dict[str, Any] = field(default_factory=dict)
-    """Plain form of the space."""
+    """Likewise."""
 
 
 @dataclass
 class GatewayConfig:
-    """Where an external simulation finds all servers at one address."""
+    """The one address of all servers for an external simulation."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; anything but loopback demands a token."""
+    """Address to listen on; anything but loopback requires a token."""
     port: int = 0
-    """TCP port; 0 takes any free one, printed and published in the run directory."""
+    """TCP port; 0 takes any free one (see `gateway.json` in the run directory)."""
     token: str = ""
-    """Bearer token that simulations must present; "" asks for none (loopback only)."""
+    """Bearer token that simulations must send; "": none (loopback only)."""
 
 
 @dataclass
 class SimulationConfig:
-    """The one simulation in which all agents live."""
+    """The simulation of all agents."""
 
     env: str = ""
-    """'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib
-    multi-agent environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', or 'external': someone
-    else starts it."""
+    """'package.module:callable' of a PettingZoo (parallel or AEC), Gymnasium or RLlib multi-agent
+    environment, 'gymnasium:ENV_ID', 'pettingzoo:ENV_ID', or 'external': you start it, or
+    `command`."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments with which the environment is made. In them "{index}" is the number of the copy,
-    from 0 over all processes that train, then the evaluation's; "{5000 + 2*index}" is a port of its
-    own."""
+    """Arguments of the environment. "{index}" in them is the copy's number, from 0 over all
+    training processes, then the evaluation's; "{5000 + 2*index}" is a port for each."""
     metrics: dict[str, str] = field(default_factory=dict)
-    """Key of the simulation's infos to how an episode's numbers become one: last, sum, mean, max or
-    min. See [Metrics](concepts.md#metrics); not for 'external', which sends them with the end."""
+    """Key of the infos to how an episode's numbers become one: last, sum, mean, max or min. See
+    [Metrics](concepts.md#metrics); not for 'external'."""
     respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
-    """How agents of an RLlib environment come back after their end in the same episode, to a new
-    life: "refuse": not at all; "same_id": in a later step; "same_step": the observation in the step
-    of their end is the first of the next life; "new_ids": under ids that it has not declared, which
-    take the places of declared ones of their kind that have ended. Not for joint algorithms."""
+    """How agents of an RLlib environment return after their end in the same episode: "refuse": not;
+    "same_id": in a later step; "same_step": the observation in the step of their end is the next
+    life's first; "new_ids": under undeclared ids, which take the places of declared agents of their
+    kind that have ended. Not for joint algorithms."""
     on_bad_value: Literal["stop", "episode"] = "stop"
-    """What a value that a server refuses, a NaN say, ends: "stop": the simulation's process, which
-    `restarts` count; "episode": the episode, which is closed before that step, and counted."""
+    """What a refused value, such as NaN, ends: "stop": the simulation's process (see `restarts`);
+    "episode": the episode, which is closed before that step and counted."""
     num_processes: int = 1
-    """Simulation processes that run at the same time."""
+    """Simulation processes."""
     num_envs_per_process: int = 1
-    """Environments that each of these plays in lockstep: they share every message."""
+    """Environments of each process; they share every message."""
     num_cpus: float = 0.5
-    """Ray CPUs reserved by each process; logical, for placement only."""
+    """Ray CPUs reserved by each process, for placement only."""
     inference_mode: Any = "remote"
-    """Who chooses the actions of training episodes: "remote": the servers; "local": the
-    simulations, with the servers' networks; or server to one of these, "remote" for those left out.
-    Not for 'external'. See [Local inference](client.md#local-inference)."""
+    """Who chooses training actions: "remote": the servers; "local": the simulations, with the
+    servers' networks; or a dict by server, "remote" for the others. Not for 'external'. See [Local
+    inference](client.md#local-inference)."""
     update_interval_s: float | None = 0.0
-    """With "local": least time between two pulls of weights; null: none are pulled after the first,
-    but of a server that was started again."""
+    """With "local": least time between two pulls of weights; null: only at a server's start."""
     restarts: RestartsConfig = field(default_factory=RestartsConfig)
-    """For each simulation process, and for the evaluation."""
+    """Of each simulation process, and of the evaluation."""
     agents: dict[str, ExternalAgentConfig] = field(default_factory=dict)
-    """Agent to its spaces, many alike ones as "driver_{0..9}"; only for 'external', other
-    simulations are asked."""
+    """Agent, or several as "driver_{0..9}", to its spaces; only for 'external'."""
     state_size: int | None = None
-    """Length of the global state that is sent; only for 'external', null: none is."""
+    """Length of the global state; only for 'external'. null: none is sent."""
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     """Only for 'external'."""
     command: list[str] = field(default_factory=list)
-    """Only for 'external': program and arguments of the simulation, `num_processes` of which are
-    started with the run and ended with it. In them {gateway} stands for the gateway's address,
-    http://host:port, and {index} for 0, 1, ... Empty: someone else starts it."""
+    """Only for 'external': program and arguments, of which `num_processes` are started with the
+    run. {gateway} becomes the gateway's address, http://host:port, and {index} 0, 1, ... Empty: you
+    start it."""
 
 
 @dataclass
 class StopConfig:
-    """When a run ends: at the first of these that is reached."""
+    """When a run ends: at the first of these."""
 
     env_steps: int | None = None
-    """Steps of all environments together; null: not used. No episode begins after them, and open
-    ones are played to their ends, for checkpoint.hold_s at most."""
+    """Steps of all environments together. No episode begins after them; open ones are played to
+    their ends, for checkpoint.hold_s at most."""
     time_s: float | None = None
-    """Seconds since the first env step; null: not used."""
+    """Seconds since the first env step."""
     iterations: int | None = None
-    """Training iterations that every server has made; null: not used."""
+    """Training iterations of every server."""
     episode_return: dict[str, float] = field(default_factory=dict)
-    """Server to the return it must reach; the run ends when all have. It is the live table's: the
-    sum over the server's agents (summary.md shows their mean), mean of the last 100 training
-    episodes, of which there must have been 20."""
+    """Server to return; the run ends when all reach theirs: the sum over the server's agents
+    (summary.md shows their mean), mean of the last 100 training episodes, at least 20."""
     metric_at_least: dict[str, float] = field(default_factory=dict)
-    """Metric to the value that it must reach, such as {win: 0.9}; the run ends when all have. Mean
-    of the last 100 training episodes, 20 of which must have it: that of the episode, else the mean
-    over all agents."""
+    """Metric to value, such as {win: 0.9}; the run ends when all reach theirs: the mean of the last
+    100 training episodes that have it, at least 20; that of the episode, else the mean over all
+    agents."""
     metric_at_most: dict[str, float] = field(default_factory=dict)
-    """The same for metrics that are to fall, such as {travel_s: 300}."""
+    """The same for metrics that should fall, such as {travel_s: 300}."""
 
 
 @dataclass
 class EvaluationConfig:
-    """How the servers are measured: each one against random agents in its place."""
+    """How the servers are measured: each against random agents in its place."""
 
     interval_env_steps: int | None = None
-    """Env steps between evaluations during the run, at its multiples; null: only at the end.
-    Training waits for each, so that it is of the weights of that point."""
+    """Env steps between evaluations; null: only at the end. Training waits for each."""
     num_episodes: int = 20
-    """Episodes of an evaluation during the run, with and without each server."""
+    """Episodes of an evaluation during the run, for each condition."""
     final_num_episodes: int = 100
-    """Episodes of the evaluation at the end; 0: there is none."""
+    """Episodes of the evaluation at the end; 0: none."""
     num_envs: int | None = None
-    """Environments in the evaluation's one process; null: as many as simulations have,
-    `simulation.num_envs_per_process`, up to 8. They are made for the first evaluation, which for
-    that at the end is after those of the simulations are closed."""
+    """Environments in the evaluation's process; null: `simulation.num_envs_per_process`, up to 8.
+    They are made for the first evaluation; for the one at the end, after those of the simulations
+    are closed."""
     should_compare_untrained: bool | None = None
-    """Whether the evaluation at the end plays each server's untrained policies in its place, too:
-    as many more episodes as with random agents. null: unless the simulation is external."""
+    """Whether the evaluation at the end also plays each server's untrained policies, for as many
+    episodes. null: unless the simulation is external."""
     should_explore: bool = False
-    """Whether stochastic policies (PPO, A2C) are sampled as in training; false: their likeliest
-    action. Value-based ones (QMIX) are greedy in any case, deterministic ones
-    (MADDPG) without noise."""
+    """Whether stochastic policies (PPO, A2C) are sampled; false: their likeliest action.
+    Value-based ones (QMIX) are greedy, deterministic ones (MADDPG) without noise in any case."""
     seed: int = 10_000
-    """Seed of the first episode; every evaluation plays the same ones."""
+    """Seed of the first episode of every evaluation."""
 
 
 TOTAL = "total"
@@ -139,17 +132,16 @@ RETURN = "return"
 
 @dataclass
 class BestConfig:
-    """Which checkpoints are kept for what was measured in the run's own evaluations."""
+    """Which checkpoints are kept for their evaluations."""
 
     of: str = TOTAL
-    """A server: the mean return over its agents decides, in a sweep also a role; "total": over all
-    agents."""
+    """A server (in a sweep also a role): the mean over its agents; "total": over all agents."""
     keep: int = 1
     """How many: checkpoints/best, checkpoints/best-2 and so on."""
     name: str = RETURN
-    """"return"; or in its place a key of `simulation.metrics`, or "episode_length": with `of` a
-    server or role the mean over those of its agents that have it, else that of the episode; with
-    "total" that of the episode, else the mean over all agents."""
+    """"return", a key of `simulation.metrics`, or "episode_length". A metric with `of` a server or
+    role: the mean over its agents, else that of the episode; with "total": that of the episode,
+    else the mean over all agents."""
     mode: Literal["max", "min"] = "max"
     """What is better."""
 
@@ -159,45 +151,43 @@ class CheckpointConfig:
     """When checkpoints of all servers are written; see [Reliability](reliability.md)."""
 
     at_end: bool = True
-    """Whether one is written when the run ends, however it ends."""
+    """Whether one is written when the run ends, in any way."""
     interval_s: float | None = 600.0
-    """Seconds between checkpoints during the run; null: not used."""
+    """Seconds between checkpoints."""
     interval_env_steps: int | None = None
-    """Env steps between checkpoints during the run; null: not used."""
+    """Env steps between checkpoints."""
     keep_last: int = 2
-    """How many of them are kept; older ones are deleted."""
+    """How many are kept."""
     best: BestConfig | None = None
-    """Which ones are kept, too, for the returns of their evaluations, all agents as learned: one is
-    then written before each evaluation. null: none."""
+    """Which are kept in addition for their evaluations; one is then written before each
+    evaluation."""
     replay_max_mib: int | None = 1024
-    """Largest replay that a server's checkpoint holds; a larger one is left out, and a resumed run
-    fills it again. null: any."""
+    """Largest replay in a server's checkpoint; a larger one is left out, and a resumed run fills it
+    again. null: any."""
     hold_s: float = 10.0
-    """For how long simulations may play their episodes to the end before all servers save; those
-    that are not over by then pause between two steps, and go on afterwards."""
+    """Seconds in which simulations may end their episodes before all servers save; then they pause
+    between two steps."""
 
 
 @dataclass
 class TimeoutsConfig:
-    """How long the run waits for its own processes."""
+    """How long the run waits for its own processes, in seconds."""
 
     start_s: float = 120.0
-    """For the servers to listen, from when their processes were asked for. Simulations wait for a
-    lost server for start_s and report_s together."""
+    """For the servers to listen. Simulations wait for a lost server for start_s and report_s
+    together."""
     report_s: float = 60.0
-    """For the report that every process gives about once a second. One that is silent for longer
-    is killed, and started again as its `restarts` allow."""
+    """For the report of a process, due about once a second; then it is killed and restarted (see
+    `restarts`)."""
     step_s: float = 1800.0
-    """For one step or reset of a simulation. A process whose environment does not return from it
-    is killed, and started again as `simulation.restarts` allows. Servers close an episode that is
-    idle for longer than `limits.episode_timeout_s`."""
+    """For one step or reset of a simulation; then its process is killed and restarted. See also
+    `limits.episode_timeout_s`."""
     make_env_s: float = 600.0
-    """For one environment to be made, which may start a simulator."""
+    """For one environment to be made."""
     update_s: float = 600.0
-    """For an update of a learner: simulations that wait for it, its last one when learning ends,
-    and the one before a checkpoint."""
+    """For an update: while simulations wait, at the end, and before a checkpoint."""
     save_s: float = 300.0
-    """For a server's checkpoint to be written, once its update is over."""
+    """For a server's checkpoint."""
     stop_s: float = 45.0
     """For the servers to end."""
 
@@ -207,13 +197,13 @@ class ExperimentConfig:
     """One run: a simulation, the servers that learn from it, and when to stop."""
 
     name: str = ""
-    """Name of the experiment and of its run directories; "" takes the config file's."""
+    """Name of the experiment and of its run directories; "": the config file's."""
     seed: int = 0
-    """From it come the seeds of all servers and simulations."""
+    """Seed of all servers and simulations."""
     runs_dir: str = "runs"
-    """Directory in which every run gets a directory of its own."""
+    """Parent of the run directories."""
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
-    """The environment and how many of it run."""
+    """The environment and its copies."""
     servers: dict[str, ServerConfig] = field(default_factory=dict)
     """Server id to its algorithm and agents; every agent belongs to exactly one server."""
     stop: StopConfig = field(default_factory=StopConfig)
@@ -227,10 +217,10 @@ class ExperimentConfig:
     metrics_interval_s: float = 1.0
     """Seconds between two rows of metrics."""
     trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
-    """Who gets the metrics, too: "tensorboard", "wandb", "mlflow", or a class of your own as
-    "package.module:name"; see [Monitoring](monitoring.md#trackers)."""
+    """"tensorboard", "wandb", "mlflow", or "package.module:name"; see
+    [Monitoring](monitoring.md#trackers)."""
     watch: bool = False
-    """Whether a live page of the run is served on this machine while it goes on; its address is
-    printed. In a sweep's `experiment` it is the sweep's page. See `muxrl watch`."""
+    """Whether a live page of the run (in a sweep's `experiment`: of the sweep) is served on this
+    machine; its address is printed. See [Monitoring](monitoring.md#the-live-page)."""
     address: str = ""
     """Ray cluster to join, such as "auto" or "ray://head:10001"; "" starts a local one."""

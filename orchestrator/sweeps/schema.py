@@ -29,14 +29,14 @@ class AssignmentsConfig:
     """Which template serves which role; without `product` and `listed` each serves each."""
 
     product: dict[str, list[str]] = field(default_factory=dict)
-    """Role to the templates it may get, as names or patterns ("*"): every combination is tried."""
+    """Role to its templates, as names or patterns ("*"); every combination is tried."""
     listed: list[Any] = field(default_factory=list)
-    """Assignments by themselves: mappings of role to template, or canonical strings."""
+    """Further assignments: mappings of role to template, or canonical strings."""
     exclude: list[dict[str, Any]] = field(default_factory=list)
-    """Combinations to leave out: mappings of role to a template, a pattern or a list of them. An
-    assignment is left out if all of a mapping is true of it."""
+    """Mappings of role to a template, a pattern or a list of them; assignments that match all of a
+    mapping are left out."""
     require: list[dict[str, Any]] = field(default_factory=list)
-    """The reverse: only combinations that match at least one of these mappings are kept."""
+    """Only assignments that match one of these mappings are kept."""
 
 
 @dataclass
@@ -44,34 +44,33 @@ class ParameterConfig:
     """Values of one config key: exactly one of these."""
 
     grid: list[Any] | None = None
-    """Each of these values, combined with those of all other grids."""
+    """Each value, combined with those of all other grids."""
     choice: list[Any] | None = None
-    """Drawn from these values."""
+    """Drawn from these."""
     uniform: list[float] | None = None
-    """Drawn evenly from [low, high]."""
+    """Drawn from [low, high]."""
     loguniform: list[float] | None = None
     """Drawn from [low, high], evenly in the logarithm."""
     randint: list[int] | None = None
-    """A whole number drawn from [low, high], high left out, as in Ray Tune."""
+    """A whole number from [low, high], high excluded, as in Ray Tune."""
     quniform: list[float] | None = None
-    """Drawn evenly from [low, high] and rounded to a multiple of the third, [low, high, step]."""
+    """[low, high, step]: as uniform, rounded to a multiple of step."""
 
 
 @dataclass
 class MetricConfig:
-    """The number by which trials are compared while the sweep goes on, and in its table."""
+    """The number by which trials are compared, and shown in the sweep's table."""
 
     of: str = "total"
     """A server or role: the mean return over its agents; "total": the sum over all agents."""
     source: Literal["evaluation", "training"] = "evaluation"
-    """Evaluation episodes, or recent training episodes with their exploration. Where nothing has
-    been evaluated, training returns take their place."""
+    """Evaluation episodes, or recent training episodes; before the first evaluation always the
+    latter."""
     mode: Literal["max", "min"] = "max"
     """What is better."""
     name: str = RETURN
-    """"return"; or in its place a key of `simulation.metrics`, or "episode_length": with `of` a
-    server or role the mean over those of its agents that have it, else that of the episode; with
-    "total" that of the episode, else the mean over all agents."""
+    """"return", a key of `simulation.metrics`, or "episode_length"; see
+    [Sweeps](sweeps.md#the-metric)."""
 
     @property
     def title(self) -> str:
@@ -84,60 +83,60 @@ class SchedulerConfig:
     """Whether trials that look bad are ended early."""
 
     kind: str = "none"
-    """"none": every trial runs to its end; "asha", "median": Ray Tune's schedulers of that name."""
+    """"none", or "asha", "median": Ray Tune's schedulers of that name."""
     grace_env_steps: int | None = None
     """Env steps before a trial may be ended; null: a tenth of the budget."""
     reduction_factor: float = 4.0
-    """For asha: at each rung the best one in so many goes on."""
+    """For asha: one in so many continues at each rung."""
     min_samples: int = 3
     """For median: trials that must have got as far before one is compared with them."""
 
 
 @dataclass
 class SweepConfig:
-    """A table of runs of one simulation that differ in assignment, settings and seed."""
+    """Runs of one simulation that differ in assignment, settings and seed."""
 
     name: str = ""
-    """Name of the sweep and of its directories; "" takes the file's."""
+    """Name of the sweep and of its directories; "": the file's."""
     base: str = ""
-    """Experiment that all trials start from: the name of a packaged config, or a path, taken from
-    the sweep's folder or the current one. "" if `experiment` says it all."""
+    """Experiment of all trials: the name of a packaged config, or a path from the sweep's folder or
+    the current one. "": `experiment` has all."""
     experiment: ExperimentConfig = field(default_factory=ExperimentConfig)
-    """An experiment's keys, on top of `base`."""
+    """An experiment's keys, in addition to `base`."""
     roles: dict[str, list[str]] = field(default_factory=dict)
-    """Role to its agents, as names or patterns. Each role gets a server of its name; servers of
-    the base whose agents are all in roles give way to it. Empty: the base's servers stay."""
+    """Role to its agents, as names or patterns. Each role gets a server of its name in place of the
+    base's servers for these agents. Empty: the base's servers stay."""
     algorithms: dict[str, AlgorithmTemplate] = field(default_factory=dict)
-    """Template name to what a server of a role is set to."""
+    """Template name to the keys of a role's server."""
     assignments: AssignmentsConfig = field(default_factory=AssignmentsConfig)
     """Which templates serve which roles."""
     parameters: dict[str, ParameterConfig] = field(default_factory=dict)
-    """Key to its values: a key of an experiment (`servers.prey.settings.lr`), or of a template
-    (`algorithms.qmix.settings.lr`), which counts only where the template is used."""
+    """Key to its values: of an experiment (`servers.prey.settings.lr`), or of a template
+    (`algorithms.qmix.settings.lr`), only where that is used."""
     seeds: list[int] = field(default_factory=list)
-    """Seeds of the experiment, each with each assignment and setting; empty: the base's seed."""
+    """Seeds, each with each assignment and setting; empty: the base's."""
     num_samples: int = 1
     """How often `choice`, `uniform`... are drawn, for each combination of grids."""
     seed: int = 0
-    """From it come the draws; the same sample has the same draws under every assignment."""
+    """Seed of the draws, which are the same for every assignment."""
     metric: MetricConfig = field(default_factory=MetricConfig)
     """What is compared."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     """Which trials are ended early."""
     searcher: str = "random"
-    """"random": all is drawn before the start; "optuna": later draws learn from earlier trials."""
+    """"random": all is drawn before the start; "optuna": by the results of earlier trials."""
     max_concurrent: int | None = None
-    """Trials at the same time; null: as many as there are CPUs for. With a number,
-    a local Ray declares as many CPUs as that takes."""
+    """Trials at the same time; null: as many as there are CPUs for. With a number, a local Ray
+    declares as many CPUs as they need."""
     report_interval_s: float = 5.0
     """Seconds between two reports of a trial to Tune."""
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Ray Tune's callbacks, as "package.module:name" with the arguments that each is made with:
+    """Ray Tune's callbacks, "package.module:name" to arguments:
     `{"ray.air.integrations.mlflow:MLflowLoggerCallback": {experiment_name: tag}}`."""
     calibration_s: float = 10.0
-    """Seconds that `--dry-run` plays with each assignment, to estimate the sweep's time; 0: not."""
+    """Seconds that `--dry-run` plays each assignment, to estimate the sweep's time; 0: not."""
     sweeps_dir: str = "sweeps"
-    """Directory in which every sweep gets a directory of its own."""
+    """Parent of the sweep directories."""
     address: str = ""
     """Ray cluster to join, such as "auto"; "" starts a local one."""
 
