@@ -187,7 +187,7 @@ class ActorCriticSettings(DeclaredSettings):
     grad_clip_by: str
     """`value`, `norm` or `global_norm`."""
     lr: Schedule
-    """Learning rate; a number or a schedule `[[env step, value], ...]`."""
+    """Learning rate; a number or a schedule."""
     train_batch_size: int
     """RLlib's old name of `train_batch_size_per_learner`."""
     train_batch_size_per_learner: int

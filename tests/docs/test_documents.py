@@ -125,6 +125,9 @@ def test_settings_are_documented_as_they_are_declared() -> None:
     from muxrl.orchestrator.settings_reference import with_tables
     from muxrl.servers.algorithms.registry import ALGORITHMS, get_algorithm
 
+    index = (DOCS / "algorithms.md").read_text()
+    assert "<!-- common settings -->" in index
+    assert with_tables(index) == index, "the common table is not new: run make docs"
     elsewhere = {"VDN": "QMIX", "QPLEX": "QMIX", "IQL": "QMIX", "HAPPO": "MAPPO"}
     for entry in ALGORITHMS:
         page = (DOCS / "algorithms" / f"{entry.name.lower()}.md").read_text()

@@ -15,7 +15,7 @@ class JointCriticConfig(TeamReplayConfig):
     replay_unit = "steps"
 
     actor_lr: Schedule = 3e-4
-    """Learning rate of the actor; a number or a schedule `[[env step, value], ...]`."""
+    """Learning rate of the actor; a number or a schedule."""
     batch_size_steps: Count = 256
     """Steps of a team in one update, drawn from the replay."""
     buffer_capacity_steps: Count = 100_000

@@ -170,9 +170,9 @@ class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
     dueling: bool
     """Whether values are made of a state's value and actions' advantages."""
     epsilon: Schedule
-    """Share of random actions; a number or a schedule `[[env step, value], ...]`."""
+    """Share of random actions; a number or a schedule."""
     lr: Schedule
-    """Learning rate; a number or a schedule `[[env step, value], ...]`."""
+    """Learning rate; a number or a schedule."""
     num_atoms: int
     """Above 1: the distribution of returns is learned, on so many atoms."""
     # As in the paper; RLlib makes one update for every step.

@@ -68,13 +68,13 @@ class QMIXConfig(TeamReplayConfig):
     double_q: bool = True
     """Whether the online network chooses the action that the target network values."""
     epsilon: Annotated[Schedule, ScheduleCheck(highest=1.0)] = [(0, 1.0), (50_000, 0.05)]
-    """Share of random actions; a number or a schedule `[[env step, value], ...]`."""
+    """Share of random actions; a number or a schedule."""
     hypernet_embed: Count = 64
     """Hidden units of the hypernetworks."""
     importance_lr_factor: Positive = 1.0
     """With `mixer: qplex`: the importance weights' learning rate, in multiples of `lr`."""
     lr: Schedule = 5e-4
-    """Learning rate; a number or a schedule `[[env step, value], ...]`."""
+    """Learning rate; a number or a schedule."""
     max_sequence_steps: Count = 2_000
     """Steps of an entry of the replay; a longer episode is several, each bootstrapped at its end,
     with a GRU that begins anew. Updates pad to the longest entry."""
