@@ -2,7 +2,7 @@
 
     python -m muxrl.orchestrator.config_reference
 
-Types, defaults and the line of documentation below each field are read from the source. A test
+Defaults, choices and the line of documentation below each field are read from the source. A test
 compares the committed page with it.
 """
 
@@ -50,8 +50,8 @@ _HEAD = """\
 
 An experiment is one YAML file with what differs from these defaults. Keys can also be given on the
 command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CONFIG` finds mistakes.
-Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. A `null` means "not
-used". On the command line `servers.ppo.settings={}` clears the file's settings; `stop={}` restores
+Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
+the first is the default. A `null` means "not used". On the command line `servers.ppo.settings={}` clears the file's settings; `stop={}` restores
 the defaults. Sections that begin with `(sweep)` are for [sweeps](sweeps.md).
 """
 
@@ -61,9 +61,9 @@ def markdown() -> str:
     parts = [_HEAD]
     for cls, where in SECTIONS.items():
         parts.append(f"\n## {f'`{where}`' if where else 'Top level'}\n\n{inspect.getdoc(cls)}\n\n")
-        parts.append("| key | type | default | meaning |\n|---|---|---|---|\n")
+        parts.append("| key | default | meaning |\n|---|---|---|\n")
         parts += [
-            f"| `{name}` | {_code(kind)} | {_code(default)} | {doc} |\n"
+            f"| `{name}` | {_shown(kind, default)} | {doc} |\n"
             for name, kind, default, doc in _fields(cls)
         ]
     return "".join(parts)
@@ -91,11 +91,12 @@ def documented_fields(cls: type) -> Iterator[tuple[Any, str]]:
         yield field, " ".join(following.value.value.split())  # type: ignore[union-attr]
 
 
-def _fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
-    aliases = {"WhileLearning": "Literal['auto', 'serve', 'wait']"}
+def _fields(cls: type) -> Iterator[tuple[str, ast.expr, str, str]]:
     for field, doc in documented_fields(cls):
-        kind = ast.unparse(field.annotation)
-        yield field.target.id, aliases.get(kind, kind), _default(field.value), doc
+        kind = field.annotation
+        if ast.unparse(kind) == "WhileLearning":
+            kind = ast.parse("Literal['auto', 'serve', 'wait']", mode="eval").body
+        yield field.target.id, kind, _default(field.value), doc
 
 
 def _default(value: ast.expr | None) -> str:
@@ -106,15 +107,24 @@ def _default(value: ast.expr | None) -> str:
         if isinstance(factory, ast.Lambda):
             return ast.unparse(factory.body)
         return {"list": "[]", "dict": "{}"}.get(ast.unparse(factory), "")
+    if isinstance(value, ast.Name):
+        return repr(getattr(schema, value.id))
     literal = ast.unparse(value)
     return {"None": "null", "True": "true", "False": "false"}.get(literal, literal)
 
 
-def _code(text: str) -> str:
-    shown = {"ResourcesConfig": "", "LimitsConfig": ""}.get(text, text)
-    if shown.endswith("Config"):
-        shown = ""
-    return f"`{shown}`".replace("|", "\\|") if shown else "see below"
+def _shown(kind: ast.expr, default: str) -> str:
+    """Returns a default, with the type or the choices where it does not show them."""
+    if not default or default.endswith("Config"):
+        return "below"
+    match kind:
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=choices)):
+            texts = map(ast.unparse, choices)
+            return ", ".join([f"`{default}`", *(f"`{text}`" for text in texts if text != default)])
+        case ast.BinOp(left=type_) if default == "null":
+            shown = ast.unparse(type_)
+            return "`null`" if shown.endswith("Config") else f"`null`, {shown}"
+    return f"`{default}`"
 
 
 if __name__ == "__main__":
