@@ -51,8 +51,9 @@ _HEAD = """\
 An experiment is one YAML file with what differs from these defaults. Keys can also be given on the
 command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CONFIG` finds mistakes.
 Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
-the first is the default. A `null` means "not used". On the command line `servers.ppo.settings={}` clears the file's settings; `stop={}` restores
-the defaults. Sections that begin with `(sweep)` are for [sweeps](sweeps.md).
+the first is the default. A `null` means "not used". On the command line
+`servers.ppo.settings={}` clears the file's settings; `stop={}` restores the defaults. Sections
+that begin with `(sweep)` are for [sweeps](sweeps.md).
 """
 
 
