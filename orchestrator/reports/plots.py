@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from muxrl.orchestrator.measure.against_random import AgainstRandom
 from muxrl.orchestrator.measure.metric_results import MetricResult
 from muxrl.orchestrator.measure.number_text import signed_interval
-from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult
+from muxrl.orchestrator.measure.results import Report, SeedCurve, ServerResult, SideResult
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.records.recorded_run import TrainingCurve
 
@@ -33,13 +33,19 @@ RANDOM_COLOUR = "#6B6B6B"
 _METRICS_KEY = "Metrics: dots are evaluated, lines without are training."
 
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1)), (0, (6, 2, 1, 2)))
-_RANDOM_DASHES = (0, (3, 1.5))
-_RETURN_LABEL = "return per episode"
 _TEXT_COLOUR = "#333333"
 _WIDTH_INCHES = 8.0
 _DPI = 200  # 1,600 px wide: text of 8 points is 17 px high once shown at 1,200 px
 _ROW_INCHES = 2.5
 _TEXT, _SMALL = 8.5, 7.5  # points
+_TITLE: dict[str, Any] = {"fontsize": _TEXT, "fontweight": "bold", "loc": "left"}
+_LEGEND: dict[str, Any] = {"fontsize": _SMALL, "frameon": False}
+_PLACE = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "ncols": 3, "borderpad": 0}
+_LEGEND_ABOVE = _LEGEND | _PLACE
+_LEARNED: dict[str, Any] = {"marker": "o", "markersize": 2.6}
+_RANDOM: dict[str, Any] = {
+    "color": RANDOM_COLOUR, "linestyle": (0, (3, 1.5)), "marker": "s", "markersize": 2.6,
+}  # fmt: skip
 _MOST_METRICS = 6  # the table has all
 _NUM_SAMPLES = 200  # of a mean training curve; finer than a panel's pixels can show
 
@@ -73,35 +79,28 @@ def _figure(report: Report) -> Any:
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(num_rows_in_all, num_columns)
     limit = _last_env_step(report)
+
+    def add(place: Any, draw: Callable[..., None], *what: Any, is_first: bool = False) -> None:
+        axes = figure.add_subplot(place)
+        draw(axes, *what)
+        finish_axes(axes, label_size=_SMALL)
+        axes.set_xlabel("env steps", fontsize=_TEXT)
+        axes.set_xlim(-0.03 * limit, 1.03 * limit)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True))
+        restarted_at = [n for env_steps in report.restarted_at.values() for n in env_steps]
+        for env_steps in {*report.resumed_at, *restarted_at}:
+            axes.axvline(env_steps, color=RANDOM_COLOUR, linewidth=0.6, zorder=0)
+        if is_first:
+            axes.set_ylabel("return per episode", fontsize=_TEXT)
+
     num_lines = max((panel.subtitle.count("\n") + 1 for panel in drawn), default=1)
     for index, panel in enumerate(drawn):
-        axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
-        _draw_panel(axes, panel, limit)
-        _mark_gaps(axes, report)
-        axes.set_title(
-            panel.title, fontsize=_TEXT, fontweight="bold", loc="left", pad=4 + 10.5 * num_lines
-        )
-        subtitle = axes.annotate(
-            panel.subtitle,
-            xy=(0, 1),
-            xycoords="axes fraction",
-            xytext=(0, 4),
-            textcoords="offset points",
-            fontsize=_SMALL,
-            color=_TEXT_COLOUR,
-        )
-        subtitle.set_in_layout(False)  # a long one may stand out, but not narrow its panel
-        if index % num_columns == 0:
-            axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
-    axes = figure.add_subplot(grid[0, 1] if is_beside else grid[num_rows, :])
-    _draw_training(axes, report, limit)
-    _mark_gaps(axes, report)
-    if not is_beside:
-        axes.set_ylabel(_RETURN_LABEL, fontsize=_TEXT)
+        place = grid[divmod(index, num_columns)]
+        add(place, _draw_panel, panel, num_lines, limit, is_first=index % num_columns == 0)
+    place = grid[0, 1] if is_beside else grid[num_rows, :]
+    add(place, _draw_training, report, is_first=not is_beside)
     for index, (name, results) in enumerate(metrics.items(), start=first_metric):
-        axes = figure.add_subplot(grid[index // num_columns, index % num_columns])
-        _draw_metric(axes, name, results, report, limit)
-        _mark_gaps(axes, report)
+        add(grid[divmod(index, num_columns)], _draw_metric, name, results, report)
     heading = "\n".join(_wrapped_assignment(report.assignment))
     if drawn:
         figure.legend(
@@ -110,8 +109,7 @@ def _figure(report: Report) -> Any:
             title_fontproperties={"size": _TEXT + 1.5, "weight": "bold"},
             loc="outside upper center",
             ncols=4,
-            fontsize=_SMALL,
-            frameon=False,
+            **_LEGEND,
         )
     else:
         figure.suptitle(heading, fontsize=_TEXT + 1.5, fontweight="bold")
@@ -121,16 +119,8 @@ def _figure(report: Report) -> Any:
 def _key(is_of_seeds: bool) -> list[Any]:
     """The legend of the servers' panels."""
     handles = [
-        Line2D([], [], color="black", marker="o", markersize=2.6, label="all as learned"),
-        Line2D(
-            [],
-            [],
-            color=RANDOM_COLOUR,
-            linestyle=_RANDOM_DASHES,
-            marker="s",
-            markersize=2.6,
-            label="random in its place",
-        ),
+        Line2D([], [], color="black", **_LEARNED, label="all as learned"),
+        Line2D([], [], **_RANDOM, label="random in its place"),
         Patch(color="black", alpha=0.2, linewidth=0, label="95 % interval"),
     ]
     if is_of_seeds:
@@ -156,26 +146,17 @@ def _panels(report: Report) -> Iterator[_Panel]:
         if not server.curve:
             continue
         colour = _style(report, server)["color"]
-        for side in server.sides:
+        for part in server.sides or (server,):
+            is_side = isinstance(part, SideResult)
+            name = f"{server.server_id}/{part.name}" if is_side else server.server_id
+            agents = f"{len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
             yield _Panel(
-                _title(f"{server.server_id}/{side.name}", server.algorithm, len(side.agents)),
-                _advantage(side.final, num_seeds),
-                side.curve,
-                side.seed_curves,
+                f"{name}: {server.algorithm}, {agents}",
+                _advantage(part.final, num_seeds) if is_side else _subtitle(server, num_seeds),
+                part.curve,
+                part.seed_curves,
                 colour,
             )
-        if not server.sides:
-            yield _Panel(
-                _title(server.server_id, server.algorithm, len(server.agents)),
-                _subtitle(server, num_seeds),
-                server.curve,
-                server.seed_curves,
-                colour,
-            )
-
-
-def _title(name: str, algorithm: str, num_agents: int) -> str:
-    return f"{name}: {algorithm}, {num_agents} agent{'s'[: num_agents != 1]}"
 
 
 def _subtitle(server: ServerResult, num_seeds: int) -> str:
@@ -203,109 +184,63 @@ def _style(report: Report, server: ServerResult) -> dict[str, Any]:
     }
 
 
-def _draw_panel(axes: Any, panel: _Panel, limit: float) -> None:
-    with_random = [c for c in panel.curve if c.random is not None]
-    _draw_band(
-        axes,
-        with_random,
-        [c.random for c in with_random if c.random is not None],
-        color=RANDOM_COLOUR,
-        linestyle=_RANDOM_DASHES,
-        marker="s",
-        shift=0.01 * limit,
-    )
+def _draw_panel(axes: Any, panel: _Panel, num_lines: int, limit: float) -> None:
+    random = [(c.env_steps, c.random) for c in panel.curve if c.random is not None]
+    _draw_band(axes, random, 0.01 * limit, **_RANDOM)
     if len(panel.seed_curves) > 1:
         for seed_curve in panel.seed_curves:
-            table = np.array(seed_curve).reshape(-1, 2)
-            axes.plot(
-                table[:, 0], table[:, 1], color=panel.colour, linewidth=0.6, alpha=0.45, zorder=2
-            )
-    _draw_band(
-        axes,
-        panel.curve,
-        [c.learned for c in panel.curve],
-        color=panel.colour,
-        linestyle="-",
-        marker="o",
-        shift=-0.01 * limit,
+            line = np.array(seed_curve).reshape(-1, 2).T
+            axes.plot(*line, color=panel.colour, linewidth=0.6, alpha=0.45, zorder=2)
+    learned = [(c.env_steps, c.learned) for c in panel.curve]
+    _draw_band(axes, learned, -0.01 * limit, color=panel.colour, linestyle="-", **_LEARNED)
+    axes.set_title(panel.title, pad=4 + 10.5 * num_lines, **_TITLE)
+    subtitle = axes.annotate(
+        panel.subtitle,
+        xy=(0, 1),
+        xycoords="axes fraction",
+        xytext=(0, 4),
+        textcoords="offset points",
+        fontsize=_SMALL,
+        color=_TEXT_COLOUR,
     )
-    _finish(axes, limit)
+    subtitle.set_in_layout(False)  # a long one may stand out, but not narrow its panel
 
 
 def _draw_band(
-    axes: Any,
-    points: Sequence[AgainstRandom],
-    estimates: Sequence[Estimate],
-    *,
-    color: str,
-    linestyle: Any,
-    marker: str,
-    shift: float,
+    axes: Any, points: Sequence[tuple[float, Estimate]], shift: float, *, color: str, **style: Any
 ) -> None:
     """A line of means with its intervals; of one point alone, whiskers, `shift` to the side."""
     if not points:
         return
     is_alone = len(points) == 1
-    env_steps = [point.env_steps + is_alone * shift for point in points]
-    means = np.array([estimate.mean for estimate in estimates])
-    low = np.array([estimate.low for estimate in estimates])
-    high = np.array([estimate.high for estimate in estimates])
-    axes.plot(
-        env_steps,
-        means,
-        color=color,
-        linestyle=linestyle,
-        marker=marker,
-        markersize=2.6,
-        linewidth=1.5,
-        zorder=3,
-    )
+    env_steps = [env_steps + is_alone * shift for env_steps, _ in points]
+    means, low, high = np.array([(e.mean, e.low, e.high) for _, e in points]).T
+    axes.plot(env_steps, means, color=color, linewidth=1.5, zorder=3, **style)
     if is_alone:
         axes.errorbar(env_steps, means, [means - low, high - means], color=color, capsize=3)
     else:
         axes.fill_between(env_steps, low, high, color=color, alpha=0.2, linewidth=0)
 
 
-def _draw_training(axes: Any, report: Report, limit: float) -> None:
-    axes.set_title(
-        "training, exploration included", fontsize=_TEXT, fontweight="bold", loc="left", pad=6
-    )
-    is_anything_drawn = False
-    for server in report.servers:
-        curves = [curve for curve in server.training if len(curve.returns)]
+def _draw_training(axes: Any, report: Report) -> None:
+    axes.set_title("training, exploration included", pad=6, **_TITLE)
+    of_servers = [(s, [c for c in s.training if len(c.returns)]) for s in report.servers]
+    for server, curves in of_servers:
         if not curves:
             continue
-        is_anything_drawn = True
         style = _style(report, server)
-        if len(curves) > 1:
-            for curve in curves:
-                axes.plot(
-                    curve.env_steps, curve.returns, linewidth=0.5, alpha=0.4, color=style["color"]
-                )
+        for curve in curves if len(curves) > 1 else ():
+            where = curve.env_steps, curve.returns
+            axes.plot(*where, linewidth=0.5, alpha=0.4, color=style["color"])
         env_steps, returns = _mean_curve(curves)
         marker = "o" if len(env_steps) == 1 else ""
         label = f"{server.server_id}{' (mean over its sides)' * server.plays_itself}"
         axes.plot(env_steps, returns, linewidth=1.5, marker=marker, label=label, **style)
-    if is_anything_drawn:
-        axes.legend(
-            fontsize=_SMALL,
-            frameon=False,
-            loc="lower right",
-            bbox_to_anchor=(1.0, 0.98),
-            ncols=3,
-            borderpad=0,
-        )
+    if any(curves for _, curves in of_servers):
+        axes.legend(**_LEGEND_ABOVE)
     else:
-        axes.text(
-            0.5,
-            0.5,
-            "no episode had ended",
-            transform=axes.transAxes,
-            ha="center",
-            fontsize=_TEXT,
-            color=RANDOM_COLOUR,
-        )
-    _finish(axes, limit)
+        style = {"ha": "center", "fontsize": _TEXT, "color": RANDOM_COLOUR}
+        axes.text(0.5, 0.5, "no episode had ended", transform=axes.transAxes, **style)
 
 
 def _drawn_metrics(report: Report) -> dict[str, list[MetricResult]]:
@@ -322,9 +257,7 @@ def _values(metrics: Sequence[MetricResult]) -> set[float]:
     return trained | {value for m in metrics for curve in m.seed_curves for _, value in curve}
 
 
-def _draw_metric(
-    axes: Any, name: str, metrics: Sequence[MetricResult], report: Report, limit: float
-) -> None:
+def _draw_metric(axes: Any, name: str, metrics: Sequence[MetricResult], report: Report) -> None:
     servers = {server.server_id: server for server in report.servers}
     for metric in metrics:
         style: dict[str, Any] = {"color": "black", "linestyle": "-"}
@@ -333,25 +266,10 @@ def _draw_metric(
         if metric.training:
             axes.plot(*_mean_curve(metric.training), linewidth=0.8, alpha=0.5, **style)
         for curve in metric.seed_curves:
-            env_steps, values = np.array(curve).reshape(-1, 2).T
-            axes.plot(env_steps, values, marker="o", markersize=2.6, linewidth=1.2, **style)
+            axes.plot(*np.array(curve).reshape(-1, 2).T, linewidth=1.2, **_LEARNED, **style)
         axes.plot([], [], label=metric.server_id or "episode", **style)
-    axes.set_title(name, fontsize=_TEXT, fontweight="bold", loc="left", pad=6)
-    axes.legend(
-        fontsize=_SMALL,
-        frameon=False,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 0.98),
-        ncols=3,
-        borderpad=0,
-    )
-    _finish(axes, limit)
-
-
-def _mark_gaps(axes: Any, report: Report) -> None:
-    restarted_at = [n for env_steps in report.restarted_at.values() for n in env_steps]
-    for env_steps in {*report.resumed_at, *restarted_at}:
-        axes.axvline(env_steps, color=RANDOM_COLOUR, linewidth=0.6, zorder=0)
+    axes.set_title(name, pad=6, **_TITLE)
+    axes.legend(**_LEGEND_ABOVE)
 
 
 def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray]:
@@ -365,22 +283,10 @@ def _mean_curve(curves: Sequence[TrainingCurve]) -> tuple[np.ndarray, np.ndarray
     return env_steps, np.mean(rows, axis=0)
 
 
-def _finish(axes: Any, limit: float) -> None:
-    finish_axes(axes, label_size=_SMALL)
-    axes.set_xlabel("env steps", fontsize=_TEXT)
-    axes.set_xlim(-0.03 * limit, 1.03 * limit)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True))
-
-
 def _last_env_step(report: Report) -> float:
     evaluated = [c.env_steps for server in report.servers for c in server.curve]
-    trained = [
-        float(curve.env_steps[-1])
-        for server in report.servers
-        for curve in server.training
-        if len(curve.env_steps)
-    ]
-    return max([*evaluated, *trained, 1.0])
+    curves = [curve.env_steps for server in report.servers for curve in server.training]
+    return max([*evaluated, *(float(e[-1]) for e in curves if len(e)), 1.0])
 
 
 def _wrapped_assignment(assignment: str) -> list[str]:
