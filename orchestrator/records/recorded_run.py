@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +20,11 @@ from muxrl.orchestrator.records.series import (
     MetricCurves,
     TrainingSeries,
 )
+from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.storage.versions import versions_used
 
-_MAX_POINTS = 5_000
-"""Of a training curve: more than a picture can show."""
+_MAX_POINTS = 4_998
+"""Of a training curve, and the newest one: more than a picture can show."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class TrainingCurve:
     env_steps: Floats
     returns: Floats
     """At each, the mean over recent episodes and the server's agents."""
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> TrainingCurve:
+        """Returns the curve of points ``(env_steps, value)``."""
+        return cls(*np.array(points, np.float64).reshape(-1, 2).T)
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,8 @@ class RecordedRun:
         directory = RunDirectory.open(path)
         plan = directory.read_plan()
         agents = {server_id: server.agents for server_id, server in plan.servers.items()}
-        metrics = MetricCurves(agents, GrowingCurve)
-        training = TrainingSeries(agents, metrics, GrowingCurve)
+        metrics = MetricCurves(agents, most_points=_MAX_POINTS)
+        training = TrainingSeries(agents, metrics, most_points=_MAX_POINTS)
         last = JointRow(env_steps=0)
         weights_seq_no: dict[str, int] = {}
         of_server: dict[str, int] = {}
@@ -118,7 +123,7 @@ class RecordedRun:
         curves = {}
         env_steps = {s: of_server.get(s, last.env_steps) for s in plan.servers}
         for server_id in plan.servers:
-            own, newest = GrowingCurve(), None
+            own, newest = Thinned(most=_MAX_POINTS), None
             for one in iter_rows(directory.metrics / f"{server_id}.jsonl", IterationRow):
                 if server_id not in of_server:  # the first runs did not say it
                     env_steps[server_id] = one.env_steps or last.env_steps
@@ -129,7 +134,7 @@ class RecordedRun:
             if newest is not None:
                 weights_seq_no[server_id] = max(newest, weights_seq_no.get(server_id, newest))
             # The joint rows count raw rewards, as evaluations do.
-            curves[server_id] = (training.returns[server_id] or own).finished()
+            curves[server_id] = TrainingCurve.of(training.returns[server_id].points or own.points)
         return cls(
             name=directory.path.resolve().name,
             assignment=plan.assignment,
@@ -146,33 +151,10 @@ class RecordedRun:
             num_bad_episodes=last.num_bad_episodes,
             num_random_episodes=last.num_random_episodes,
             weights_seq_no={s: no for s, no in weights_seq_no.items() if s in plan.servers},
-            metric_training={key: curve.finished() for key, curve in metrics.curves.items()},
+            metric_training={
+                key: TrainingCurve.of(curve.points) for key, curve in metrics.curves.items()
+            },
             declared_metrics=plan.metrics,
             is_external=plan.is_external,
             versions=versions_used(path),
         )
-
-
-class GrowingCurve:
-    """A training curve that is read row by row, 16 bytes each."""
-
-    def __init__(self) -> None:
-        self._env_steps = array("d")
-        self._returns = array("d")
-
-    def __len__(self) -> int:
-        return len(self._env_steps)
-
-    def add(self, point: tuple[float, float]) -> None:
-        """Adds ``(env_steps, value)``; of a run that was resumed, in place of what it repeats."""
-        while self._env_steps and self._env_steps[-1] >= point[0]:
-            self._env_steps.pop()
-            self._returns.pop()
-        self._env_steps.append(point[0])
-        self._returns.append(point[1])
-
-    def finished(self) -> TrainingCurve:
-        """Returns its points, of many only some at equal distances, and the last."""
-        every = -(-len(self) // _MAX_POINTS) or 1
-        at = np.arange(len(self))[::-1][::every][::-1]
-        return TrainingCurve(np.array(self._env_steps)[at], np.array(self._returns)[at])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from muxrl.client.adapters.simulation import COMMON
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow, JointRow, Means, Metrics
+from muxrl.orchestrator.records.thinned import Thinned
 
 Floats = NDArray[np.float64]
 
@@ -179,38 +180,27 @@ class EvaluationSeries:
         return self._newest[rule]
 
 
-class Curve(Protocol):
-    """What takes the points of a curve; one that is not beyond the last replaces what follows."""
-
-    def add(self, point: tuple[float, float]) -> None:
-        """Adds ``(env_steps, value)``."""
-
-
-C = TypeVar("C", bound=Curve)
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 
 
-class MetricCurves(Generic[C]):
+class MetricCurves:
     """Curves of the simulation's metrics: of whole episodes, and of each server's agents.
 
     Args:
         servers: server to its agents.
-        make: returns an empty curve.
         most: how many curves are kept, the first ones; None: all.
+        most_points: of each curve.
     """
 
     def __init__(
-        self,
-        servers: Mapping[str, Sequence[str]],
-        make: Callable[[], C],
-        most: int | None = None,
+        self, servers: Mapping[str, Sequence[str]], most: int | None = None, *, most_points: int
     ) -> None:
         self._agents: dict[str | None, Sequence[str]] = {None: (COMMON,)}
         self._agents.update(servers)
-        self._make = make
         self._most = most
-        self.curves: dict[tuple[str, str | None], C] = {}
+        self._most_points = most_points
+        self.curves: dict[tuple[str, str | None], Thinned] = {}
         """By metric, and server; None: of the episode. None of them is empty."""
 
     def add(
@@ -227,28 +217,25 @@ class MetricCurves(Generic[C]):
                 if (name, server_id) not in self.curves:
                     if self._most is not None and len(self.curves) >= self._most:
                         continue
-                    self.curves[name, server_id] = self._make()
+                    self.curves[name, server_id] = Thinned(most=self._most_points)
                 self.curves[name, server_id].add((env_steps, value))
 
 
-class TrainingSeries(Generic[Key, C]):
+class TrainingSeries(Generic[Key]):
     """Curves of training, exploration included, from joint rows.
 
     Args:
         groups: of agents, whose mean return is a curve each.
         metrics: takes the metrics.
-        make: returns an empty curve.
+        most_points: of each curve.
     """
 
     def __init__(
-        self,
-        groups: Mapping[Key, Sequence[str]],
-        metrics: MetricCurves[Any],
-        make: Callable[[], C],
+        self, groups: Mapping[Key, Sequence[str]], metrics: MetricCurves, *, most_points: int
     ) -> None:
         self._groups = groups
         self._metrics = metrics
-        self.returns = {key: make() for key in groups}
+        self.returns = {key: Thinned(most=most_points) for key in groups}
 
     def add(self, row: JointRow) -> None:
         """Adds a row."""

@@ -147,12 +147,13 @@ def _panels(report: Report) -> Iterator[_Panel]:
             continue
         colour = _style(report, server)["color"]
         for part in server.sides or (server,):
-            is_side = isinstance(part, SideResult)
-            name = f"{server.server_id}/{part.name}" if is_side else server.server_id
+            name, subtitle = server.server_id, _subtitle(server, num_seeds)
+            if isinstance(part, SideResult):
+                name, subtitle = f"{name}/{part.name}", _advantage(part.final, num_seeds)
             agents = f"{len(part.agents)} agent{'s'[: len(part.agents) != 1]}"
             yield _Panel(
                 f"{name}: {server.algorithm}, {agents}",
-                _advantage(part.final, num_seeds) if is_side else _subtitle(server, num_seeds),
+                subtitle,
                 part.curve,
                 part.seed_curves,
                 colour,

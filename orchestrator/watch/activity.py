@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muxrl.orchestrator.records.rows import JointRow, ServerState
-from muxrl.orchestrator.watch.thinned import Point, Thinned
+from muxrl.orchestrator.records.thinned import Point, Thinned
 
 STATES = ("acting", "learning", "holding", "waiting", "silent", "lost")
 """acting: nothing keeps its agents from acting; learning: they act while it updates; holding:

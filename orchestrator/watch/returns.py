@@ -18,7 +18,7 @@ from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.series import EvaluationPoint, EvaluationSeries
-from muxrl.orchestrator.watch.thinned import Thinned
+from muxrl.orchestrator.records.thinned import Thinned
 from muxrl.protocol.patterns import unnumbered
 
 _NUM_RESAMPLES = 2_000  # as for the bands of the report's picture

@@ -17,10 +17,10 @@ from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRo
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.records.series import MetricCurves, TrainingSeries, mean_of_episodes
+from muxrl.orchestrator.records.thinned import MOST_POINTS, Point, Thinned
 from muxrl.orchestrator.watch.activity import STATES, Activities
 from muxrl.orchestrator.watch.returns import MOST_EVALUATIONS, EvaluatedReturns, roles_of
 from muxrl.orchestrator.watch.tail import Tail
-from muxrl.orchestrator.watch.thinned import Point, Thinned
 
 _INTERVALS_S = 0.5
 """Spent on intervals each time: a page comes up at once, and its bands soon."""
@@ -69,9 +69,9 @@ class RunView:
     # --- what is read -------------------------------------------------------------------
 
     def _begin_joint(self) -> Callable[[JointRow], None]:
-        self._trained_metrics = MetricCurves(self._agents, Thinned, _MOST_CURVES)
+        self._trained_metrics = MetricCurves(self._agents, _MOST_CURVES, most_points=MOST_POINTS)
         groups = {role: role.agents for role in self._roles}
-        self._training = TrainingSeries(groups, self._trained_metrics, Thinned)
+        self._training = TrainingSeries(groups, self._trained_metrics, most_points=MOST_POINTS)
         self._activities = Activities(list(self._agents))
         self._speed = Thinned()
         self._latencies = {s: Thinned(_highest, _MOST_LATENCIES) for s in self._agents}
@@ -100,7 +100,7 @@ class RunView:
     def _begin_evaluations(self) -> Callable[[EvaluationRow], None]:
         self._evaluated = EvaluatedReturns(self._roles)
         self._evaluated_metrics = MetricCurves(
-            self._agents, lambda: Thinned(most=MOST_EVALUATIONS), _MOST_CURVES
+            self._agents, _MOST_CURVES, most_points=MOST_EVALUATIONS
         )
         return self._add_evaluation
 

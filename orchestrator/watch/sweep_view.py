@@ -11,12 +11,12 @@ from typing import Any
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.records.rows import EvaluationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.thinned import Point, Thinned
 from muxrl.orchestrator.sweeps.directory import SweepDirectory, TrialRecord
 from muxrl.orchestrator.sweeps.load import load_written
 from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.schema import MetricConfig
 from muxrl.orchestrator.watch.tail import Tail
-from muxrl.orchestrator.watch.thinned import Point, Thinned
 
 _READING_S = 0.5
 """Spent on trials' metrics each time; the rest comes with the next."""

@@ -8,7 +8,7 @@ from typing import Any
 Point = tuple[Any, ...]
 """x first, and what is there."""
 
-_MOST_POINTS = 600
+MOST_POINTS = 600
 """About two for each pixel column of a phone, one of a wide screen's panel."""
 
 
@@ -22,7 +22,7 @@ class Thinned:
     """
 
     def __init__(
-        self, merge: Callable[[Point, Point], Point] | None = None, most: int = _MOST_POINTS
+        self, merge: Callable[[Point, Point], Point] | None = None, most: int = MOST_POINTS
     ) -> None:
         self._merge = merge
         self._most = most

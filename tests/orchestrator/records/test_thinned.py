@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muxrl.orchestrator.watch.thinned import Thinned
+from muxrl.orchestrator.records.thinned import Thinned
 
 
 @given(size=st.integers(0, 400), most=st.sampled_from([2, 8, 32]))
