@@ -81,9 +81,11 @@ def returns_by_episode(
     return totals if is_sum else totals / np.maximum(counts, 1)
 
 
-def mean_of_episodes(by_agent: AgentReturns, agents: Sequence[str]) -> float | None:
+def mean_of_episodes(
+    by_agent: AgentReturns, agents: Sequence[str], *, is_sum: bool = False
+) -> float | None:
     """Returns the mean of `returns_by_episode` over episodes; None if no episode has any."""
-    episodes = returns_by_episode(by_agent, agents)
+    episodes = returns_by_episode(by_agent, agents, is_sum=is_sum)
     return float(np.nanmean(episodes)) if np.isfinite(episodes).any() else None
 
 

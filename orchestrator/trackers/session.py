@@ -7,7 +7,7 @@ all of them afterwards.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from muxrl.orchestrator.config.merge import leaves
 from muxrl.orchestrator.config.trackers import EXAMPLE, TRACKERS
 from muxrl.orchestrator.errors import NotARunDirectory
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.rows import EvaluationRow
+from muxrl.orchestrator.records.roles import Role, roles_of
+from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.records.series import means_of
+from muxrl.orchestrator.records.series import mean_of_episodes, means_of
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.trackers.tracker import TrackedRun, Tracker
 from muxrl.servers.import_by_name import import_by_name
@@ -41,6 +42,7 @@ class Session:
 
     def __init__(self, name: str, run: TrackedRun) -> None:
         self._folder = run.folder
+        self._roles = roles_of(RunDirectory(run.folder).read_plan())
         self._tracker = _make_tracker(name)
         note = run.folder / _FOLDER / f"{name.replace(':', '.')}.txt"
         if run.resumed_at is not None and note.is_file():
@@ -53,7 +55,7 @@ class Session:
 
     def take(self, name: str, record: Mapping[str, Any]) -> None:
         """Logs a row of ``metrics/NAME.jsonl``."""
-        if row := numbers(name, record):
+        if row := numbers(name, record, self._roles):
             self._tracker.log(row, int(record["env_steps"]))
 
     def end(self, state: str) -> None:
@@ -123,30 +125,51 @@ def _make_tracker(name: str) -> Tracker:
     return tracker
 
 
-def numbers(name: str, record: Mapping[str, Any]) -> dict[str, float]:
+def numbers(name: str, record: Mapping[str, Any], roles: Sequence[Role] = ()) -> dict[str, float]:
     """Returns the finite numbers of one row.
 
     Those of a server are under ``SERVER/``, those of the run under ``joint/``, with the path in the
     row: ``prey/learner/team/qf_loss``. Of an evaluation each agent's mean return is under
     ``evaluation/all_learned/AGENT``, ``evaluation/SERVER_random/AGENT`` or
     ``evaluation/SERVER_untrained/AGENT``, each metric's mean under
-    ``evaluation/all_learned/metrics/METRIC/AGENT`` and so on.
+    ``evaluation/all_learned/metrics/METRIC/AGENT`` and so on. Under ``joint/`` and beside the
+    agents of an evaluation are the means over roles, ``returns/SERVER`` or ``returns/SERVER/ROLE``,
+    and the sum over all agents, ``returns/total``.
 
     Args:
         name: of the row's file, without its ending.
         record: the row; see `muxrl.orchestrator.records.rows`.
+        roles: of all agents of the run.
     """
-    if name != "evaluation":
-        return {
-            "/".join((name, *path)): float(x)
-            for path, x in leaves(finite(record))
-            if isinstance(x, int | float) and path != ("env_steps",)
+    if name == "evaluation":
+        row = msgspec.convert(record, EvaluationRow)
+        at = f"evaluation/{Condition.of_row(row).label}"
+        parts = {"": row.returns} | {f"metrics/{m}/": values for m, values in row.metrics.items()}
+        of_agents = {
+            f"{at}/{part}{agent_id}": value
+            for part, by_agent in parts.items()
+            for agent_id, value in means_of(by_agent).items()
         }
-    row = msgspec.convert(record, EvaluationRow)
-    parts = {"": row.returns} | {f"metrics/{key}/": values for key, values in row.metrics.items()}
-    label = Condition.of_row(row).label
-    return {
-        f"evaluation/{label}/{part}{agent_id}": value
-        for part, by_agent in parts.items()
-        for agent_id, value in means_of(by_agent).items()
+        return of_agents | _of_roles(at, row.returns, roles)
+    plain = finite(record)
+    found = {
+        "/".join((name, *path)): float(x)
+        for path, x in leaves(plain)
+        if isinstance(x, int | float) and path != ("env_steps",)
     }
+    if name != "joint":
+        return found
+    means = plain.get("episode_return_mean", {})
+    return found | _of_roles(name, {agent: [mean] for agent, mean in means.items()}, roles)
+
+
+def _of_roles(at: str, returns: AgentReturns, roles: Sequence[Role]) -> dict[str, float]:
+    found = {
+        f"{at}/returns/{role.server_id}{role.name and '/'}{role.name}": mean_of_episodes(
+            returns, role.agents
+        )
+        for role in roles
+    }
+    agents = [agent for role in roles for agent in role.agents]
+    found[f"{at}/returns/total"] = mean_of_episodes(returns, agents, is_sum=True)
+    return {key: value for key, value in found.items() if value is not None}

@@ -15,45 +15,13 @@ from muxrl.orchestrator.measure.against_random import AgainstRandom
 from muxrl.orchestrator.measure.measured import Measured, compared
 from muxrl.orchestrator.measure.statistics import NUM_RESAMPLES, Estimate
 from muxrl.orchestrator.records.conditions import Condition
-from muxrl.orchestrator.records.plan import Plan
+from muxrl.orchestrator.records.roles import Role
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.records.series import EvaluationPoint, EvaluationSeries
 from muxrl.orchestrator.records.thinned import Thinned
-from muxrl.protocol.patterns import unnumbered
 
 _NUM_RESAMPLES = 2_000  # as for the bands of the report's picture
 MOST_EVALUATIONS = 150
-_MOST_ROLES = 4
-"""Of a server: with more, names that end in numbers say nothing of roles."""
-
-
-@dataclass(frozen=True)
-class Role:
-    """Agents of one server that are shown as one curve, the mean over them."""
-
-    server_id: str
-    name: str
-    """"" where it is all agents of the server."""
-    agents: tuple[str, ...]
-
-
-def roles_of(plan: Plan) -> list[Role]:
-    """Returns the roles of a run's servers: the groups, else the agents of one name.
-
-    ``predator_0`` and ``predator_1`` have the name ``predator``. A server with one role, or more
-    than four, is shown as a whole.
-    """
-    roles = []
-    for server_id, server in plan.servers.items():
-        group_of = {a: g for g, members in server.groups.items() for a in members}
-        by_name: dict[str, list[str]] = {}
-        for agent in server.agents:
-            name = group_of.get(agent) or unnumbered(agent)
-            by_name.setdefault(name, []).append(agent)
-        if not 1 < len(by_name) <= _MOST_ROLES:
-            by_name = {"": list(server.agents)}
-        roles += [Role(server_id, name, tuple(agents)) for name, agents in by_name.items()]
-    return roles
 
 
 class EvaluatedReturns:

@@ -13,13 +13,14 @@ from typing import Any
 from muxrl.orchestrator.config.load import from_yaml
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
+from muxrl.orchestrator.records.roles import roles_of
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.records.series import MetricCurves, TrainingSeries, mean_of_episodes
 from muxrl.orchestrator.records.thinned import MOST_POINTS, Point, Thinned
 from muxrl.orchestrator.watch.activity import STATES, Activities
-from muxrl.orchestrator.watch.returns import MOST_EVALUATIONS, EvaluatedReturns, roles_of
+from muxrl.orchestrator.watch.returns import MOST_EVALUATIONS, EvaluatedReturns
 from muxrl.orchestrator.watch.tail import Tail
 
 _INTERVALS_S = 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from muxrl.orchestrator.records.roles import Role
 from muxrl.orchestrator.trackers.session import numbers
 
 
@@ -54,3 +55,30 @@ def test_an_evaluation_is_its_means() -> None:
     assert numbers("evaluation", began) == {"evaluation/prey_untrained/a": 1.0}
     side = {"env_steps": 20, "replaced": "both/left", "agents": ["a"], "returns": {"a": [2.0]}}
     assert numbers("evaluation", side) == {"evaluation/both_left_random/a": 2.0}
+
+
+ROLES = [Role("wolves", "", ("wolf_0", "wolf_1")), Role("both", "left", ("left",))]
+
+
+def test_the_run_s_returns_come_by_role_too_and_as_a_sum() -> None:
+    means = {"wolf_0": 1.0, "wolf_1": 4.0, "left": None, "elsewhere": 9.0}
+    found = numbers("joint", {"env_steps": 20, "episode_return_mean": means}, ROLES)
+    assert {key: found[key] for key in found if "returns/" in key} == {
+        "joint/returns/wolves": 2.5,
+        "joint/returns/total": 5.0,
+    }
+    returns = {"wolf_0": [1.0, None], "wolf_1": [3.0, 5.0], "left": [-1.0, -2.0]}
+    row = {"env_steps": 20, "replaced": "wolves", "returns": returns}
+    at = "evaluation/wolves_random"
+    assert numbers("evaluation", row, ROLES) == {
+        f"{at}/wolf_0": 1.0,
+        f"{at}/wolf_1": 4.0,
+        f"{at}/left": -1.5,
+        f"{at}/returns/wolves": 3.5,  # of 2 and 5: who was not there does not count
+        f"{at}/returns/both/left": -1.5,
+        f"{at}/returns/total": 3.0,
+    }
+    assert numbers("joint", {"env_steps": 0}, ROLES) == {}
+    assert numbers("wolves", {"env_steps": 10, "episode_return_mean": 2.0}, ROLES) == {
+        "wolves/episode_return_mean": 2.0
+    }

@@ -15,9 +15,10 @@ from muxrl.orchestrator.measure.results import results_of
 from muxrl.orchestrator.records.metrics import iter_rows
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.recorded_run import RecordedRun
+from muxrl.orchestrator.records.roles import roles_of
 from muxrl.orchestrator.records.rows import EvaluationRow
 from muxrl.orchestrator.reports.report import write_report
-from muxrl.orchestrator.watch.returns import EvaluatedReturns, roles_of
+from muxrl.orchestrator.watch.returns import EvaluatedReturns
 
 PLAN = msgspec.convert({"servers": SERVERS}, Plan)
 
