@@ -6,15 +6,12 @@ import argparse
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muxrl.orchestrator.commands.evaluate import add_acting_rule
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import ExitCode
-
-_INTERVAL_S = 1.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -142,7 +139,7 @@ def _threshold(text: str) -> tuple[str, float]:
 
 @contextlib.contextmanager
 def _match_progress() -> Iterator[Callable[[int, int], None]]:
-    """Shows about once a second how many matches are done, if standard error is a terminal.
+    """Shows how many matches are done, if standard error is a terminal.
 
     It writes to the terminal that standard error was when it was made, so `quiet` does not
     silence it.
@@ -150,25 +147,20 @@ def _match_progress() -> Iterator[Callable[[int, int], None]]:
     Yields:
         What takes the number of matches done, and that of all.
     """
-    from muxrl.orchestrator.launch.progress import duration
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    if not sys.stderr.isatty():
-        yield lambda done, of: None
-        return
-    terminal = os.dup(2)
-    began_at = shown_at = time.monotonic()
-
-    def show(done: int, of: int) -> None:
-        nonlocal shown_at
-        now = time.monotonic()
-        if now - shown_at >= _INTERVAL_S:
-            shown_at = now
-            left_s = (now - began_at) / done * (of - done)
-            text = f"\r\x1b[Khead to head: {done} of {of} matches, {duration(left_s)} left"
-            os.write(terminal, text.encode())
-
-    try:
-        yield show
-    finally:
-        os.write(terminal, b"\r\x1b[K")
-        os.close(terminal)
+    with contextlib.ExitStack() as stack:
+        console = Console(file=stack.enter_context(os.fdopen(os.dup(2), "w")))
+        columns = "head to head:", MofNCompleteColumn(), "matches,", TimeRemainingColumn(), "left"
+        shown = Progress(
+            *columns,
+            console=console,
+            refresh_per_second=1,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not console.is_terminal,
+        )
+        task = stack.enter_context(shown).add_task("", total=None, visible=False)
+        yield lambda done, of: shown.update(task, completed=done, total=of, visible=True)

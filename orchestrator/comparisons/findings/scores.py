@@ -206,14 +206,8 @@ def score_runs(
     learning = [c for c in contestants if c.learns]
     start = max((run.points[0].env_steps for c in learning for run in c.runs), default=0)
     return [
-        _score(
-            contestant,
-            run,
-            subject,
-            budget,
-            start,
-            thresholds.get(subject.key),
-            measures[subject.key],
+        _Played(run, subject, budget).score(
+            contestant, start, thresholds.get(subject.key), measures[subject.key]
         )
         for contestant in contestants
         for run in contestant.runs
@@ -248,14 +242,8 @@ def measures_of(
     """
     measures: dict[str, Measure] = {}
     for subject in subjects:
-        runs = [run for c in contestants for run in c.runs if _learns(run, subject)]
-        curves = [
-            (
-                _curve(run, subject, point_at(run, budget).env_steps),
-                _curve(run, subject, point_at(run, budget).env_steps, "advantage"),
-            )
-            for run in runs
-        ]
+        played = [_Played(run, subject, budget) for c in contestants for run in c.runs]
+        curves = [(p.curve(), p.curve("advantage")) for p in played if p.learns]
         is_known = bool(curves) and all(
             len(returns.returns) == len(advantage.returns) > 0 for returns, advantage in curves
         )
@@ -287,7 +275,7 @@ def default_thresholds(
         measure = measures[subject.key]
         best = -math.inf
         for contestant in contestants:
-            scores = [_final(run, subject, budget, measure) for run in contestant.runs]
+            scores = [_Played(run, subject, budget).final(measure) for run in contestant.runs]
             known = [score for score in scores if math.isfinite(score)]
             if known:
                 best = max(best, interquartile_mean(known))
@@ -297,118 +285,94 @@ def default_thresholds(
     return thresholds
 
 
-def _score(
-    contestant: Contestant,
-    run: ComparedRun,
-    subject: Subject,
-    budget: Budget,
-    start: int,
-    threshold: float | None,
-    measure: Measure,
-) -> RunScore:
-    point = point_at(run, budget)
-    learned = _final_returns(run, subject, budget)
+class _Played:
+    """What some agents of one run returned up to the budget."""
 
-    def in_place(condition: Condition) -> float | None:
-        returns = _returns(point, subject, condition.key, budget.num_episodes)
+    def __init__(self, run: ComparedRun, subject: Subject, budget: Budget) -> None:
+        self._run, self._subject, self._budget = run, subject, budget
+        self._point = point_at(run, budget)
+        servers = run.recorded.servers
+        # Of a metric of the episode, nobody in particular.
+        playing = {run.server_of[a] for a in subject.agents if a in run.server_of}
+        self.learns = any(servers[server_id].learns for server_id in playing or servers)
+        """Whether a server that plays any of the agents learns."""
+        own = [s for s in playing if set(servers[s].agents) == set(subject.agents)]
+        self._own_server = own[0] if own else None
+        """The server that plays these agents and no others."""
+
+    def score(
+        self, contestant: Contestant, start: int, threshold: float | None, measure: Measure
+    ) -> RunScore:
+        run, point = self._run, self._point
+        random = untrained = None
+        if self._own_server is not None:
+            random = self._in_place(Condition(self._own_server))
+            untrained = self._in_place(Condition(self._own_server, is_untrained=True))
+        curve = self.curve()
+        progress = curve if measure == "return" else self.curve(measure)
+        first = None if threshold is None or not self.learns else progress.first_at(threshold)
+        met_untrained = first is not None and progress.env_steps[first] == 0
+        if met_untrained:
+            first = None
+        learned = self._returns()
+        return RunScore(
+            contestant=contestant.name,
+            assignment=run.recorded.assignment,
+            run=run.path,
+            seed=run.seed,
+            subject=self._subject.key,
+            score=_mean(learned),
+            num_episodes=len(learned),
+            env_steps=point.env_steps if contestant.learns else 0,
+            time_s=point.time_s if contestant.learns else math.nan,
+            area=progress.area(start, self._budget.env_steps) if self.learns else math.nan,
+            env_steps_to_threshold=None if first is None else int(progress.env_steps[first]),
+            time_s_to_threshold=None if first is None else float(progress.time_s[first]),
+            random_in_place=random,
+            met_untrained=met_untrained,
+            curve=curve,
+            untrained_in_place=untrained,
+        )
+
+    def final(self, measure: Measure) -> float:
+        """What the run has at the budget; NaN if it is unknown, or an advantage nobody learned."""
+        learned = _mean(self._returns())
+        if measure == "return":
+            return learned
+        if self._own_server is None or not self.learns:
+            return math.nan
+        return learned - _mean(self._returns(self._own_server))
+
+    def curve(self, measure: Measure = "return") -> Curve:
+        """Its evaluations up to the budget, without those that do not have the measure."""
+        points = [p for p in self._run.points if p.env_steps <= self._point.env_steps]
+        values = np.array([self._mean_at(p, None) for p in points])
+        if measure == "advantage":
+            own = self._own_server
+            values -= [math.nan if own is None else self._mean_at(p, own) for p in points]
+        places = np.array([(p.env_steps, p.time_s) for p in points], np.float64).reshape(-1, 2)
+        known = np.isfinite(values)
+        env_steps, time_s = places[known].T
+        return Curve(env_steps, time_s, values[known])
+
+    def _returns(self, replaced: str | None = None) -> Floats:
+        """One return for each of the episodes that count; without those that no agent was in."""
+        return _known(self._subject.measured(self._point, replaced)[: self._budget.num_episodes])
+
+    def _in_place(self, condition: Condition) -> float | None:
+        returns = self._returns(condition.key)
         return _mean(returns) if len(returns) else None
 
-    server_id = _own_server(run, subject)
-    random = untrained = None
-    if server_id is not None:
-        random = in_place(Condition(server_id))
-        untrained = in_place(Condition(server_id, is_untrained=True))
-    curve = _curve(run, subject, point.env_steps)
-    progress = curve if measure == "return" else _curve(run, subject, point.env_steps, measure)
-    learns = _learns(run, subject)
-    first = None if threshold is None or not learns else progress.first_at(threshold)
-    met_untrained = first is not None and progress.env_steps[first] == 0
-    if met_untrained:
-        first = None
-    return RunScore(
-        contestant=contestant.name,
-        assignment=run.recorded.assignment,
-        run=run.path,
-        seed=run.seed,
-        subject=subject.key,
-        score=_mean(learned),
-        num_episodes=len(learned),
-        env_steps=point.env_steps if contestant.learns else 0,
-        time_s=point.time_s if contestant.learns else math.nan,
-        area=progress.area(start, budget.env_steps) if learns else math.nan,
-        env_steps_to_threshold=None if first is None else int(progress.env_steps[first]),
-        time_s_to_threshold=None if first is None else float(progress.time_s[first]),
-        random_in_place=random,
-        met_untrained=met_untrained,
-        curve=curve,
-        untrained_in_place=untrained,
-    )
+    def _mean_at(self, point: EvaluationPoint, replaced: str | None) -> float:
+        return _mean(_known(self._subject.measured(point, replaced)[: num_episodes_of(point)]))
 
 
-def _own_server(run: ComparedRun, subject: Subject) -> str | None:
-    """The server that plays the subject's agents and no others, None if there is none."""
-    server_id = run.server_of.get(subject.agents[0])  # None: a metric of the episode
-    if server_id is None:
-        return None
-    is_own = set(run.recorded.servers[server_id].agents) == set(subject.agents)
-    return server_id if is_own else None
-
-
-def _learns(run: ComparedRun, subject: Subject) -> bool:
-    """Whether a server that plays any of the agents learns; of a metric of the episode, any."""
-    servers = run.recorded.servers
-    playing = {run.server_of[a] for a in subject.agents if a in run.server_of} or servers.keys()
-    return any(servers[server_id].learns for server_id in playing)
-
-
-def _final(run: ComparedRun, subject: Subject, budget: Budget, measure: Measure) -> float:
-    """What the run has at the budget; NaN if that is unknown, or an advantage nobody learned."""
-    learned = _mean(_final_returns(run, subject, budget))
-    if measure == "return":
-        return learned
-    server_id = _own_server(run, subject)
-    if server_id is None or not _learns(run, subject):
-        return math.nan
-    random = _returns(point_at(run, budget), subject, server_id, budget.num_episodes)
-    return learned - _mean(random)
-
-
-def _final_returns(run: ComparedRun, subject: Subject, budget: Budget) -> Floats:
-    """The returns that a run's score is the mean of: ``[num_episodes]``."""
-    return _returns(point_at(run, budget), subject, None, budget.num_episodes)
-
-
-def _returns(
-    point: EvaluationPoint, subject: Subject, replaced: str | None, num_episodes: int
-) -> Floats:
-    """One return for each of the first episodes; those without any of the agents are left out."""
-    returns = subject.measured(point, replaced)[:num_episodes]
+def _known(returns: Floats) -> Floats:
     return returns[np.isfinite(returns)]
 
 
 def _mean(returns: Floats) -> float:
     return float(returns.mean()) if len(returns) else math.nan
-
-
-def _curve(run: ComparedRun, subject: Subject, until: int, measure: Measure = "return") -> Curve:
-    """A run's evaluations up to `until` env steps, without those that do not have the measure."""
-    points = [p for p in run.points if p.env_steps <= until]
-    returns = [_mean(_returns(p, subject, None, num_episodes_of(p))) for p in points]
-    if measure == "advantage":
-        server_id = _own_server(run, subject)
-        random = [
-            math.nan
-            if server_id is None
-            else _mean(_returns(p, subject, server_id, num_episodes_of(p)))
-            for p in points
-        ]
-        returns = [learned - other for learned, other in zip(returns, random, strict=True)]
-    kept = [i for i, value in enumerate(returns) if math.isfinite(value)]
-    return Curve(
-        env_steps=np.array([points[i].env_steps for i in kept], dtype=np.float64),
-        time_s=np.array([points[i].time_s for i in kept], dtype=np.float64),
-        returns=np.array([returns[i] for i in kept]),
-    )
 
 
 def _standing(runs: Sequence[RunScore]) -> Standing:
