@@ -24,9 +24,6 @@ from muxrl.orchestrator.reports.run_tables import METRIC_CAPTION, metrics_table,
 from muxrl.orchestrator.reports.table import markdown
 from muxrl.orchestrator.storage.json_files import write_bytes, write_json, write_text
 
-_IN_MARKDOWN = ("env_steps", "train_return", "learned_mean", "random_mean", "untrained_mean")
-"""Of the table of servers, what follows their names, before the advantage."""
-
 
 def write_report(run_directory: RunDirectory) -> Report:
     """Writes ``summary.json``, ``summary.md``, ``plots/learning.png`` and ``report.html`` of a run.
@@ -78,11 +75,14 @@ def title_of(report: Report) -> str:
 
 
 def _markdown(report: Report, picture: str) -> str:
-    names = ("name", "algorithm", "agents", *_IN_MARKDOWN, "advantage", "over_untrained")
-    shown = (n for n in names if report.has_untrained or "untrained" not in n)
+    untrained = ("untrained_mean", "over_untrained") if report.has_untrained else ("", "")
+    shown = (
+        "name algorithm agents env_steps train_return learned_mean random_mean {} advantage {} "
+        "judged_seeds".format(*untrained)
+    )
     parts = [
         f"# {title_of(report)}",
-        markdown(servers_table(report).grid([*shown, "judged_seeds"])),
+        markdown(servers_table(report).grid(shown)),
         report.caption,
         *([markdown(metrics_table(report).grid()), METRIC_CAPTION] if report.metrics else []),
         *(f"**Note:** {note}." for note in report.notes),

@@ -118,9 +118,9 @@ def servers_table(report: Report) -> Table[JudgedRow]:
 
 def servers_grid(report: Report) -> Grid:
     """Returns the table of servers for pages."""
-    shown = ("learned", "random", "untrained", "advantage", "over_untrained", "judgement")
     return servers_table(report).grid(
-        ("name", "algorithm", "agents", "env_steps", "train_return", *shown),
+        "name algorithm agents env_steps train_return learned random untrained advantage "
+        "over_untrained judgement",
         {"advantage": "advantage", "over_untrained": "over untrained"},
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,8 @@ from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, numb
 from muxrl.orchestrator.measure.statistics import Estimate
 
 Row = TypeVar("Row")
+Names = str | Iterable[str]
+"""Of columns; in one text with spaces between them."""
 _AS_DECLARED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -193,28 +195,28 @@ class Table(Generic[Row]):
             values = chain.from_iterable(c.values_in_files(row) for c in self._in_files())
             yield dict(zip(self.names_in_files, values, strict=True))
 
-    def grid(self, names: Iterable[str] = (), headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
+    def grid(self, names: Names = (), headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
         """Returns some columns, laid out.
 
         Args:
             names: of the columns; none: all.
             headings: by a column's name, instead of its own.
         """
-        columns = [self._by_name[name] for name in names] or self.columns
+        columns = self._named(names) or self.columns
         rows = tuple(
             GridRow(tuple(c.cell(row) for c in columns), self._id(row), self.is_of_baselines)
             for row in self.rows
         )
-        return Grid(tuple(self._heading(column.name, headings) for column in columns), rows)
+        return Grid(tuple(self._heading(column, headings) for column in columns), rows)
 
-    def stacked(self, stacks: Iterable[str], headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
+    def stacked(self, stacks: Iterable[Names], headings: Mapping[str, str] = _AS_DECLARED) -> Grid:
         """Returns columns for the terminal, some of which stand below others.
 
         Args:
-            stacks: the names of the columns that stand in one place, with spaces between them.
+            stacks: of the columns that stand in one place each.
             headings: by a column's name, instead of its own.
         """
-        grids = [self.grid(names.split(), headings) for names in stacks]
+        grids = [self.grid(names, headings) for names in stacks]
         rows = zip(*(grid.rows for grid in grids), strict=True)
         return Grid(
             tuple(
@@ -229,11 +231,11 @@ class Table(Generic[Row]):
 
     def spread(
         self,
-        first: Sequence[str],
+        first: Names,
         across: str,
         places: Mapping[str, str],
         shown: str,
-        last: Sequence[str] = (),
+        last: Names = (),
         headings: Mapping[str, str] = _AS_DECLARED,
     ) -> Grid:
         """Returns a grid in which one column's values stand side by side.
@@ -246,37 +248,40 @@ class Table(Generic[Row]):
             last: columns at the right, taken from the first of the rows that become one.
             headings: by a column's name, instead of its own.
         """
+        left, right = self._named(first), self._named(last)
         groups: dict[tuple[Any, ...], dict[str, Row]] = {}
         for row in self.rows:
             if (place := self._by_name[across].value_of(row)) in places:
-                key = tuple(self._by_name[name].value_of(row) for name in first)
+                key = tuple(column.value_of(row) for column in left)
                 groups.setdefault(key, {})[place] = row
         rows = []
         for group in groups.values():
             one = next(iter(group.values()))
-            cells = [self._by_name[name].cell(one) for name in first]
-            cells += [
+            middle = (
                 self._by_name[shown].cell(group[place]) if place in group else Cell((MISSING,))
                 for place in places
-            ]
-            cells += [self._by_name[name].cell(one) for name in last]
-            rows.append(GridRow(tuple(cells), self._id(one), self.is_of_baselines))
+            )
+            cells = (*(c.cell(one) for c in left), *middle, *(c.cell(one) for c in right))
+            rows.append(GridRow(cells, self._id(one), self.is_of_baselines))
         return Grid(
             (
-                *(self._heading(name, headings) for name in first),
+                *(self._heading(column, headings) for column in left),
                 *(Heading(text) for text in places.values()),
-                *(self._heading(name, headings) for name in last),
+                *(self._heading(column, headings) for column in right),
             ),
             tuple(rows),
         )
 
+    def _named(self, names: Names) -> list[Column[Row]]:
+        names = names.split() if isinstance(names, str) else names
+        return [self._by_name[name] for name in names]
+
     def _in_files(self) -> Iterator[Column[Row]]:
         return (column for column in self.columns if column.is_in_files)
 
-    def _heading(self, name: str, instead: Mapping[str, str]) -> Heading:
-        column = self._by_name[name]
+    def _heading(self, column: Column[Row], instead: Mapping[str, str]) -> Heading:
         return Heading(
-            instead.get(name, column.heading or name),
+            instead.get(column.name, column.heading or column.name),
             not {"text", "wrap"}.isdisjoint(column.css.split()),
             column.is_whole,
         )

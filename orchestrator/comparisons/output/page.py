@@ -62,16 +62,23 @@ def returns_grid(found: Findings, headings: Mapping[str, str]) -> Grid:
         headings: of the columns, by the key of the subject that each shows.
     """
     contestants, baselines = (
-        table.spread(["contestant"], "subject", headings, shown, ["num_runs"])
+        table.spread("contestant", "subject", headings, shown, "num_runs")
         for table, shown in ((tables.standings(found), "iqm"), (tables.baselines(found), "mean"))
     )
     return contestants + baselines
 
 
 def _sections(found: Findings) -> Iterator[_Section]:
-    yield _settings(found)
+    yield _section(
+        "settings",
+        "Settings and versions",
+        grid=tables.settings(found).grid(),
+        versions=versions_of(found.contestants),
+        configs={c.name: to_yaml(c.runs[0].config) for c in found.contestants},
+    )
     if found.learners:
-        yield _learners(found)
+        shown = "role label others advantage over_untrained num_below num_runs verdict"
+        yield _section("learned", "Who has learned", grid=tables.learners(found).grid(shown))
     yield _returns(found)
     learning = _learning(found)
     if learning["figures"]:
@@ -80,111 +87,75 @@ def _sections(found: Findings) -> Iterator[_Section]:
         yield _role(found, result)
     if found.head_to_head is not None:
         yield _head_to_head(found, found.head_to_head)
-    yield _runs(found)
+    last = "num_episodes env_steps time_s run"
+    titles = _titles(found.main_subjects)
+    grid = tables.runs(found).spread("contestant seed", "subject", titles, "return", last)
+    yield _section("runs", "All runs", grid=grid)
 
 
-def _settings(found: Findings) -> _Section:
-    return {
-        "id": "settings",
-        "title": "Settings and versions",
-        "template": "settings.html",
-        "grid": tables.settings(found).grid(["role", "label", "algorithm", "differing"]),
-        "versions": versions_of(found.contestants),
-        "configs": {c.name: to_yaml(c.runs[0].config) for c in found.contestants},
-    }
-
-
-def _learners(found: Findings) -> _Section:
-    return {
-        "id": "learned",
-        "title": "Who has learned",
-        "template": "learned.html",
-        "grid": tables.learners(found).grid(
-            [
-                "role",
-                "label",
-                "others",
-                "advantage",
-                "over_untrained",
-                "num_below",
-                "num_runs",
-                "verdict",
-            ]
-        ),
-    }
+def _section(anchor: str, title: str, template: str = "", **shown: Any) -> _Section:
+    return {"id": anchor, "title": title, "template": f"{template or anchor}.html", **shown}
 
 
 def _returns(found: Findings) -> _Section:
     styles = styles_of([c.name for c in found.contestants])
     others = [s for s in found.subjects if s not in (*found.main_subjects, *found.metrics)]
-    return {
-        "id": "side-by-side",
-        "title": "Returns side by side",
-        "template": "returns.html",
-        "figures": [final_returns(found, subject, styles) for subject in found.main_subjects],
-        "grid": returns_grid(found, _titles(found.main_subjects)),
-        "other_grid": returns_grid(found, _titles(others)) if others else None,
-        "metric_grid": returns_grid(found, _titles(found.metrics)) if found.metrics else None,
-    }
+    return _section(
+        "side-by-side",
+        "Returns side by side",
+        "returns",
+        figures=[final_returns(found, subject, styles) for subject in found.main_subjects],
+        grid=returns_grid(found, _titles(found.main_subjects)),
+        other_grid=returns_grid(found, _titles(others)) if others else None,
+        metric_grid=returns_grid(found, _titles(found.metrics)) if found.metrics else None,
+    )
 
 
 def _learning(found: Findings) -> _Section:
     styles = styles_of([c.name for c in found.contestants])
     learning = [c.name for c in found.contestants if c.learns]
     table = tables.standings(found)
-    return {
-        "id": "learning",
-        "title": "Learning",
-        "template": "learning.html",
-        "styles": {name: styles[name] for name in learning},
-        "figures": [
+    shown = "contestant area num_reached env_steps_to_threshold time_s_to_threshold time_s"
+    return _section(
+        "learning",
+        "Learning",
+        styles={name: styles[name] for name in learning},
+        figures=[
             picture
             for subject in found.main_subjects
             for axis in ("env_steps", "time_s")
             if (picture := learning_curves(found, subject, axis, styles)) is not None
         ],
-        "grids": [
-            (
-                subject,
-                table.of(found.standing(name, subject.key) for name in learning).grid(
-                    [
-                        "contestant",
-                        "area",
-                        "num_reached",
-                        "env_steps_to_threshold",
-                        "time_s_to_threshold",
-                        "time_s",
-                    ]
-                ),
-            )
+        grids=[
+            (subject, table.of(found.standing(name, subject.key) for name in learning).grid(shown))
             for subject in found.main_subjects
         ],
-    }
+    )
 
 
 def _role(found: Findings, result: RoleResult) -> _Section:
     role = result.subject.name
     labels = {standing.label: standing.label for standing in result.standings}
     styles = styles_of(list(labels))
-    pairings = tables.pairings(found)
-    return {
-        "id": f"role-{list(found.roles).index(role)}",
-        "title": f"Who plays {role}",
-        "template": "role.html",
-        "result": result,
-        "few": has_few_seeds(found.contestants),
-        "styles": styles,
-        "figures": [performance_profiles(result, styles)],
-        "standings": tables.roles(found)
-        .of(result.standings)
-        .grid(["label", "iqm", "random_in_place", "num_runs"], {"label": role}),
-        "improvement": pairings.of(result.pairings).spread(
-            ["first"], "second", labels, "improvement", headings={"first": "row > column"}
+    standings, pairings = tables.roles(found), tables.pairings(found)
+    return _section(
+        f"role-{list(found.roles).index(role)}",
+        f"Who plays {role}",
+        "role",
+        result=result,
+        few=has_few_seeds(found.contestants),
+        styles=styles,
+        figures=[performance_profiles(result, styles)],
+        standings=standings.of(result.standings).grid(
+            "label iqm random_in_place num_runs", {"label": role}
         ),
-        "differences": pairings.of(result.unordered_pairings).grid(
-            ["first", "second", "difference", "num_pairs"]
+        improvement=pairings.of(result.pairings).spread(
+            "first", "second", labels, "improvement", headings={"first": "row > column"}
         ),
-    }
+        differences=pairings.of(result.unordered_pairings).grid(
+            "first second difference num_pairs"
+        ),
+    )
 
 
 def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
@@ -199,30 +170,9 @@ def _head_to_head(found: Findings, played: HeadToHead) -> _Section:
         for is_full, group in ((False, played.by_label), (True, played.by_contestant))
         for place, table in enumerate(group)
     ]
-    return {
-        "id": "head-to-head",
-        "title": "Head to head",
-        "template": "head_to_head.html",
-        "cross_play": cross_play,
-        "matches": tables.matches(found).grid(
-            ["role", "player", "others", "return", "num_episodes", "run", "other_run"]
-        ),
-    }
-
-
-def _runs(found: Findings) -> _Section:
-    return {
-        "id": "runs",
-        "title": "All runs",
-        "template": "runs.html",
-        "grid": tables.runs(found).spread(
-            ["contestant", "seed"],
-            "subject",
-            _titles(found.main_subjects),
-            "return",
-            ["num_episodes", "env_steps", "time_s", "run"],
-        ),
-    }
+    matches = tables.matches(found).grid("role player others return num_episodes run other_run")
+    where = "head-to-head", "Head to head", "head_to_head"
+    return _section(*where, cross_play=cross_play, matches=matches)
 
 
 def _titles(subjects: Sequence[Subject]) -> dict[str, str]:

@@ -363,7 +363,7 @@ def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
         ),
     )
     others = {name: f"vs {name}" for name in table.others}
-    return meetings.spread(["player", "merit"], "others", others, "score")
+    return meetings.spread("player merit", "others", others, "score")
 
 
 _FILE_TABLES: dict[TableName, Callable[[Findings], tuple[Table[Any], ...]]] = {
