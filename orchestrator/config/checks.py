@@ -28,6 +28,7 @@ EXTERNAL = "external"
 # Names become files and directories; server ids are keys of overrides, too, so without dots.
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_METRICS_FILES = ("joint", "evaluation")  # the run's own, beside one for each server
 # Without "@", which separates a label from the server id where several servers share it.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -259,6 +260,8 @@ def _server_problems(
         yield (
             f"servers: the id {server_id!r} names files and keys; use letters, digits, '_' and '-'"
         )
+    if server_id in _METRICS_FILES:
+        yield f"servers: the id {server_id!r} is a file of the run's own metrics; choose another"
     if server.label and not is_label(server.label):
         yield (
             f"servers.{server_id}.label: {server.label!r} names algorithms in assignments; use "

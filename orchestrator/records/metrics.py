@@ -30,9 +30,6 @@ from muxrl.orchestrator.storage.json_files import finite
 
 Row = TypeVar("Row")
 
-RESERVED_NAMES = frozenset({"joint", "evaluation"})
-"""Names that a server cannot have: its metrics would mix with the run's own."""
-
 _LAST_BYTES = 256 * 1024
 """Read at first for the newest records: holds the last evaluation, under all conditions."""
 
@@ -139,14 +136,8 @@ class MetricsWriter:
             row: an `IterationRow`, as the server's process sends it.
 
         Raises:
-            ValueError: the server's name is one of `RESERVED_NAMES` or no file's name.
             CannotRecord: the file cannot be written to, or was removed.
         """
-        if server_id in RESERVED_NAMES or not server_id or Path(server_id).name != server_id:
-            raise ValueError(
-                f"server {server_id!r} cannot have a metrics file of its name: expected a plain "
-                f"name other than {sorted(RESERVED_NAMES)}"
-            )
         self._append(server_id, row)
 
     def joint(self, row: JointRow | Mapping[str, Any]) -> None:

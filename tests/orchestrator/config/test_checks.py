@@ -128,6 +128,15 @@ def test_a_server_id_that_cannot_be_a_key(server_id):
     assert problem.startswith(f"servers: the id {server_id!r} names files and keys")
 
 
+@pytest.mark.parametrize("server_id", ["joint", "evaluation"])
+def test_a_server_id_whose_metrics_would_mix_with_the_runs_own(server_id):
+    config = experiment()
+    config.servers[server_id] = ServerConfig(agents=["c"])
+    assert find_problems(config) == [
+        f"servers: the id {server_id!r} is a file of the run's own metrics; choose another"
+    ]
+
+
 def test_no_servers():
     config = experiment()
     config.servers = {}

@@ -108,13 +108,6 @@ def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path, broken: str) 
     assert (caught.value.path, caught.value.line) == (path, 2)
 
 
-@pytest.mark.parametrize("server_id", ["joint", "evaluation", "../prey", "a/b", ""])
-def test_a_server_cannot_take_the_name_of_another_file(run: RunDirectory, server_id: str) -> None:
-    metrics = MetricsWriter(run)
-    with pytest.raises(ValueError, match="metrics file"):
-        metrics.server(server_id, {"env_steps": 1})
-
-
 def test_whoever_else_takes_rows_gets_those_that_were_written(run: RunDirectory) -> None:
     taken: list[tuple[str, dict[str, Any]]] = []
     with MetricsWriter(run, lambda name, record: taken.append((name, dict(record)))) as metrics:
