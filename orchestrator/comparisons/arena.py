@@ -25,6 +25,7 @@ from muxrl.orchestrator.config.schema import EvaluationConfig, SimulationConfig
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import CannotCompare, ConfigError
 from muxrl.orchestrator.evaluations.evaluate import freeze, on_free_port
+from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 from muxrl.orchestrator.supervise.episodes import (
     ServerAddress,
@@ -44,9 +45,6 @@ from muxrl.servers.server import PolicyServer
 RANDOM = "random"
 """Label of uniformly random actions."""
 _REST = "rest"
-
-EpisodeReturns = Mapping[str, tuple[float | None, ...]]
-"""Agent to its raw return in each episode, by the episodes' seeds; None: it was not in it."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,7 @@ class Arena:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
         """Plays episodes.
 
         Args:
@@ -205,7 +203,7 @@ class Arena:
         with connect(addresses, None, self._seed) as client:
             return self._episodes(client, seeds)
 
-    def play_at_random(self, seeds: Sequence[int]) -> EpisodeReturns:
+    def play_at_random(self, seeds: Sequence[int]) -> AgentReturns:
         """Plays episodes in which all agents act uniformly at random."""
         transport = RandomTransport.for_agents(self.facts.agents, self._seed)
         with MultiplexingClient({RANDOM: transport}) as client:
@@ -230,7 +228,7 @@ class Arena:
                     "in number or in their spaces"
                 )
 
-    def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> EpisodeReturns:
+    def _episodes(self, client: MultiplexingClient, seeds: Sequence[int]) -> AgentReturns:
         num_envs = num_evaluation_envs(self._config, EvaluationConfig(), len(seeds))
         while len(self._simulations) < num_envs:
             made = make_copy(self._config, self._config.num_processes, len(self._simulations))

@@ -18,7 +18,6 @@ import numpy as np
 from muxrl.orchestrator.comparisons.arena import (
     RANDOM,
     Arena,
-    EpisodeReturns,
     Player,
     player_of,
     random_player,
@@ -35,6 +34,7 @@ from muxrl.orchestrator.comparisons.findings.findings import Baseline
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead, Match, tables_of
 from muxrl.orchestrator.errors import CannotCompare
 from muxrl.orchestrator.measure.statistics import mean_interval
+from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import Floats
 from muxrl.orchestrator.storage.checkpoints import LAST
 from muxrl.servers.config import ServerConfig
@@ -205,9 +205,9 @@ class _Games:
     interchangeable: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self._played: dict[tuple[tuple[str, Player], ...], EpisodeReturns] = {}
+        self._played: dict[tuple[tuple[str, Player], ...], AgentReturns] = {}
 
-    def returns(self, seating: Mapping[str, Player]) -> EpisodeReturns:
+    def returns(self, seating: Mapping[str, Player]) -> AgentReturns:
         """Returns each agent's returns, by episode."""
         key = tuple(sorted(seating.items(), key=lambda item: item[0]))
         if key not in self._played:

@@ -386,7 +386,7 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                     f"in run {run.name}, {server.server_id} made no update: its policies are those "
                     f"that it began with, since {why}"
                 )
-        if unheard := [m for m in run.declared_metrics if m not in run.metric_names]:
+        if unheard := [m for m in run.metrics if m not in run.metric_names]:
             yield (
                 f"run {run.name}: no episode had {', '.join(map(repr, unheard))}, which "
                 "simulation.metrics asks for; do the simulation's infos have them?"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from muxrl.orchestrator.records.metrics import iter_rows
-from muxrl.orchestrator.records.plan import PlannedServer
+from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
@@ -41,14 +41,11 @@ class TrainingCurve:
         return cls(*np.array(points, np.float64).reshape(-1, 2).T)
 
 
-@dataclass(frozen=True)
-class RecordedRun:
-    """All that a report needs of one run."""
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun(Plan):
+    """All that a report needs of one run: its plan, and what came of it."""
 
     name: str
-    assignment: str
-    seed: int | None
-    servers: Mapping[str, PlannedServer]
     points: tuple[EvaluationPoint, ...]
     """By env steps, no two at the same."""
     should_explore: bool | None
@@ -73,10 +70,6 @@ class RecordedRun:
     """By server, the last version of its weights, 0 before any update; unless it is unknown."""
     metric_training: Mapping[tuple[str, str | None], TrainingCurve] = field(default_factory=dict)
     """By metric, and server or None: of the whole episode. None of those is empty."""
-    declared_metrics: tuple[str, ...] = ()
-    """Those that the config asks for."""
-    is_external: bool = False
-    """Whether somebody else's simulation played, on seeds that it chose."""
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of the software that made it, by name, the newest first."""
 
@@ -136,10 +129,8 @@ class RecordedRun:
             # The joint rows count raw rewards, as evaluations do.
             curves[server_id] = TrainingCurve.of(training.returns[server_id].points or own.points)
         return cls(
+            **vars(plan),
             name=directory.path.resolve().name,
-            assignment=plan.assignment,
-            seed=plan.seed,
-            servers=plan.servers,
             points=evaluations.points,
             should_explore=evaluations.should_explore,
             training=curves,
@@ -154,7 +145,5 @@ class RecordedRun:
             metric_training={
                 key: TrainingCurve.of(curve.points) for key, curve in metrics.curves.items()
             },
-            declared_metrics=plan.metrics,
-            is_external=plan.is_external,
             versions=versions_used(path),
         )

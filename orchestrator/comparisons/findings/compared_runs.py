@@ -71,7 +71,7 @@ class ComparedRun:
     @property
     def server_of(self) -> dict[str, str]:
         """Agent to the server that served it."""
-        return {a: s for s, server in self.recorded.servers.items() for a in server.agents}
+        return self.recorded.server_of
 
 
 @dataclass(frozen=True)

@@ -61,10 +61,10 @@ class Subject:
     @property
     def title(self) -> str:
         """Its name with the number of agents, for headings."""
-        many = {"total": "sum over"}
         if len(self.agents) == 1:
             return self.name
-        return f"{self.name} ({many.get(self.kind, 'mean over')} {len(self.agents)} agents)"
+        how = "sum" if self.kind == "total" else "mean"
+        return f"{self.name} ({how} over {len(self.agents)} agents)"
 
     def measured(self, point: EvaluationPoint, replaced: str | None = None) -> Floats:
         """Returns its number for each episode of an evaluation, NaN where there is none.
@@ -269,7 +269,7 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
                 assignment=ours[0].recorded.assignment,
                 played=dict(played),
                 settings=shown,
-                learns=any(s.learns for s in ours[0].recorded.servers.values()),
+                learns=ours[0].learns,
                 runs=tuple(ours),
             )
         )

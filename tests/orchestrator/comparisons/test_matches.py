@@ -11,7 +11,7 @@ import pytest
 from tests.orchestrator.comparisons.compared_runs import made_up_run
 
 from muxrl.orchestrator.comparisons import matches
-from muxrl.orchestrator.comparisons.arena import Arena, EpisodeReturns, Player, rotations
+from muxrl.orchestrator.comparisons.arena import Arena, Player, rotations
 from muxrl.orchestrator.comparisons.findings.compared_runs import ComparedRun, read_compared_runs
 from muxrl.orchestrator.comparisons.findings.contestants import (
     Contestant,
@@ -22,6 +22,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.matches import play_head_to_head
 from muxrl.orchestrator.config import SimulationConfig
 from muxrl.orchestrator.errors import CannotCompare
+from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.servers.config import ServerConfig
 
 STRENGTH = {"qmix": 4.0, "ppo": 1.0, "a2c": 2.0, "random": 0.0, "flee": 3.0}
@@ -41,7 +42,7 @@ class Ledger:
     def check_interchangeable(self, roles: Sequence[str]) -> None:
         assert set(roles) <= set(ROLES)
 
-    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
         self.seatings.append(dict(seating))
         strengths = {
             role: STRENGTH[p.label] + (0.1 * p.run.seed if p.run else 0.0)
@@ -205,7 +206,7 @@ class Checkpoints:
     def check_interchangeable(self, roles: Sequence[str]) -> None:
         pass
 
-    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> EpisodeReturns:
+    def play(self, seating: Mapping[str, Player], seeds: Sequence[int]) -> AgentReturns:
         path = seating["hunters"].server.settings.get("checkpoint", chr(0))
         value = float(ord(path[-1]))
         return {agent: (value,) * len(seeds) for agents in ROLES.values() for agent in agents}
