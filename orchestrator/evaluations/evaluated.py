@@ -163,7 +163,7 @@ class _Row:
 _TABLE = Table[_Row](
     (
         Column("who", css="text"),
-        Column("rule", "actions", css="text", is_whole=True),
+        Column("rule", "actions", shown=str, css="text", is_whole=True),
         Column("return\n[95 %]", value=lambda row: row.returns.estimate),
         Column("std", value=lambda row: row.returns.deviation),
         Column("IQM", value=lambda row: row.returns.interquartile_mean),

@@ -20,13 +20,18 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def interval_lines(estimate: Estimate, sign: str = "") -> tuple[str, str]:
-    """A mean, and the interval that stands behind it, or below it where room is narrow.
+def whole(value: float) -> str:
+    """A number without decimals; `MISSING` for NaN."""
+    return f"{value:,.0f}" if math.isfinite(value) else MISSING
 
-    Args:
-        estimate: of both.
-        sign: before a mean above 0.
-    """
+
+def signed_lines(estimate: Estimate) -> tuple[str, str]:
+    """A difference, and the interval that stands behind it, or below it where room is narrow."""
+    return interval_lines(estimate, "+")
+
+
+def interval_lines(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+    """The same of a mean, with a sign if it is above 0."""
     mean = (sign if estimate.mean > 0 else "") + number(estimate.mean)
     if math.isnan(estimate.low):
         return mean, f"[{MISSING}]"
@@ -40,4 +45,4 @@ def interval(estimate: Estimate) -> str:
 
 def signed_interval(estimate: Estimate) -> str:
     """A difference with its interval: ``+3.10 [2.00, 4.20]``."""
-    return " ".join(interval_lines(estimate, "+"))
+    return " ".join(signed_lines(estimate))

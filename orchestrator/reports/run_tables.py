@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from muxrl.orchestrator.measure.against_random import AgainstRandom, Verdict
 from muxrl.orchestrator.measure.metric_results import MetricResult
-from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number
+from muxrl.orchestrator.measure.number_text import (
+    MISSING,
+    interval_lines,
+    number,
+    signed_lines,
+    whole,
+)
 from muxrl.orchestrator.measure.results import Report
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.plain_table import broken
-from muxrl.orchestrator.reports.table import Column, Grid, Table
+from muxrl.orchestrator.reports.table import Column, Grid, Shown, Table
 
 METRIC_CAPTION = (
     "Of an episode, or the mean over the server's agents. Random in place: evaluated with that "
@@ -83,26 +89,16 @@ def servers_table(report: Report) -> Table[JudgedRow]:
         (
             Column("name", "server", css="text", style=lambda row: "bold"),
             Column("algorithm", css="text"),
-            Column("agents", text=lambda row: ", ".join(row.agents), css="wrap"),
-            Column(
-                "some_agents",
-                "agents",
-                value=lambda row: row.agents,
-                text=lambda row: _some(row.agents),
-                style=lambda row: "dim",
-            ),
-            Column(
-                "env_steps",
-                "env\nsteps",
-                text=lambda row: MISSING if row.env_steps is None else f"{row.env_steps:,.0f}",
-            ),
+            Column("agents", shown=", ".join, css="wrap"),
+            Column("some_agents", "agents", lambda r: r.agents, _some, style=lambda r: "dim"),
+            Column("env_steps", "env\nsteps", shown=whole),
             Column("train_return", "train\nreturn"),
             *_estimate("learned", "evaluated\nreturn"),
             *_estimate("random", "random in\nits place"),
             *_estimate("untrained", "untrained in its place"),
-            *_estimate("advantage", "advantage\n[95 %]", "+"),
-            *_estimate("over_untrained", "over untrained [95 %]", "+"),
-            Column("judgement", "verdict", text=lambda r: r.judgement or MISSING, css="text words"),
+            *_estimate("advantage", "advantage\n[95 %]", signed_lines),
+            *_estimate("over_untrained", "over untrained [95 %]", signed_lines),
+            Column("judgement", "verdict", css="text words"),
             Column(
                 "judged_seeds",
                 "verdict",
@@ -139,22 +135,20 @@ def metrics_table(report: Report) -> Table[MetricResult]:
     )
 
 
-def _estimate(name: str, heading: str, sign: str = "") -> Iterator[Column[JudgedRow]]:
+def _estimate(
+    name: str, heading: str, shown: Callable[[Estimate], Shown] = interval_lines
+) -> Iterator[Column[JudgedRow]]:
     """Yields a column of means with their intervals, which may go on below: five are side by side;
     and ``NAME_mean``, without them."""
 
     def value(row: JudgedRow) -> Estimate | None:
         return getattr(row.final, name, None)
 
-    def text(row: JudgedRow) -> str | tuple[str, ...]:
-        found = value(row)
-        return interval_lines(found, sign) if found else MISSING
-
     def mean(row: JudgedRow) -> float | None:
         found = value(row)
         return found.mean if found else None
 
-    yield Column(name, heading, value, text, css="words")
+    yield Column(name, heading, value, shown, css="words")
     yield Column(f"{name}_mean", heading, mean)
 
 
@@ -166,7 +160,7 @@ def _some(agents: Sequence[str]) -> tuple[str, ...]:
     return *agents[:num_shown], f"and {len(agents) - num_shown} more"
 
 
-def _at_random(metric: MetricResult) -> str | tuple[str, ...]:
+def _at_random(metric: MetricResult) -> Shown:
     """A metric's mean with a server's agents at random; of an episode's, for each server."""
     if metric.server_id is None:
         means = [f"{number(value.mean)} ({s})" for s, value in metric.random.items()]

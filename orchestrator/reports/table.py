@@ -20,8 +20,11 @@ from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, numb
 from muxrl.orchestrator.measure.statistics import Estimate
 
 Row = TypeVar("Row")
+Shown = str | tuple[str, ...]
+"""A text, or its lines."""
 Names = str | Iterable[str]
 """Of columns; in one text with spaces between them."""
+_SPECIAL = re.compile(r"([|_*])")
 _AS_DECLARED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -105,7 +108,8 @@ class Column(Generic[Row]):
             ``NAME_high``.
         heading: where it is shown; by default the name. Line breaks are for the terminal.
         value: the fact; by default the row's attribute of the column's name.
-        text: how it is shown, where that does not follow from the value's type: a text, or lines.
+        shown: how a value is shown, where that does not follow from its type: a text, or lines.
+        text: the same of a row, where it is not the value alone.
         tooltip, link, background, mark, style: of its cells, see `Cell`.
         css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
             go on in a second line between its words.
@@ -117,7 +121,8 @@ class Column(Generic[Row]):
     name: str
     heading: str = ""
     value: Callable[[Row], Any] | None = None
-    text: Callable[[Row], str | tuple[str, ...]] | None = None
+    shown: Callable[[Any], Shown] | None = None
+    text: Callable[[Row], Shown] | None = None
     tooltip: Callable[[Row], str] | None = None
     link: Callable[[Row], str | Path] | None = None
     background: Callable[[Row], str] | None = None
@@ -147,7 +152,10 @@ class Column(Generic[Row]):
     def cell(self, row: Row) -> Cell:
         """What is shown of a row."""
         value = self.value_of(row)
-        lines = self.text(row) if self.text else _shown(value)
+        if self.text:
+            lines = self.text(row)
+        else:
+            lines = MISSING if value is None else (self.shown or _shown)(value)
         return Cell(
             lines=(lines,) if isinstance(lines, str) else lines,
             value=None if lines == MISSING else _sorted_by(value),
@@ -297,7 +305,7 @@ def markdown(grid: Grid) -> str:
         [
             _line(heading.text for heading in grid.headings),
             f"|{'|'.join(rules)}|",
-            *(_line(_escaped(cell.text) for cell in row.cells) for row in grid.rows),
+            *(_line(_SPECIAL.sub(r"\\\1", cell.text) for cell in row.cells) for row in grid.rows),
         ]
     )
 
@@ -306,18 +314,12 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([|_*])", r"\\\1", text)
-
-
-def _shown(value: Any) -> str | tuple[str, ...]:
-    if value is None:
-        return MISSING
+def _shown(value: Any) -> Shown:
     if isinstance(value, Estimate):
         return interval_lines(value)
     if isinstance(value, float):
         return number(value)
-    return value.name if isinstance(value, Path) else str(value)
+    return value.name if isinstance(value, Path) else str(value) or MISSING
 
 
 def _sorted_by(value: Any) -> float | None:

@@ -139,33 +139,20 @@ def _table(trials: Sequence[TrialRecord], sweep_dir: Path = Path()) -> Table[Tri
     """Returns the table of trials, with a column for each role and each parameter."""
     return Table(
         (
-            # The number says which one it is; the rest of the id stands in the other columns.
-            Column(
-                "trial",
-                value=lambda t: t.id,
-                text=lambda t: t.id.partition("-")[0],
-                css="text",
-                is_whole=True,
-            ),
+            Column("trial", value=lambda t: t.id, shown=_number, css="text", is_whole=True),
             Column("assignment"),
             *(_role_column(role) for role in _roles(trials)),
             *(_parameter_column(key) for key in _keys(trials)),
             Column("seed", css="text"),
             Column(
                 "status",
-                text=lambda t: t.status.replace("_", " "),
+                shown=lambda status: status.replace("_", " "),
                 style=lambda t: _STYLES.get(t.status, ""),
                 css="text",
                 is_whole=True,
             ),
             Column("metric"),
-            Column(
-                "metric_source",
-                "of",
-                text=lambda t: t.metric_source or MISSING,
-                css="text",
-                is_whole=True,
-            ),
+            Column("metric_source", "of", css="text", is_whole=True),
             Column(
                 "env_steps",
                 "env steps",
@@ -198,8 +185,12 @@ def _role_column(role: str) -> Column[TrialRecord]:
 
 
 def _parameter_column(key: str) -> Column[TrialRecord]:
-    def text(trial: TrialRecord) -> str:
-        value = trial.parameters.get(key, MISSING)
+    def shown(value: object) -> str:
         return f"{value:.3g}" if isinstance(value, float) else str(value)
 
-    return Column(key, key.split(".", 1)[-1], lambda t: t.parameters.get(key), text, css="text")
+    return Column(key, key.split(".", 1)[-1], lambda t: t.parameters.get(key), shown, css="text")
+
+
+def _number(trial_id: str) -> str:
+    """Says which trial it is; the rest of its id stands in the other columns."""
+    return trial_id.partition("-")[0]

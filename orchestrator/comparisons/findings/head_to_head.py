@@ -54,12 +54,15 @@ class CrossPlayScore:
     """One player against some others, over pairs of seeds.
 
     Attributes:
+        player, others: their names.
         score: interquartile mean over pairs of seeds; no interval of one pair.
         num_pairs: of seeds.
         num_matches: several per pair if one label is in several contestants.
         num_partners: matches of policies that were trained together.
     """
 
+    player: str
+    others: str
     score: Estimate
     num_pairs: int
     num_matches: int
@@ -150,6 +153,7 @@ def _cross_play(matches: Sequence[Match], role: str, by: str) -> CrossPlay:
     tables = {names: _by_pair(ours) for names, ours in groups.items()}
     cells = {
         names: CrossPlayScore(
+            *names,
             score=_over_pairs(list(table.values()), groups[names]),
             num_pairs=len(table),
             num_matches=len(groups[names]),

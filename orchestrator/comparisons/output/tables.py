@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,7 +13,7 @@ from muxrl.orchestrator.comparisons.findings.learned import Learner
 from muxrl.orchestrator.comparisons.findings.role_by_role import Pairing, RoleStanding
 from muxrl.orchestrator.comparisons.findings.scores import RunScore, Standing
 from muxrl.orchestrator.comparisons.findings.settings import LabelSettings, label_settings
-from muxrl.orchestrator.measure.number_text import MISSING, interval_lines, number
+from muxrl.orchestrator.measure.number_text import MISSING, number, signed_lines, whole
 from muxrl.orchestrator.measure.statistics import Estimate
 from muxrl.orchestrator.reports.table import Column, Grid, Table
 
@@ -50,8 +49,8 @@ def runs(found: Findings) -> Table[RunScore]:
             Column("subject"),
             Column("return", value=lambda r: r.score),
             Column("num_episodes", "episodes"),
-            Column("env_steps", "env steps", text=lambda r: _whole(r.env_steps)),
-            Column("time_s", "seconds", text=lambda r: _whole(r.time_s)),
+            Column("env_steps", "env steps", shown=whole),
+            Column("time_s", "seconds", shown=whole),
             Column("area_under_curve", value=lambda r: r.area),
             Column("env_steps_to_threshold"),
             Column("time_s_to_threshold"),
@@ -63,33 +62,18 @@ def runs(found: Findings) -> Table[RunScore]:
     )
 
 
-@dataclass(frozen=True)
-class _CurvePoint:
-    run: RunScore
-    env_steps: int
-    time_s: float
-    value: float
-
-
-def curves(found: Findings) -> Table[_CurvePoint]:
+def curves(found: Findings) -> Table[tuple[RunScore, int]]:
     """One row for each evaluation of each run and subject."""
-
-    def points() -> Iterator[_CurvePoint]:
-        for run in runs(found).rows:
-            places = run.curve.env_steps.tolist(), run.curve.time_s.tolist()
-            for env_steps, time_s, value in zip(*places, run.curve.returns.tolist(), strict=True):
-                yield _CurvePoint(run, int(env_steps), time_s, value)
-
     return Table(
         (
-            Column("contestant", value=lambda p: p.run.contestant),
-            Column("seed", value=lambda p: p.run.seed),
-            Column("subject", value=lambda p: p.run.subject),
-            Column("env_steps"),
-            Column("time_s"),
-            Column("return", value=lambda p: p.value),
+            Column("contestant", value=lambda at: at[0].contestant),
+            Column("seed", value=lambda at: at[0].seed),
+            Column("subject", value=lambda at: at[0].subject),
+            Column("env_steps", value=lambda at: int(at[0].curve.env_steps[at[1]])),
+            Column("time_s", value=lambda at: float(at[0].curve.time_s[at[1]])),
+            Column("return", value=lambda at: float(at[0].curve.returns[at[1]])),
         ),
-        tuple(points()),
+        tuple((run, i) for run in runs(found).rows for i in range(len(run.curve.returns))),
     )
 
 
@@ -134,21 +118,21 @@ def standings(found: Findings) -> Table[Standing]:
             Column(
                 "env_steps_to_threshold",
                 "env steps to threshold",
-                text=lambda s: _whole(s.env_steps_to_threshold),
+                shown=whole,
                 tooltip=_told,
                 link=link,
             ),
             Column(
                 "time_s_to_threshold",
                 "seconds to threshold",
-                text=lambda s: _whole(s.time_s_to_threshold),
+                shown=whole,
                 link=link,
             ),
             Column(
                 "time_s",
                 "seconds of training",
                 value=time_s,
-                text=lambda s: _whole(time_s(s)),
+                shown=whole,
                 is_in_files=False,
             ),
         ),
@@ -216,7 +200,7 @@ def pairings(found: Findings) -> Table[Pairing]:
             Column("second", css="text"),
             Column(
                 "improvement",
-                text=lambda p: _probability(p.improvement),
+                shown=_probability,
                 tooltip=lambda p: f"P({p.first} > {p.second})",
                 link=_to_runs,
                 background=lambda p: _shade(2 * p.improvement.mean - 1),
@@ -224,7 +208,7 @@ def pairings(found: Findings) -> Table[Pairing]:
             ),
             Column(
                 "difference",
-                text=lambda p: _signed(p.difference),
+                shown=signed_lines,
                 tooltip=lambda p: f"{p.num_pairs} pairs of runs",
                 link=_to_runs,
                 is_estimate=True,
@@ -251,23 +235,21 @@ def learners(found: Findings) -> Table[Learner]:
         (
             Column("role", css="text"),
             Column("label", css="text"),
-            Column("others", "among", text=lambda x: x.others or MISSING, css="wrap"),
+            Column("others", "among", css="wrap"),
             Column("contestant"),
             Column("num_runs", "runs"),
             Column("num_below", "of them below random"),
             Column(
                 "advantage",
                 "advantage over random",
-                text=lambda x: _signed(x.advantage) if x.num_runs else MISSING,
+                text=lambda x: signed_lines(x.advantage) if x.num_runs else MISSING,
                 background=lambda x: _BELOW if x.is_below else "",
                 is_estimate=True,
             ),
             Column(
                 "over_untrained",
                 "over untrained",
-                text=lambda x: (
-                    _signed(x.over_untrained) if math.isfinite(x.over_untrained.mean) else MISSING
-                ),
+                shown=lambda x: signed_lines(x) if math.isfinite(x.mean) else MISSING,
                 is_estimate=True,
             ),
             Column("verdict", value=verdict, css="text"),
@@ -286,7 +268,7 @@ def settings(found: Findings) -> Table[LabelSettings]:
             Column(
                 "differing",
                 "where it differs",
-                text=lambda s: ", ".join(f"{k}={v}" for k, v in s.differing) or MISSING,
+                shown=lambda pairs: ", ".join(f"{k}={v}" for k, v in pairs) or MISSING,
                 css="wrap",
             ),
         ),
@@ -316,22 +298,13 @@ def matches(found: Findings) -> Table[Match]:
     )
 
 
-@dataclass(frozen=True)
-class _Meeting:
-    player: str
-    others: str
-    merit: Estimate | None
-    cell: CrossPlayScore
-
-
 def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
     """A row for each player, a column for each of the others; not in files."""
     means = [c.score.mean for c in table.cells.values() if math.isfinite(c.score.mean)]
     low, high = min(means, default=0.0), max(means, default=0.0)
     middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
 
-    def told_matches(meeting: _Meeting) -> str:
-        cell = meeting.cell
+    def told_matches(cell: CrossPlayScore) -> str:
         partners = f", {cell.num_partners} of them trained together" if cell.num_partners else ""
         return f"{cell.num_pairs} pairs of seeds, {cell.num_matches} matches{partners}"
 
@@ -340,26 +313,24 @@ def cross_play(table: CrossPlay, played_by: str = "played by") -> Grid:
             Column("player", played_by, css="text"),
             Column(
                 "merit",
-                text=lambda m: _signed(m.merit),
-                link=lambda m: "#matches" if m.merit else "",
-                is_estimate=True,
+                value=lambda c: table.merits.get(c.player),
+                shown=signed_lines,
+                link=lambda c: "#matches" if c.player in table.merits else "",
             ),
             Column("others"),
             Column(
                 "score",
-                value=lambda m: m.cell.score,
                 tooltip=told_matches,
-                link=lambda m: "#matches",
-                background=lambda m: _shade((m.cell.score.mean - middle) / reach),
-                mark=lambda m: "*" if m.cell.num_partners else "",
-                is_estimate=True,
+                link=lambda c: "#matches",
+                background=lambda c: _shade((c.score.mean - middle) / reach),
+                mark=lambda c: "*" if c.num_partners else "",
             ),
         ),
         tuple(
-            _Meeting(player, others, table.merits.get(player), cell)
+            table.cells[player, others]
             for player in table.players
             for others in table.others
-            if (cell := table.cells.get((player, others))) is not None
+            if (player, others) in table.cells
         ),
     )
     others = {name: f"vs {name}" for name in table.others}
@@ -394,17 +365,8 @@ def _told(standing: Standing) -> str:
     return "\n".join([*lines, *([f"and {more} more runs"] if more else [])])
 
 
-def _whole(value: float | None) -> str:
-    """A number without decimals."""
-    return MISSING if value is None or not math.isfinite(value) else f"{value:,.0f}"
-
-
 def _to_runs(_: object) -> str:
     return "#runs"
-
-
-def _signed(difference: Estimate | None) -> str | tuple[str, ...]:
-    return interval_lines(difference, "+") if difference else MISSING
 
 
 def _probability(estimate: Estimate) -> str:

@@ -30,6 +30,11 @@ EXPECTED = {
     ("evaluation/sheep_random/wolf_0", 200): 2.0,
     ("evaluation/sheep_random/wolf_1", 200): 4.0,
     ("evaluation/sheep_random/sheep", 200): -1.0,
+    ("joint/returns/wolves", 200): -1.5,
+    ("joint/returns/total", 200): -1.5,
+    ("evaluation/sheep_random/returns/wolves", 200): 2.75,  # of the mean of 1 and 4, and 3
+    ("evaluation/sheep_random/returns/sheep", 200): -1.0,
+    ("evaluation/sheep_random/returns/total", 200): 3.5,
 }
 """Name and step to number."""
 
