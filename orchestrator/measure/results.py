@@ -28,6 +28,9 @@ _OWN_SEEDS_RULE = "Pairs are by order: the simulation chose each episode's seed.
 _SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
 
 
+_RULES = {None: None, True: "sampled", False: "greedy"}
+_WRITTEN = ("algorithm", "agents", "learns", "has_updates", "env_steps", "train_return")
+"""Of a server, into ``summary.json``."""
 SeedCurve = tuple[tuple[float, float], ...]
 """(env steps, mean return) of each evaluation of one seed."""
 
@@ -176,30 +179,23 @@ class Report:
             "resumed_at": self.resumed_at,
             "restarted_at": self.restarted_at,
             "num_lost_episodes": self.num_lost_episodes,
-            "evaluated_actions": {None: None, True: "sampled", False: "greedy"}[
-                self.should_explore
-            ],
+            "evaluated_actions": _RULES[self.should_explore],
             "caption": self.caption,
             "notes": self.notes,
             "servers": {
                 server.server_id: {
-                    "algorithm": server.algorithm,
-                    "agents": server.agents,
-                    "learns": server.learns,
-                    "has_updates": server.has_updates,
-                    "env_steps": server.env_steps,
-                    "train_return": server.train_return,
-                    "final": _comparison(server.final) if server.final else None,
+                    **{name: getattr(server, name) for name in _WRITTEN},
+                    "final": server.final and _comparison(server.final),
                     "plays_itself": server.plays_itself,
                     "sides": {
                         side.name: {
                             "agents": side.agents,
                             "final": _comparison(side.final),
-                            "curve": [_comparison(comparison) for comparison in side.curve],
+                            "curve": [*map(_comparison, side.curve)],
                         }
                         for side in server.sides
                     },
-                    "curve": [_comparison(comparison) for comparison in server.curve],
+                    "curve": [*map(_comparison, server.curve)],
                 }
                 for server in self.servers
             },

@@ -173,10 +173,9 @@ class RunDirectory:
         folder.mkdir(exist_ok=True)
         return next_path(folder, f"{now:%Y%m%d-%H%M%S}", ".json")
 
-    def write_config(self, yaml_text: str) -> Path:
+    def write_config(self, yaml_text: str) -> None:
         """Saves the resolved experiment as ``config.yaml``."""
         write_text(self.path / "config.yaml", yaml_text)
-        return self.path / "config.yaml"
 
     def read_config(self) -> ExperimentConfig:
         """Returns what `write_config` saved; masked tokens come back as none.
@@ -187,14 +186,13 @@ class RunDirectory:
         """
         return from_yaml((self.path / "config.yaml").read_text(encoding="utf-8"), str(self.path))
 
-    def write_plan(self, plan: Mapping[str, Any]) -> Path:
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Saves which server has which agents as ``plan.json``.
 
         `plan` is ``{"servers": {server_id: {"algorithm", "agents", "groups"}}, "assignment",
         "seed", "metrics", "is_external"}``, where the metrics are those that the config asks for.
         """
         write_json(self.path / "plan.json", {"format": _FORMAT, **plan})
-        return self.path / "plan.json"
 
     def read_plan(self) -> Plan:
         """Returns what `write_plan` saved.
@@ -231,20 +229,17 @@ class RunDirectory:
         write_json(self.path / "versions.json", versions)
         return versions
 
-    def write_addresses(self, addresses: Mapping[str, str]) -> Path:
+    def write_addresses(self, addresses: Mapping[str, str]) -> None:
         """Saves where the servers listen, ``server_id -> host:port``, as ``servers.json``."""
         write_json(self.path / "servers.json", addresses)
-        return self.path / "servers.json"
 
-    def write_gateway(self, address: str) -> Path:
+    def write_gateway(self, address: str) -> None:
         """Saves where external simulations find the gateway, as ``gateway.json``."""
         write_json(self.path / "gateway.json", {"address": address})
-        return self.path / "gateway.json"
 
-    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Saves the report as ``summary.json``."""
         write_json(self.path / "summary.json", summary)
-        return self.path / "summary.json"
 
 
 def next_path(folder: Path, stem: str, suffix: str = "") -> Path:

@@ -334,20 +334,19 @@ def _shortened(value: str) -> str:
 
 
 def differences(servers: Sequence[ServerConfig]) -> list[_Settings]:
-    """Returns, for each server, the settings in which it differs from any of the others."""
-    flat = [dict(_flattened(_behaviour(server))) for server in servers]
-    keys = list(dict.fromkeys(key for one in flat for key in one))
-    differing = [k for k in keys if len({str(one.get(k, "default")) for one in flat}) > 1]
-    return [tuple((k, str(one.get(k, "default"))) for k in differing) for one in flat]
+    """Returns, for each server, the settings in which it differs from any of the others.
 
-
-def _behaviour(server: ServerConfig) -> dict[str, Any]:
-    fields = {k: v for k, v in dataclasses.asdict(server).items() if k not in _NOT_WHAT_IT_DOES}
-    fields["algorithm"] = server.algorithm.upper()
-    return fields
-
-
-def _flattened(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields leaves by dotted key, without ``settings.``, with which most of them would begin."""
-    for path, value in leaves(tree):
-        yield dotted(path).removeprefix("settings."), value
+    They have dotted keys, without ``settings.``, with which most of them would begin.
+    """
+    flat = [
+        {
+            dotted(path).removeprefix("settings."): str(value)
+            for path, value in leaves(dataclasses.asdict(server))
+            if path[0] not in _NOT_WHAT_IT_DOES
+        }
+        | {"algorithm": server.algorithm.upper()}
+        for server in servers
+    ]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    differing = [k for k in keys if len({one.get(k, "default") for one in flat}) > 1]
+    return [tuple((k, one.get(k, "default")) for k in differing) for one in flat]

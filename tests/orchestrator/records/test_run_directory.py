@@ -83,7 +83,8 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, content: str | None
 
 def test_a_newer_muxrl_s_records_are_refused(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "tag", NOW)
-    written = run.write_plan({"servers": {}, "assignment": "", "seed": 1})
+    run.write_plan({"servers": {}, "assignment": "", "seed": 1})
+    written = run.path / "plan.json"
     written.write_text(written.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(OtherFormat) as refused:
         RunDirectory.open(run.path)
