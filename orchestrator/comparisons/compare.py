@@ -148,7 +148,7 @@ def compare_runs(
     found = read_compared_runs([Path(path) for path in paths])
     runs = found.runs
     for run in runs:
-        add_user_folders(run.recorded.status.folders if run.recorded.status else ())
+        add_user_folders(run.status.folders if run.status else ())
     role_agents = find_roles(runs, found.roles if roles is None else roles)
     contestants = find_contestants(runs, role_agents)
     if cooperative is None:
@@ -156,7 +156,7 @@ def compare_runs(
     subjects = find_subjects(runs, role_agents, has_total=cooperative)
     _check_thresholds(thresholds or {}, subjects)
     at = find_budget(runs, budget)
-    rule = next((r.recorded.should_explore for r in runs if r.recorded.should_explore), False)
+    rule = next((r.should_explore for r in runs if r.should_explore), False)
     meeting_rule = bool(rule) if should_explore is None else should_explore
     notes = [*found.notes, *budget_notes(runs, at)]
     if should_meet and at.is_cut and budget is None:

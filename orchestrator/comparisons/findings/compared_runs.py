@@ -34,44 +34,26 @@ TOLERANCE = 0.05
 """Runs stop, and are evaluated, a few env steps apart; a twentieth of a budget is no advantage."""
 
 
-@dataclass(frozen=True, eq=False)  # one folder is one run: no two are alike
-class ComparedRun:
-    """One run, as its files tell it.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComparedRun(RecordedRun):
+    """One run, as its files tell it; its points are those with all agents as learned.
 
     Attributes:
         path: its directory.
-        recorded: its plan and its metrics.
         config: the experiment it was started with.
     """
 
     path: Path
-    recorded: RecordedRun
     config: ExperimentConfig
+    seed: int
 
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.recorded.name
-
-    @property
-    def seed(self) -> int:
-        """The seed of its training."""
-        return self.config.seed
+    __eq__ = object.__eq__  # one folder is one run: no two are alike
+    __hash__ = object.__hash__
 
     @property
     def learns(self) -> bool:
         """Whether any of its servers learns."""
-        return any(server.learns for server in self.recorded.servers.values())
-
-    @property
-    def points(self) -> tuple[EvaluationPoint, ...]:
-        """Its evaluations with all agents as learned, by env steps."""
-        return tuple(point for point in self.recorded.points if None in point.returns)
-
-    @property
-    def server_of(self) -> dict[str, str]:
-        """Agent to the server that served it."""
-        return self.recorded.server_of
+        return any(server.learns for server in self.servers.values())
 
 
 @dataclass(frozen=True)
@@ -130,7 +112,7 @@ def read_compared_runs(paths: Sequence[Path]) -> ComparedRuns:
     for run in runs[1:]:
         _check_comparable(runs[0], run)
     _check_evaluated(runs)
-    notes += version_notes([run.recorded.versions for run in runs])
+    notes += version_notes([run.versions for run in runs])
     return ComparedRuns(tuple(runs), roles, scripts, tuple(notes))
 
 
@@ -149,7 +131,9 @@ def _read_run(path: Path) -> ComparedRun:
         raise CannotCompare(f"run {str(path)!r} has no config.yaml: it never began") from error
     except ConfigError as error:
         raise CannotCompare(f"the config of run {str(path)!r} cannot be read: {error}") from error
-    return ComparedRun(path.resolve(), recorded, config)
+    learned = tuple(point for point in recorded.points if None in point.returns)
+    known = vars(recorded) | {"points": learned, "seed": config.seed}
+    return ComparedRun(**known, path=path.resolve(), config=config)
 
 
 def _read_sweep(path: Path) -> tuple[SweepDirectory, list[TrialRecord]]:
@@ -222,7 +206,7 @@ def _check_comparable(first: ComparedRun, other: ComparedRun) -> None:
             f"evaluation episodes begin with seed {first.config.evaluation.seed} against "
             f"{other.config.evaluation.seed}"
         )
-    rules = [run.recorded.should_explore for run in (first, other)]
+    rules = [run.should_explore for run in (first, other)]
     if None not in rules and rules[0] != rules[1]:
         names = ["sampled" if rule else "greedy" for rule in rules]
         refuse(f"evaluated actions are {names[0]} against {names[1]}")

@@ -200,7 +200,7 @@ def _named(
         if len(ours) == 1 and sum(stem in theirs for theirs in stems) == 1:
             name = stem
         elif len(servers) == 1 and all(
-            set(run.recorded.servers[server].agents) == set(members) for run in runs
+            set(run.servers[server].agents) == set(members) for run in runs
         ):
             name = server
         else:
@@ -266,7 +266,7 @@ def find_contestants(runs: Sequence[ComparedRun], roles: Roles) -> tuple[Contest
         contestants.append(
             Contestant(
                 name=_joined(dict(played)) + shown,
-                assignment=ours[0].recorded.assignment,
+                assignment=ours[0].assignment,
                 played=dict(played),
                 settings=shown,
                 learns=ours[0].learns,

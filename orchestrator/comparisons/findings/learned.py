@@ -69,7 +69,7 @@ def find_learners(
         role = roles[standing.subject].name
         contestant = by_name[standing.contestant]
         agent = roles[standing.subject].agents[0]
-        if not all(run.recorded.servers[run.server_of[agent]].learns for run in contestant.runs):
+        if not all(run.servers[run.server_of[agent]].learns for run in contestant.runs):
             continue
         runs = [run for run in standing.runs if math.isfinite(run.score)]
         advantages = [r.score - r.random_in_place for r in runs if r.random_in_place is not None]

@@ -291,7 +291,7 @@ class _Played:
     def __init__(self, run: ComparedRun, subject: Subject, budget: Budget) -> None:
         self._run, self._subject, self._budget = run, subject, budget
         self._point = point_at(run, budget)
-        servers = run.recorded.servers
+        servers = run.servers
         # Of a metric of the episode, nobody in particular.
         playing = {run.server_of[a] for a in subject.agents if a in run.server_of}
         self.learns = any(servers[server_id].learns for server_id in playing or servers)
@@ -317,7 +317,7 @@ class _Played:
         learned = self._returns()
         return RunScore(
             contestant=contestant.name,
-            assignment=run.recorded.assignment,
+            assignment=run.assignment,
             run=run.path,
             seed=run.seed,
             subject=self._subject.key,

@@ -55,5 +55,5 @@ def versions_of(contestants: Sequence[Contestant]) -> dict[str, list[str]]:
     return {
         package: found
         for package in SHOWN
-        if (found := sorted({v for run in runs for v in run.recorded.versions.get(package, ())}))
+        if (found := sorted({v for run in runs for v in run.versions.get(package, ())}))
     }
