@@ -34,12 +34,7 @@ from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.headline import headline
 from muxrl.orchestrator.comparisons.findings.learned import find_learners
 from muxrl.orchestrator.comparisons.findings.role_by_role import compare_roles
-from muxrl.orchestrator.comparisons.findings.scores import (
-    default_thresholds,
-    measures_of,
-    score_runs,
-    standings_of,
-)
+from muxrl.orchestrator.comparisons.findings.scores import score_runs
 from muxrl.orchestrator.comparisons.matches import find_scripts, play_baselines, play_head_to_head
 from muxrl.orchestrator.comparisons.output.files import write_files
 from muxrl.orchestrator.comparisons.output.tables import TABLE_NAMES, TableName, file_table
@@ -191,14 +186,12 @@ def compare_runs(
             raise
         notes.append(f"no baseline was played: {error}")
     random = {k: e.mean for b in baselines[:1] for k, e in b.returns.items()}
-    measures = measures_of(contestants, subjects, at, dict(thresholds or {}))
-    limits = default_thresholds(contestants, subjects, at, random, measures)
-    limits |= dict(thresholds or {})
-    scores = score_runs(contestants, subjects, at, limits, measures)
-    compared = tuple(compare_roles(contestants, subjects, scores))
+    given = dict(thresholds or {})
+    scores = score_runs(contestants, subjects, at, given, random)
+    compared = tuple(compare_roles(contestants, subjects, scores.runs))
     notes += result_notes(contestants, at, compared, subjects)
-    notes += reached_notes(scores)
-    standings = tuple(standings_of(scores))
+    notes += reached_notes(scores.runs)
+    standings = scores.standings
     learners = tuple(find_learners(contestants, subjects, standings))
     return Comparison(
         env=runs[0].config.simulation.env,
@@ -210,9 +203,9 @@ def compare_runs(
         should_explore=bool(rule),
         first_seed=first_seed,
         baselines=baselines,
-        thresholds=limits,
-        given_thresholds=frozenset(thresholds or {}),
-        measures=measures,
+        thresholds=scores.thresholds,
+        given_thresholds=frozenset(given),
+        measures=scores.measures,
         standings=standings,
         roles_compared=compared,
         head_to_head=head_to_head,

@@ -235,12 +235,33 @@ def results_of(runs: Sequence[RecordedRun], *, over_seeds: bool = False) -> Repo
     )
 
 
-def _measured(
-    run: RecordedRun, server_id: str, agents: Sequence[str], side: str = ""
-) -> list[Measured]:
-    """Returns the evaluations that some of a server's agents took part in."""
-    found = (Measured.of(point, server_id, agents, side) for point in run.points)
-    return [measured for measured in found if measured is not None]
+def _judged(
+    runs: Sequence[RecordedRun],
+    server_id: str,
+    agents: Sequence[str],
+    over_seeds: bool,
+    side: str = "",
+) -> tuple[AgainstRandom | None, tuple[AgainstRandom, ...], tuple[SeedCurve, ...]]:
+    """Returns the final evaluation of some of a server's agents, the curve, and each seed's.
+
+    The final one is each seed's last, the last with random in place if all have such a one.
+    """
+    found = ([Measured.of(point, server_id, agents, side) for point in r.points] for r in runs)
+    measured = [[point for point in points if point is not None] for points in found]
+    with_random = [[point for point in points if point.random is not None] for points in measured]
+    usable = with_random if all(with_random) else measured
+    last = [points[-1] for points in usable] if all(usable) else []
+    return (
+        compared(last, over_seeds=over_seeds) if last else None,
+        tuple(
+            compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
+            for points in _aligned(measured)
+        ),
+        tuple(
+            tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
+            for points in measured
+        ),
+    )
 
 
 def _side_results(
@@ -252,42 +273,16 @@ def _side_results(
     if len(sides) < len(runs):
         return
     for side, agents in sides[0].items():
-        measured = [_measured(run, server_id, agents, side) for run in runs]
-        with_random = [
-            [point for point in points if point.random is not None] for points in measured
-        ]
-        if all(with_random) and all(other.get(side) == agents for other in sides):
-            yield SideResult(
-                side,
-                agents,
-                compared([points[-1] for points in with_random], over_seeds=over_seeds),
-                _curve(measured, over_seeds),
-                _seed_curves(measured),
-            )
-
-
-def _curve(measured: Sequence[Sequence[Measured]], over_seeds: bool) -> tuple[AgainstRandom, ...]:
-    return tuple(
-        compared(points, over_seeds=over_seeds, num_resamples=_CURVE_RESAMPLES)
-        for points in _aligned(measured)
-    )
-
-
-def _seed_curves(measured: Sequence[Sequence[Measured]]) -> tuple[SeedCurve, ...]:
-    return tuple(
-        tuple((float(point.env_steps), float(np.nanmean(point.learned))) for point in points)
-        for points in measured
-    )
+        final, curve, seed_curves = _judged(runs, server_id, agents, over_seeds, side)
+        if final and final.random and all(other.get(side) == agents for other in sides):
+            yield SideResult(side, agents, final, curve, seed_curves)
 
 
 def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool) -> ServerResult:
     server = runs[0].servers[server_id]
     training = tuple(run.training[server_id] for run in runs)
     last_returns = [curve.returns[-1] for curve in training if len(curve.returns)]
-
-    measured = [_measured(run, server_id, server.agents) for run in runs]
-    with_random = [[point for point in points if point.random is not None] for points in measured]
-    usable = with_random if all(with_random) else measured
+    final, curve, seed_curves = _judged(runs, server_id, server.agents, over_seeds)
     sides = tuple(_side_results(runs, server_id, over_seeds)) if server.learns else ()
     return ServerResult(
         server_id=server_id,
@@ -296,13 +291,11 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         learns=server.learns,
         env_steps=float(np.mean([run.env_steps[server_id] for run in runs])),
         train_return=float(np.mean(last_returns)) if last_returns else None,
-        curve=_curve(measured, over_seeds),
-        seed_curves=_seed_curves(measured),
+        curve=curve,
+        seed_curves=seed_curves,
         training=training,
         has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
-        final=compared([points[-1] for points in usable], over_seeds=over_seeds)
-        if all(usable)
-        else None,
+        final=final,
         plays_itself=bool(sides)
         or any(
             play_against_each_other(

@@ -7,7 +7,7 @@ evaluation at the budget. So intervals speak of training with any seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -187,102 +187,79 @@ class Standing:
     runs: tuple[RunScore, ...]
 
 
+@dataclass(frozen=True)
+class Scores:
+    """What all runs reached.
+
+    Attributes:
+        runs: the score of every run for every subject.
+        measures: by subject's key, of what its area and threshold are. It is the advantage over
+            random in its place wherever all evaluations have that, of all runs that learn for it.
+        thresholds: by subject's key; by default halfway from random to the best contestant.
+            Subjects in which no contestant is above random have none.
+    """
+
+    runs: list[RunScore]
+    measures: dict[str, Measure]
+    thresholds: dict[str, float]
+
+    @property
+    def standings(self) -> tuple[Standing, ...]:
+        """The same of every contestant."""
+        groups: dict[tuple[str, str], list[RunScore]] = {}
+        for score in self.runs:
+            groups.setdefault((score.contestant, score.subject), []).append(score)
+        return tuple(_standing(runs) for runs in groups.values())
+
+
 def score_runs(
     contestants: Sequence[Contestant],
     subjects: Sequence[Subject],
     budget: Budget,
-    thresholds: Mapping[str, float],
-    measures: Mapping[str, Measure],
-) -> list[RunScore]:
-    """Returns the score of every run for every subject.
+    given: Mapping[str, float],
+    random: Mapping[str, float],
+) -> Scores:
+    """Returns the scores.
 
     Args:
         contestants: whose runs are scored.
         subjects: agents measured.
         budget: at which they are scored.
-        thresholds: by subject's key; subjects without one are never said to reach it.
-        measures: by subject's key, of what areas and thresholds are.
-    """
-    learning = [c for c in contestants if c.learns]
-    start = max((run.points[0].env_steps for c in learning for run in c.runs), default=0)
-    return [
-        _Played(run, subject, budget).score(
-            contestant, start, thresholds.get(subject.key), measures[subject.key]
-        )
-        for contestant in contestants
-        for run in contestant.runs
-        for subject in subjects
-    ]
-
-
-def standings_of(scores: Sequence[RunScore]) -> list[Standing]:
-    """Gathers runs into contestants."""
-    groups: dict[tuple[str, str], list[RunScore]] = {}
-    for score in scores:
-        groups.setdefault((score.contestant, score.subject), []).append(score)
-    return [_standing(runs) for runs in groups.values()]
-
-
-def measures_of(
-    contestants: Sequence[Contestant],
-    subjects: Sequence[Subject],
-    budget: Budget,
-    thresholds: Mapping[str, float],
-) -> dict[str, Measure]:
-    """Returns by what each subject's learning is measured, by its key.
-
-    It is the advantage over random in its place wherever all evaluations have that, of all runs
-    that learn for it.
-
-    Args:
-        contestants: whose runs are measured.
-        subjects: agents measured.
-        budget: up to which.
-        thresholds: by subject's key, those that the user gave: they are returns.
+        given: by subject's key, thresholds that the user gave: they are returns.
+        random: by subject's key, the mean return of random agents.
     """
     measures: dict[str, Measure] = {}
+    thresholds: dict[str, float] = {}
+    played: dict[tuple[ComparedRun, str], _Played] = {}
     for subject in subjects:
-        played = [_Played(run, subject, budget) for c in contestants for run in c.runs]
-        curves = [(p.curve(), p.curve("advantage")) for p in played if p.learns]
-        is_known = bool(curves) and all(
-            len(returns.returns) == len(advantage.returns) > 0 for returns, advantage in curves
-        )
-        has_advantage = is_known and subject.key not in thresholds
-        measures[subject.key] = "advantage" if has_advantage else "return"
-    return measures
-
-
-def default_thresholds(
-    contestants: Sequence[Contestant],
-    subjects: Sequence[Subject],
-    budget: Budget,
-    random: Mapping[str, float],
-    measures: Mapping[str, Measure],
-) -> dict[str, float]:
-    """Returns, by subject's key, the value halfway from random to the best contestant's.
-
-    A subject in which no contestant is above random has none.
-
-    Args:
-        contestants: each counts with the interquartile mean of its runs.
-        subjects: agents measured.
-        budget: at which runs are scored.
-        random: by subject's key, the mean return of random agents.
-        measures: by subject's key, of what the threshold is; random agents have no advantage.
-    """
-    thresholds = {}
-    for subject in subjects:
-        measure = measures[subject.key]
-        best = -math.inf
-        for contestant in contestants:
-            scores = [_Played(run, subject, budget).final(measure) for run in contestant.runs]
-            known = [score for score in scores if math.isfinite(score)]
-            if known:
-                best = max(best, interquartile_mean(known))
-        low = 0.0 if measure == "advantage" else random.get(subject.key, math.inf)
+        key = subject.key
+        of_runs = {run: _Played(run, subject, budget) for c in contestants for run in c.runs}
+        has_advantage = key not in given and _have_advantages(of_runs.values())
+        measures[key] = "advantage" if has_advantage else "return"
+        low = 0.0 if has_advantage else random.get(key, math.inf)
+        finals = ([of_runs[run].final(measures[key]) for run in c.runs] for c in contestants)
+        known = [list(filter(math.isfinite, values)) for values in finals]
+        best = max((interquartile_mean(values) for values in known if values), default=-math.inf)
         if best > low:
-            thresholds[subject.key] = low + HALFWAY * (best - low)
-    return thresholds
+            thresholds[key] = low + HALFWAY * (best - low)
+        played |= {(run, key): one for run, one in of_runs.items()}
+    thresholds |= given
+    learning = [c for c in contestants if c.learns]
+    start = max((run.points[0].env_steps for c in learning for run in c.runs), default=0)
+    scores = [
+        played[run, key].score(contestant, start, thresholds.get(key), measure)
+        for contestant in contestants
+        for run in contestant.runs
+        for key, measure in measures.items()
+    ]
+    return Scores(scores, measures, thresholds)
+
+
+def _have_advantages(played: Iterable[_Played]) -> bool:
+    curves = [(one.curve(), one.curve("advantage")) for one in played if one.learns]
+    return bool(curves) and all(
+        len(returns.returns) == len(advantage.returns) > 0 for returns, advantage in curves
+    )
 
 
 class _Played:
