@@ -129,7 +129,7 @@ def metrics_table(report: Report) -> Table[MetricResult]:
             Column("of", value=lambda metric: metric.server_id or "episode", css="text"),
             Column("train"),
             Column("evaluated", "evaluated\n[95 %]", css="words"),
-            Column("random", "random\nin place", text=_at_random, css="words"),
+            Column("random", "random\nin place", text=_at_random, css="words", gap=", "),
         ),
         report.metrics,
     )
@@ -163,6 +163,5 @@ def _some(agents: Sequence[str]) -> tuple[str, ...]:
 def _at_random(metric: MetricResult) -> Shown:
     """A metric's mean with a server's agents at random; of an episode's, for each server."""
     if metric.server_id is None:
-        means = [f"{number(value.mean)} ({s})" for s, value in metric.random.items()]
-        return (*(f"{mean}," for mean in means[:-1]), *means[-1:]) or MISSING
+        return tuple(f"{number(x.mean)} ({s})" for s, x in metric.random.items()) or MISSING
     return number(metric.random[metric.server_id].mean) if metric.random else MISSING

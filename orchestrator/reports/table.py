@@ -34,6 +34,7 @@ class Cell:
 
     Attributes:
         lines: what is read, in one line but on the terminal.
+        gap: between the lines, where they are one.
         value: what a number is sorted by; None for text and for unknown numbers.
         tooltip: where the number comes from.
         link: anchor on the page, or the path of a folder.
@@ -52,12 +53,13 @@ class Cell:
     background: str = ""
     mark: str = ""
     style: str = ""
+    gap: str = " "
     below: tuple[Cell, ...] = ()
 
     @property
     def text(self) -> str:
         """What is read, in one line."""
-        return " ".join(self.lines)
+        return self.gap.join(self.lines)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Column(Generic[Row]):
         value: the fact; by default the row's attribute of the column's name.
         shown: how a value is shown, where that does not follow from its type: a text, or lines.
         text: the same of a row, where it is not the value alone.
-        tooltip, link, background, mark, style: of its cells, see `Cell`.
+        tooltip, link, background, mark, style, gap: of its cells, see `Cell`.
         css: classes: "text" for what is aligned left, "wrap" for long text, "words" for what may
             go on in a second line between its words.
         is_estimate: whether values are of type `Estimate` (or None).
@@ -129,6 +131,7 @@ class Column(Generic[Row]):
     mark: Callable[[Row], str] | None = None
     style: Callable[[Row], str] | None = None
     css: str = ""
+    gap: str = " "
     is_estimate: bool = False
     is_in_files: bool = True
     is_whole: bool = False
@@ -165,6 +168,7 @@ class Column(Generic[Row]):
             background=self.background(row) if self.background else "",
             mark=self.mark(row) if self.mark else "",
             style=self.style(row) if self.style else "",
+            gap=self.gap,
         )
 
 
