@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +11,7 @@ from muxrl.orchestrator.compliance.notes import Notes
 from muxrl.orchestrator.compliance.strict_server import StrictServer
 from muxrl.orchestrator.compliance.verdicts import Verdict
 from muxrl.orchestrator.errors import ConfigError
+from muxrl.orchestrator.supervise.child import Program
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.servers.network import Network
 
@@ -57,19 +56,14 @@ def judge_client(
     try:
         url = f"http://{network.address}"
         # What the program prints must not be taken for the table.
-        process = subprocess.Popen(
-            [part.replace("{gateway}", url) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=_STDERR,
-            start_new_session=True,
-        )
+        program = Program([part.replace("{gateway}", url) for part in command], _STDERR)
     except OSError as error:
         network.stop(_STOP_S)
         raise ConfigError([f"{command[0]!r} cannot be started: {error.strerror}"]) from None
     try:
-        code = _watch(process, server, timeout_s)
+        code = _watch(program, server, timeout_s)
     finally:
-        _end(process)
+        program.end(0.0, _STOP_S)
         network.stop(_STOP_S)
     if code == 0:
         notes.kept("exit")
@@ -81,7 +75,7 @@ def judge_client(
     return notes.verdicts()
 
 
-def _watch(process: subprocess.Popen[bytes], server: StrictServer, timeout_s: float) -> int | None:
+def _watch(program: Program, server: StrictServer, timeout_s: float) -> int | None:
     """Returns the exit code; None if the program went on after all has been seen, or too long."""
     deadline = time.monotonic() + timeout_s
     is_enough = False
@@ -89,21 +83,7 @@ def _watch(process: subprocess.Popen[bytes], server: StrictServer, timeout_s: fl
         if server.has_seen_enough.is_set() and not is_enough:
             is_enough, deadline = True, min(deadline, time.monotonic() + _OWN_END_S)
         try:
-            return process.wait(_LOOK_EVERY_S)
+            return program.wait(_LOOK_EVERY_S)
         except subprocess.TimeoutExpired:
             continue
     return None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(_STOP_S)
-        except (ProcessLookupError, PermissionError):
-            process.wait(_STOP_S)
-            return
-        except subprocess.TimeoutExpired:
-            continue
-        else:
-            return

@@ -1,13 +1,12 @@
 """A run in a process of its own, beside the script or notebook that started it.
 
-`muxrl.orchestrator.launch.background_process` is what runs there. It ends with the process that
-started it, however that one ends: its standard input is a pipe, which closes with its other end.
+`muxrl.orchestrator.launch.background_process` is what runs there. It is a `Child`, which ends with
+the process that started it. Ctrl-C is for that process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import platform
 import signal
@@ -24,6 +23,7 @@ from muxrl.orchestrator.records.metrics import last_row
 from muxrl.orchestrator.records.rows import JointRow
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import RunStatus, read_status
+from muxrl.orchestrator.supervise.child import Child
 from muxrl.orchestrator.user_modules import worker_variables
 
 _started: list[subprocess.Popen[bytes]] = []
@@ -142,16 +142,13 @@ def start_resumed(config: ExperimentConfig, folder: RunDirectory) -> BackgroundR
 def _start(config: ExperimentConfig, folder: RunDirectory, *, is_resumed: bool) -> BackgroundRun:
     folder = RunDirectory(folder.path.absolute())  # whoever holds it may go elsewhere
     with _log(folder).open("ab") as log:
-        process = subprocess.Popen(
+        process = Child(
             [sys.executable, "-m", "muxrl.orchestrator.launch.background_process"],
-            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, **worker_variables()},
-            start_new_session=True,  # Ctrl-C is for the process that started it
+            env=worker_variables(),
         )
     _started.append(process)
-    assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has died, which its status will say
         pickle.dump((config, folder.path, is_resumed), process.stdin)
         process.stdin.flush()

@@ -6,8 +6,8 @@ import os
 import pickle
 import signal
 import sys
-import threading
 
+from muxrl.orchestrator.supervise.child import when_alone
 from muxrl.orchestrator.supervise.signals import claim_signals
 
 
@@ -17,7 +17,7 @@ def main() -> int:
     try:
         with os.fdopen(os.dup(0), "rb") as pipe:
             config, run_dir, is_resumed = pickle.load(pipe)
-        threading.Thread(target=_end_with_the_pipe, daemon=True).start()
+        when_alone(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
         from muxrl.orchestrator.config import prepare
         from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
@@ -29,13 +29,6 @@ def main() -> int:
         return run(prepare(config), RunDirectory.open(run_dir)).exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-
-
-def _end_with_the_pipe() -> None:
-    """Ends this process, as SIGTERM does, once nobody holds the other end of its pipe."""
-    while os.read(0, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

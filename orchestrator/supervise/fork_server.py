@@ -26,12 +26,13 @@ import selectors
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from muxrl.orchestrator.supervise.child import Child
 
 _SOCKET = "fork_server"
 """Its name in the folder of the local Ray, in which only this user may look."""
@@ -57,16 +58,12 @@ class ForkServer:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(path))
             listener.listen()
-            self._popen = subprocess.Popen(
+            self._child = Child(
                 [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
-                env={**os.environ, **environment},
+                env=environment,
                 pass_fds=[listener.fileno()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # a terminal's Ctrl-C is not for it
             )
-        self.pid = self._popen.pid
+        self.pid = self._child.pid
         os.environ[_VARIABLE] = str(path)
 
     @classmethod
@@ -85,8 +82,7 @@ class ForkServer:
     def stop(self) -> None:
         """Ends it; its copies live on."""
         os.environ.pop(_VARIABLE, None)
-        with self._popen:  # closes its standard input, at whose end it ends
-            self._popen.kill()
+        self._child.end(0.0)
 
 
 def forked_worker() -> dict[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from muxrl.orchestrator.supervise.child import Child
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ def address_of(listening: socket.socket) -> str:
 def page_beside(folder: Path, is_wanted: bool, say: Callable[..., object]) -> Iterator[None]:
     """Serves the page of a directory while the ``with`` block lasts.
 
-    The process ends with this one, however that ends: it waits for the end of its standard input.
-    A page that cannot be served is logged, and never ends a run.
+    The process ends with this one, however that ends: see `Child`. Ctrl-C ends the run first, and
+    the page shows it. A page that cannot be served is logged, and never ends a run.
 
     Args:
         folder: of a run or a sweep.
@@ -63,13 +64,9 @@ def page_beside(folder: Path, is_wanted: bool, say: Callable[..., object]) -> It
     if is_wanted:
         try:
             with listen(0) as listening:
-                process = subprocess.Popen(
-                    [sys.executable, "-c", _SERVE, folder, str(listening.fileno())],
+                process = Child(
+                    [sys.executable, "-c", _SERVE, str(folder), str(listening.fileno())],
                     pass_fds=[listening.fileno()],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C ends the run first, and the page shows it
                 )
                 say(f"watch it: {address_of(listening)}", soft_wrap=True, highlight=False)
         except OSError as error:
@@ -78,14 +75,4 @@ def page_beside(folder: Path, is_wanted: bool, say: Callable[..., object]) -> It
         yield
     finally:
         if process is not None:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with process:  # closes its standard input
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
+            process.end(_END_S)

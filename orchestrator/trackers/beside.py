@@ -2,7 +2,8 @@
 
 What Weights & Biases and MLflow do is theirs: they wait for servers, start threads and processes,
 and have work to do when their process ends. So the run only appends rows to a queue, whose thread
-writes them to the standard input of `process`.
+writes them to the standard input of `process`. Ctrl-C ends the run first, and the tracker is told
+how.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import Any
 
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import finite
+from muxrl.orchestrator.supervise.child import Child
 from muxrl.orchestrator.trackers.tracker import TrackedRun
 from muxrl.orchestrator.user_modules import worker_variables
 
@@ -53,13 +53,11 @@ class TrackerBeside:
         try:
             with self._log.open("ab") as log:
                 # -P: what lies in the current folder is never imported in place of a library.
-                self._process = subprocess.Popen(
+                self._process = Child(
                     [sys.executable, "-P", "-c", _START],
-                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env={**os.environ, **worker_variables()},
-                    start_new_session=True,  # Ctrl-C ends the run first, and the tracker hears how
+                    env=worker_variables(),
                 )
         except OSError as error:
             self._leave(str(error))
@@ -97,13 +95,11 @@ class TrackerBeside:
 
     def _kill(self, cause: str) -> None:
         self._cause = cause
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # and all that it has started
+        self._process.kill()
 
     def _feed(self) -> None:
         """Hands on what is queued, until the end of it or of the process; then says how it went."""
         process = self._process
-        assert process.stdin is not None
         assert process.stdout is not None
         with process.stdout:
             with contextlib.suppress(BrokenPipeError), process.stdin as stdin:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
-import threading
 from pathlib import Path
 
 import uvicorn
 
+from muxrl.orchestrator.supervise.child import when_alone
 from muxrl.orchestrator.watch.app import make_app
 
 _NICENESS = 10
@@ -29,7 +28,7 @@ def serve(root: Path, listening: socket.socket) -> None:
 
 
 def serve_beside(root: Path, descriptor: int) -> None:
-    """Serves the page until standard input ends, in a process that another one has started.
+    """Serves the page in a `Child` of another process, as long as that lives.
 
     Args:
         root: a run or a sweep.
@@ -37,12 +36,7 @@ def serve_beside(root: Path, descriptor: int) -> None:
     """
     os.nice(_NICENESS)
     server = _server(root)
-
-    def wait() -> None:
-        sys.stdin.read()
-        server.should_exit = True
-
-    threading.Thread(target=wait, daemon=True).start()
+    when_alone(lambda: setattr(server, "should_exit", True))
     with socket.socket(fileno=descriptor) as listening:
         server.run(sockets=[listening])
 
