@@ -22,18 +22,18 @@ from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.resolve import compares_untrained
-from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.launch.final_conditions import final_conditions
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import AgentReturns, EvaluationRow
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.actors import Reports, end_actor, failure, start_actor
+from muxrl.orchestrator.supervise.actors import outcome
 from muxrl.orchestrator.supervise.episodes import Played, ServerAddress, num_evaluation_envs
 from muxrl.orchestrator.supervise.evaluation_process import EvaluationProcess
-from muxrl.orchestrator.supervise.placement import own_place
+from muxrl.orchestrator.supervise.process import ProcessReport
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_actors import patience
+from muxrl.orchestrator.supervise.supervision import Supervision
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _LOOK_S = 0.5
 _CLOSE_S = 10.0
 
 
-class Evaluations:
+class Evaluations(Supervision[ProcessReport]):
     """Evaluates, one evaluation after another.
 
     Args:
@@ -69,12 +69,26 @@ class Evaluations:
         due_at: int | None = None,
         gateway: Callable[[], Any] | None = None,
     ) -> None:
+        config = experiment.config
+        evaluation, simulation, timeouts = config.evaluation, config.simulation, config.timeouts
+        interval = evaluation.interval_env_steps
+        most = evaluation.final_num_episodes
+        if interval is not None:
+            most = max(most, evaluation.num_episodes)
+        self._num_envs = num_evaluation_envs(simulation, evaluation, most)
+        super().__init__(
+            config,
+            folder,
+            {_NAME: Quota(simulation.restarts, "simulation.restarts")},
+            lambda name, report: None,  # it says only that the process lives
+            on_restart,
+            timeouts.start_s + timeouts.make_env_s * self._num_envs,
+        )
         self.latest: EvaluationRow | None = None
         """The newest row with all agents as learned."""
         self.bytes_before = 0
         """Length of the file of evaluations before the one under way."""
-        self._experiment = experiment.config
-        self._config = experiment.config.evaluation
+        self._evaluation = evaluation
         learning = {
             s: p for s, p in experiment.servers.items() if s not in experiment.fixed_servers
         }
@@ -84,53 +98,46 @@ class Evaluations:
         self._returns: dict[str | None, AgentReturns] = {}  # of the evaluation under way
         # Value-based policies (QMIX) are greedy in any case, deterministic ones without noise.
         self._should_explore = {
-            s: self._config.should_explore and plan.samples_actions for s, plan in learning.items()
+            s: evaluation.should_explore and plan.samples_actions for s, plan in learning.items()
         }
-        self._log = folder.log(_NAME)
         self._servers = servers
         self._scheduling = scheduling
-        self._on_restart = on_restart
-        timeouts = experiment.config.timeouts
-        simulation = experiment.config.simulation
-        most = self._config.final_num_episodes
-        if self._config.interval_env_steps is not None:
-            most = max(most, self._config.num_episodes)
-        self._num_envs = num_evaluation_envs(simulation, self._config, most)
-        start_s = timeouts.start_s + timeouts.make_env_s * self._num_envs
-        self._reports = Reports(timeouts.report_s, start_s, timeouts.step_s)
-        self._quota = Quota(simulation.restarts, "simulation.restarts")
         self._metrics = metrics
         self._running: list[EvaluationRow] = []  # whose returns are not known yet
         self._ref: Any = None  # of the first of these
-        interval = self._config.interval_env_steps
         self._due_at = interval
         if due_at is not None and interval is not None:  # perhaps of another interval
             self._due_at = -(-due_at // interval) * interval
         self._gateway = gateway
-        self._actor: Any = None
+        self._player: Any = None
+        """Whose process plays the evaluation under way."""
         # Else when it begins: not all simulators run twice at a time.
-        if gateway is not None or self._config.interval_env_steps is not None:
-            self._start()
+        if gateway is None and interval is not None:
+            self._start(_NAME)
 
-    def _start(self) -> None:
-        if self._gateway is not None:
-            self._actor = self._gateway()
-            return
-        simulation = self._experiment.simulation
-        self._prefix = f"{_NAME}-{uuid.uuid4().hex[:8]}-"
-        self._actor = start_actor(
+    def _start(self, name: str) -> None:
+        simulation = self._config.simulation
+        prefix = self._on_loss[name] = f"{name}-{uuid.uuid4().hex[:8]}-"
+        self._launch(
+            name,
             EvaluationProcess,
             simulation,
             self._num_envs,
             self._servers,
-            patience(self._experiment.timeouts),
-            self._prefix,
-            self._log,
-            scheduling=own_place(self._scheduling, self._experiment, _NAME),
+            patience(self._timeouts),
+            prefix,
+            self._folder.log(name),
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
             max_concurrency=2,  # evaluate, report
         )
+        self._play_first()
+
+    def _again(self, name: str) -> str:
+        return "with what it had not played"
+
+    def _who(self, name: str) -> str:
+        return f"the {name}"
 
     @property
     def is_running(self) -> bool:
@@ -139,13 +146,14 @@ class Evaluations:
 
     def is_due(self, env_steps: int) -> bool:
         """Whether its time has come and the last one is over; the end has one of its own."""
-        limit, due_at = self._experiment.stop.env_steps, self.next_at
-        is_end = limit is not None and env_steps >= limit and self._config.final_num_episodes > 0
+        limit, due_at = self._config.stop.env_steps, self.next_at
+        has_end = self._evaluation.final_num_episodes > 0
+        is_end = limit is not None and env_steps >= limit and has_end
         return due_at is not None and env_steps >= due_at and not self._running and not is_end
 
     def begin_next(self, env_steps: int, time_s: float) -> None:
         """Begins the one that is due, of the last multiple of the interval; schedules the next."""
-        interval = self._config.interval_env_steps
+        interval = self._evaluation.interval_env_steps
         assert interval is not None
         point = env_steps // interval * interval
         self._due_at = point + interval
@@ -154,7 +162,7 @@ class Evaluations:
     @property
     def next_at(self) -> int | None:
         """The env steps of the next one; None: there is none, in a resumed run perhaps any more."""
-        return self._due_at if self._config.interval_env_steps is not None else None
+        return self._due_at if self._evaluation.interval_env_steps is not None else None
 
     @property
     def due_at(self) -> int | None:
@@ -180,9 +188,9 @@ class Evaluations:
             is_final: with the final number of episodes, and all conditions.
             not_updated: servers that have made no update: they act untrained as it is.
         """
-        if self._actor is None:
-            self._start()
-        config = self._config
+        if self._gateway is None and not self._actors:
+            self._start(_NAME)
+        config = self._evaluation
         num = config.final_num_episodes if is_final else config.num_episodes
         self.bytes_before = self._metrics.length("evaluation")
         self._not_updated = not_updated
@@ -208,14 +216,15 @@ class Evaluations:
         """Has the first condition that is not done be played."""
         if self._running:
             row = self._running[0]
-            self._ref = self._actor.evaluate.remote(
+            self._player = self._actors[_NAME] if self._gateway is None else self._gateway()
+            self._ref = self._player.evaluate.remote(
                 Condition.of_row(row),
-                self._config.seed,
+                self._evaluation.seed,
                 row.num_episodes,
                 self._should_explore,
             )
 
-    def collect(self) -> None:
+    def collect(self, wait_s: float = 0.0) -> None:
         """Writes down the conditions that are done, in order; looks after a process that was lost.
 
         Raises:
@@ -223,25 +232,16 @@ class Evaluations:
         """
         import ray
 
-        if self._actor is None:
-            return
-        if self._gateway is not None and self._gateway() is not self._actor:
-            self._start()  # it was lost, and is another one since
-            self._play_first()
+        if self._gateway is not None and self._gateway() is not self._player:
+            self._play_first()  # it was lost, and is another one since
         while self._running and ray.wait([self._ref], timeout=0)[0]:
-            try:
-                played = ray.get(self._ref)
-            except ray.exceptions.RayError as error:
-                if self._gateway is None:
-                    self._lose(error)
+            if isinstance(played := outcome(self._ref), Exception):
+                if self._gateway is None:  # else the run looks after it
+                    self._lose(_NAME, played)
                 return
             self._write_first(played)
-        if self._gateway is not None:
-            return  # the run looks after it
-        self._reports.ask({_NAME: self._actor})
-        for _, answer in self._reports.take(0):
-            if isinstance(answer, Exception):
-                self._lose(answer)
+        self.ask()
+        super().collect(wait_s)
 
     def wait(self, look: Callable[[], object]) -> None:
         """Waits for all conditions and writes them down.
@@ -269,25 +269,14 @@ class Evaluations:
         ray.wait([self._ref], timeout=time_s)
         return 0.0
 
-    def _lose(self, error: Exception) -> None:
-        """Ends what is left of the process, and has another one play what was not done."""
-        problem = failure("the evaluation", error, self._log)
-        process = self._reports.forget(_NAME)
-        end_actor(self._actor, process if isinstance(error, Silent) else None)
-        self._quota.take(problem)
-        logger.warning("%s; it is begun again", problem)
-        self._on_restart(_NAME, self._prefix)
-        self._start()
-        self._play_first()
-
     def stop(self) -> None:
         """Ends the process, if it is its own."""
         import ray
 
-        if self._gateway is None and self._actor is not None:
+        for actor in self._actors.values():
             if not self._running:
-                ray.wait([self._actor.close.remote()], timeout=_CLOSE_S)
-            ray.kill(self._actor)
+                ray.wait([actor.close.remote()], timeout=_CLOSE_S)
+            ray.kill(actor)
 
     def _write_first(self, played: Played) -> None:
         row = self._running.pop(0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.config.schema import SimulationConfig
 from muxrl.orchestrator.records.conditions import Condition
@@ -23,9 +22,6 @@ from muxrl.orchestrator.supervise.episodes import (
 from muxrl.orchestrator.supervise.main_thread import in_main_thread
 from muxrl.orchestrator.supervise.process import ProcessReport, set_up
 from muxrl.orchestrator.supervise.step_clock import StepClock
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 

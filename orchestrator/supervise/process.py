@@ -12,12 +12,8 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from muxrl.orchestrator.user_modules import find_user_modules
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muxrl.orchestrator.storage.checkpoints import SavedServer, hash_files
-from muxrl.orchestrator.supervise.process import ProcessReport, reachable, set_up, settle
+from muxrl.orchestrator.supervise.process import (
+    ProcessId,
+    ProcessReport,
+    reachable,
+    set_up,
+    settle,
+)
 from muxrl.protocol.messages import Status
 from muxrl.servers.config import ServerPlan
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +61,12 @@ class ServerProcess:
         """What has been reported, until a later call says that it was taken in."""
         self._lock = threading.Lock()  # of reports, which may be asked for at the same time
 
-    def start(self) -> tuple[str, int]:
-        """Serves and learns from now on; returns "host:port" and the process id."""
+    def start(self) -> tuple[str, ProcessId]:
+        """Serves and learns from now on; returns "host:port", and who does."""
         address = reachable(self._server.start())
         settle()
         self._cpu_before_s = time.process_time()
-        return address, os.getpid()
+        return address, ProcessId.of_this()
 
     def status(self) -> Status:
         """Returns the server's status."""

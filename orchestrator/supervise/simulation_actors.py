@@ -16,30 +16,22 @@ from muxrl.orchestrator.config.checks import EXTERNAL
 from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.orchestrator.errors import Silent
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise.actors import (
-    Reports,
-    answer_of,
-    end_actor,
-    failure,
-    is_dead,
-    start_actor,
-)
+from muxrl.orchestrator.supervise.actors import is_dead, outcome
 from muxrl.orchestrator.supervise.allowances import Allowances
 from muxrl.orchestrator.supervise.command_process import CommandProcess
 from muxrl.orchestrator.supervise.episodes import Patience, ServerAddress
 from muxrl.orchestrator.supervise.gateway_process import GATEWAY, GatewayProcess
-from muxrl.orchestrator.supervise.placement import own_place
 from muxrl.orchestrator.supervise.restarts import Quota
 from muxrl.orchestrator.supervise.simulation_process import (
     EpisodeSeeds,
     SimulationProcess,
     SimulationReport,
 )
+from muxrl.orchestrator.supervise.supervision import ANSWER_S, Supervision
 
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 10.0
-_LAST_REPORT_TIMEOUT_S = 5.0
 _HOLD_SLACK_S = 5.0
 """For the way there and back, on a busy machine."""
 _SKIPPED_SEEDS = 10_000
@@ -51,7 +43,7 @@ def patience(timeouts: TimeoutsConfig) -> Patience:
     return Patience(timeouts.report_s + timeouts.start_s, timeouts.update_s)
 
 
-class SimulationActors:
+class SimulationActors(Supervision[SimulationReport]):
     """The simulations of one run; none until `start`. In place of external ones, the gateway.
 
     One that is lost is started again, as `simulation.restarts` allows, with the seeds that follow.
@@ -73,19 +65,19 @@ class SimulationActors:
         on_restart: Callable[[str, str | None], None],
         num_episodes_begun: Mapping[str, int] | None = None,
     ) -> None:
-        self._config = config
-        self._folder = folder
-        self._on_report = on_report
-        self._on_restart = on_restart
+        simulation, timeouts = config.simulation, config.timeouts
+        self._is_external = simulation.env == EXTERNAL
+        names = [f"simulation-{i}" for i in range(simulation.num_processes)]
+        if self._is_external:
+            names = [GATEWAY, *(names if simulation.command else [])]
+        quotas = {name: Quota(simulation.restarts, "simulation.restarts") for name in names}
+        first_s = timeouts.start_s + timeouts.make_env_s * simulation.num_envs_per_process
+        super().__init__(config, folder, quotas, on_report, on_restart, first_s)
         self.num_episodes_begun = dict(num_episodes_begun or {})
         """By process, as of its last report."""
-        self.may_restart = True
         self.last_loss = ""
         """Which process was lost last, and why, in a sentence; "" if none was."""
         self._servers: Mapping[str, ServerAddress] = {}
-        self._scheduling: Any = None
-        self._actors: dict[str, Any] = {}
-        self._prefixes: dict[str, str | None] = {}
         self._is_playing = False
         self._is_held = False
         self._num_holds = 0
@@ -100,21 +92,10 @@ class SimulationActors:
         """The gateway's process, where simulations are external; it lasts until `end`. One that is
         started again is another one once it listens."""
         self.gateway_address = ""
-        self._starting: tuple[Any, float] | None = None  # the gateway's call, and its deadline
-        timeouts, num_processes = config.timeouts, config.simulation.num_processes
-        self._is_external = config.simulation.env == EXTERNAL
         points = config.stop.env_steps, config.evaluation.interval_env_steps
         # External simulations play as they like.
         self._is_limited = points != (None, None) and not self._is_external
         self._is_training_over = False
-        names = [f"simulation-{i}" for i in range(num_processes)]
-        if self._is_external:
-            names = [GATEWAY, *(names if config.simulation.command else [])]
-        make_s = timeouts.make_env_s * config.simulation.num_envs_per_process
-        self._reports = Reports(timeouts.report_s, timeouts.start_s + make_s, timeouts.step_s)
-        self._quotas = {
-            name: Quota(config.simulation.restarts, "simulation.restarts") for name in names
-        }
 
     def start(self, servers: Mapping[str, ServerAddress], scheduling: Any) -> None:
         """Starts all processes; they make their environments and connect.
@@ -125,6 +106,7 @@ class SimulationActors:
         self._servers, self._scheduling = servers, scheduling
         for name in self._quotas:
             self._start(name)
+            self._wait_until_they_listen()  # as the gateway does, before programs look for it
 
     def _start(self, name: str) -> None:
         if name == GATEWAY:
@@ -148,60 +130,26 @@ class SimulationActors:
             self._allowances.add(name, self._actors[name])
 
     def _start_gateway(self) -> None:
-        """Starts it and, unless it is started again, waits until it listens.
-
-        Raises:
-            RunFailed: it did not come up the first time.
-        """
-        config, timeouts = self._config.simulation.gateway, self._config.timeouts
+        config = self._config.simulation.gateway
         if self.gateway_address:  # once more: where simulations look for it
             config = replace(config, port=int(self.gateway_address.rpartition(":")[2]))
-        log = self._folder.log(GATEWAY)
-        self._prefixes[GATEWAY] = ""
-        actor = self._actors[GATEWAY] = start_actor(
+        self._on_loss[GATEWAY] = ""
+        self._launch(
+            GATEWAY,
             GatewayProcess,
             config,
             self._servers,
-            patience(timeouts),
-            log,
+            patience(self._timeouts),
+            self._folder.log(GATEWAY),
             self._quotas[GATEWAY].num_taken,
-            scheduling=self._scheduling,
+            listens=True,
             num_cpus=0,
             max_concurrency=8,  # run, hold, evaluate, report, ...
         )
-        listens = actor.start.remote()
-        if self.gateway_address:  # `collect` welcomes it
-            self._starting = listens, time.monotonic() + timeouts.start_s
-            return
-        self.gateway_address = answer_of(
-            listens, timeouts.start_s, "the gateway", log, "timeouts.start_s"
-        )
-        self.gateway = actor
 
-    def _take_gateway(self) -> None:
-        """Welcomes a gateway that listens again.
-
-        Raises:
-            RunFailed: it was lost once too often.
-        """
-        import ray
-
-        if self._starting is None:
-            return
-        listens, deadline = self._starting
-        if not ray.wait([listens], timeout=0)[0]:
-            if time.monotonic() >= deadline:
-                after = f"{self._config.timeouts.start_s:g} s (timeouts.start_s)"
-                self._lose(GATEWAY, Silent(f"did not listen within {after}"))
-            return
-        try:
-            ray.get(listens)
-        except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
-            self._lose(GATEWAY, error)
-            return
-        self._starting = None
+    def _listens(self, name: str, answer: Any) -> None:
         self.gateway = self._actors[GATEWAY]
-        logger.info("the gateway listens again")
+        self.gateway_address = self.gateway_address or answer
         if self._is_training_over:
             self.gateway.stop.remote()
             return
@@ -210,39 +158,40 @@ class SimulationActors:
         if self._is_playing:
             self._run(GATEWAY)
 
+    def _who(self, name: str) -> str:
+        return "the gateway" if name == GATEWAY else name
+
     def _start_command(self, name: str) -> None:
         simulation = self._config.simulation
         command = fill_in(simulation.command, int(name.rpartition("-")[2]))
         gateway = f"http://{self.gateway_address}"
-        self._prefixes[name] = None
-        self._actors[name] = start_actor(
+        self._on_loss[name] = None
+        self._launch(
+            name,
             CommandProcess,
             [str(part).replace("{gateway}", gateway) for part in command],
             self._folder.log(name),
-            scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
             max_concurrency=4,  # run, report, stop
         )
 
     def _start_simulation(self, name: str) -> None:
-        simulation = self._config.simulation
+        simulation, number = self._config.simulation, name.rpartition("-")[2]
         # Not the name alone, which its successor has, too.
-        self._prefixes[name] = f"{name}-{uuid.uuid4().hex[:8]}-"
-        self._actors[name] = start_actor(
+        prefix = self._on_loss[name] = f"{name}-{uuid.uuid4().hex[:8]}-"
+        seed = derive_seed(self._config.seed, "simulation", number)
+        self._launch(
+            name,
             SimulationProcess,
             simulation,
-            int(name.rpartition("-")[2]),
+            int(number),
             self._servers,
-            EpisodeSeeds(
-                derive_seed(self._config.seed, "simulation", name.rpartition("-")[2]),
-                self.num_episodes_begun.get(name, 0),
-            ),
-            patience(self._config.timeouts),
-            self._prefixes[name],
+            EpisodeSeeds(seed, self.num_episodes_begun.get(name, 0)),
+            patience(self._timeouts),
+            prefix,
             self._folder.log(name),
             [s for s, c in self._config.servers.items() if c.on_server_loss == "random"],
             self._is_limited,
-            scheduling=own_place(self._scheduling, self._config, name),
             num_cpus=simulation.num_cpus,
             has_main_thread=True,
             max_concurrency=8,  # run, hold, report, stop, give_back, allow twice or more
@@ -298,97 +247,52 @@ class SimulationActors:
     def _look_for_ends(self, time_s: float, notice_deaths: Callable[[], None]) -> None:
         import ray
 
-        ended, _ = ray.wait(list(self._playing), timeout=time_s)
-        for ref in ended:
+        for ref in ray.wait(list(self._playing), timeout=time_s)[0]:
             name = self._playing[ref]
-            try:
-                ray.get(ref)
-            except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
+            if isinstance(answer := outcome(ref), Exception):
                 notice_deaths()
-                self._lose(name, error)
+                self._lose(name, answer)
+                continue
+            del self._playing[ref]
+            if self._has_played_one(name):  # as simulators do that play one episode and end
+                self._run(name)
             else:
-                self._playing = {r: other for r, other in self._playing.items() if r != ref}
-                if not self._has_played_one(name):
-                    self._lose(name, Silent("ended by itself, without an episode that it played"))
-                else:  # as simulators do that play one episode and end
-                    self._run(name)
+                self._lose(name, Silent("ended by itself, without an episode that it played"))
 
     def _has_played_one(self, name: str) -> bool:
         """Whether an episode ended while a program ran; the gateway does not know by whom."""
-        import ray
-
         if not self._is_external or name == GATEWAY or self.gateway is None:
             return False
-        with contextlib.suppress(ray.exceptions.RayError):  # a lost one is started again
-            answer = self.gateway.report.remote()
-            self._take(GATEWAY, ray.get(answer, timeout=_LAST_REPORT_TIMEOUT_S))
+        self._take_last(GATEWAY, self.gateway)
         return self._num_episodes != self._num_episodes_before[name]  # less: another gateway
 
-    def ask(self) -> None:
-        """Asks every process for its report; `collect` takes in the answers."""
-        starting = GATEWAY if self._starting is not None else None
-        self._reports.ask({n: actor for n, actor in self._actors.items() if n != starting})
-
-    def collect(self, wait_s: float) -> None:
-        """Takes in the reports that have come, and looks after processes that were lost.
-
-        Args:
-            wait_s: for how long to wait for reports.
-
-        Raises:
-            RunFailed: a process was lost once too often.
-        """
-        self._take_gateway()
-        if self._is_training_over and self._playing:  # nobody watches any more
-            self._look_for_ends(0.0, lambda: None)
-        for name, answer in self._reports.take(wait_s):
-            if isinstance(answer, SimulationReport):
-                self._take(name, answer)
-            elif isinstance(answer, Exception):
-                self._lose(name, answer)
-
-    def report_now(self) -> None:
-        """Takes in how things stand at this moment.
-
-        Raises:
-            RunFailed: as `collect`.
-        """
-        self.collect(_LAST_REPORT_TIMEOUT_S)  # what was asked for before is of before
-        self.ask()
-        self.collect(_LAST_REPORT_TIMEOUT_S)
-
-    def _lose(self, name: str, error: Exception) -> None:
-        """Ends what is left of a process, and starts it again.
-
-        Raises:
-            RunFailed: it may not be started again.
-        """
+    def _take_last(self, name: str, actor: Any) -> None:
+        """Takes in how things stand at a process now, unless it is lost."""
         import ray
 
-        problem = failure(name, error, self._folder.log(name))
-        self.last_loss = str(problem)
-        actor = self._actors.pop(name)
+        with contextlib.suppress(ray.exceptions.RayError):
+            self._take(name, ray.get(actor.report.remote(), timeout=ANSWER_S))
+
+    def collect(self, wait_s: float) -> None:
+        """As of every kind; looks after programs, too, once training is over."""
+        if self._is_training_over and self._playing:  # nobody watches any more
+            self._look_for_ends(0.0, lambda: None)
+        super().collect(wait_s)
+
+    def _leave(self, name: str, actor: Any, error: Exception) -> None:
+        self.last_loss = str(self._failure(name, error))
         self._waiting_to_play.discard(name)
         self._allowances.drop(name)
-        if name == GATEWAY:
-            self._starting = None
         self._playing = {ref: other for ref, other in self._playing.items() if other != name}
         if isinstance(error, Silent) or is_dead(error):
             # What it has begun since its last report nobody knows; no seed is to come twice.
             begun = self.num_episodes_begun.get(name, 0) + _SKIPPED_SEEDS
             self.num_episodes_begun[name] = begun
         else:  # it has raised, and still answers
-            with contextlib.suppress(ray.exceptions.RayError):
-                self._take(name, ray.get(actor.report.remote(), timeout=_LAST_REPORT_TIMEOUT_S))
-        process = self._reports.forget(name)
-        end_actor(actor, process if isinstance(error, Silent) else None)
-        if not self.may_restart:
-            raise problem
-        self._quotas[name].take(problem)
-        logger.warning("%s; it is started again with the seeds that follow", problem)
-        lost = self._prefixes[name]
-        self._on_restart(name, lost)
-        self._start(name)
+            self._take_last(name, actor)
+
+    def _again(self, name: str) -> str:
+        return "with the seeds that follow"
 
     def hold(self, grace_s: float, update_s: float, look: Callable[[], bool]) -> list[str]:
         """Has all environments pause; `release` lets them go on.
@@ -462,12 +366,11 @@ class SimulationActors:
         if playing:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.wait(list(playing), num_returns=len(playing), timeout=_STOP_TIMEOUT_S)
-        for name, answer in self._reports.take(_LAST_REPORT_TIMEOUT_S):
+        for name, answer in self._answers(ANSWER_S):
             if isinstance(answer, SimulationReport):
                 self._take(name, answer)
         for name, actor in actors.items():
-            with contextlib.suppress(ray.exceptions.RayError):
-                self._take(name, ray.get(actor.report.remote(), timeout=_LAST_REPORT_TIMEOUT_S))
+            self._take_last(name, actor)
             ray.kill(actor)
 
     def _stop_gateway(self) -> None:
@@ -480,10 +383,8 @@ class SimulationActors:
         self._playing = {ref: name for ref, name in self._playing.items() if name != GATEWAY}
         self._waiting_to_play.discard(GATEWAY)
         # What ends with training is to be in the report.
-        ray.wait([self.gateway.stop.remote()], timeout=_LAST_REPORT_TIMEOUT_S)
-        with contextlib.suppress(ray.exceptions.RayError):
-            answer = self.gateway.report.remote()
-            self._take(GATEWAY, ray.get(answer, timeout=_LAST_REPORT_TIMEOUT_S))
+        ray.wait([self.gateway.stop.remote()], timeout=ANSWER_S)
+        self._take_last(GATEWAY, self.gateway)
         self._let_begin()
 
     def end(self, story: str, *, has_ended_well: bool) -> None:

@@ -12,12 +12,13 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
 from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.supervise import server_actors
+from muxrl.orchestrator.supervise import supervision
+from muxrl.orchestrator.supervise.process import ProcessId
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.servers.config import ServerConfig
 
-Answer = tuple[str, int] | Exception | None
-"""Address and process id; None: there is none in time."""
+Answer = tuple[str, ProcessId] | Exception | None
+"""Address and process; None: there is none in time."""
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 return [], refs
             return [first], [ref for ref in refs if ref != first]
 
-        def get(ref: str, timeout: float | None) -> tuple[str, int]:
+        def get(ref: str, timeout: float | None) -> tuple[str, ProcessId]:
             answer = answers.get(ref)
             if answer is None or ref in left:
                 raise GetTimeoutError
@@ -44,7 +45,7 @@ def actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise answer
             return answer
 
-        monkeypatch.setattr(server_actors, "start_actor", start_actor)
+        monkeypatch.setattr(supervision, "start_actor", start_actor)
         monkeypatch.setattr("ray.wait", wait)
         monkeypatch.setattr("ray.get", get)
         config = ExperimentConfig(
@@ -66,7 +67,9 @@ def actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_addresses_are_in_the_order_of_the_config(actors: Any) -> None:
-    servers = actors({"b": ("127.0.0.1:2", 22), "a": ("127.0.0.1:1", 11)})
+    servers = actors(
+        {"b": ("127.0.0.1:2", ProcessId(22, "")), "a": ("127.0.0.1:1", ProcessId(11, ""))}
+    )
     servers.start(None)
     found = {server_id: address.address for server_id, address in servers.addresses.items()}
     assert list(found.items()) == [("a", "127.0.0.1:1"), ("b", "127.0.0.1:2")]
@@ -80,4 +83,4 @@ def test_the_second_fails_while_the_first_still_starts(actors: Any) -> None:
 def test_one_that_never_answers_is_named(actors: Any) -> None:
     reason = r"^server 'b' did not answer for 120 s \(timeouts.start_s sets how long it may take\);"
     with pytest.raises(RunFailed, match=reason):
-        actors({"a": ("127.0.0.1:1", 11), "b": None}).start(None)
+        actors({"a": ("127.0.0.1:1", ProcessId(11, "")), "b": None}).start(None)
