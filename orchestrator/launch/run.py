@@ -1,8 +1,8 @@
 """A run between start and stop: its servers and simulations, watched and evaluated.
 
 Everything runs in Ray actors; this process holds the run directory and watches. A `Run` finds Ray
-running, touches no signal, prints nothing, and is asked for one round of watching at a time, so
-that a sweep can hold one in each of its trials. `whole_run` puts a Ray and a terminal around it.
+running, prints nothing, and is asked for one round of watching at a time, so that a sweep can hold
+one in each of its trials. `whole_run` puts a Ray, signals and a terminal around it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,27 @@ from msgspec.structs import replace
 
 from muxrl.orchestrator.config import Experiment
 from muxrl.orchestrator.config.schema import TOTAL
-from muxrl.orchestrator.errors import NotSaved, RunFailed
+from muxrl.orchestrator.errors import NotARunDirectory, NotSaved, RunFailed
 from muxrl.orchestrator.launch.checkpoints import Checkpoints
 from muxrl.orchestrator.launch.evaluation import Evaluations
 from muxrl.orchestrator.launch.progress import ServerSnapshot, Snapshot
+from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import LatencyRecords, Tally
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.rows import EvaluationRow, IterationRow, ServerState
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.records.run_status import StatusFile, read_status
+from muxrl.orchestrator.records.run_status import EndState, StatusFile, read_status
+from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest
 from muxrl.orchestrator.storage.json_files import finite
 from muxrl.orchestrator.supervise.placement import has_evaluations
 from muxrl.orchestrator.supervise.ray_head import RayHead
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.server_process import ServerReport
-from muxrl.orchestrator.supervise.signals import are_signals_claimed
+from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrupted
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
+from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.protocol.messages import Status
 
 logger = logging.getLogger(__name__)
@@ -50,12 +53,12 @@ _ANSWER_S = 1.0
 class Run:
     """One run, on the Ray that this process is connected to.
 
-    Call `start`, `begin`, `watch` until it returns True, `finish`, and `stop` in any case.
+    Call `start`, `begin`, `watch` until it returns True, `finish`, and `end` however that went; use
+    it in a ``with`` block, or call `close` at last.
 
     Args:
         experiment: resolved.
         folder: the run's directory.
-        metrics: writes there.
         before: the checkpoint from which the run goes on, whose files the plans of the servers
             name; None: it is new.
     """
@@ -64,7 +67,6 @@ class Run:
         self,
         experiment: Experiment,
         folder: RunDirectory,
-        metrics: MetricsWriter,
         before: Manifest | None = None,
     ) -> None:
         self.experiment = experiment
@@ -81,8 +83,12 @@ class Run:
         """Whether all processes have come up."""
         self.not_evaluated = ""
         """Why there is no evaluation at the end, where one was to be."""
+        self.unsaved: list[str] = []
+        """What could not be saved at its end, and why, in a sentence each."""
         self._folder = folder
-        self._metrics = metrics
+        resumed_at = before.env_steps if before else None
+        self._trackers = Tracking(folder, self.config.trackers, resumed_at)
+        self._metrics = MetricsWriter(folder, self._trackers.take)
         self._before = before
         self._servers = ServerActors(
             experiment, folder, self._take_records, self._note_server_restart
@@ -102,7 +108,7 @@ class Run:
         self._checkpoints = Checkpoints(
             self.config.checkpoint,
             CheckpointFolder(folder.checkpoints),
-            metrics,
+            self._metrics,
             self.tally,
             before,
             self._judged(),
@@ -110,6 +116,7 @@ class Run:
         self._ray_head: RayHead | None = None
         self._is_complete = False
         self._has_ended = False  # learning is over, and the last checkpoint written if it can be
+        self._is_stopped = False
 
     # --- start --------------------------------------------------------------------------
 
@@ -479,20 +486,18 @@ class Run:
         self._has_ended = not self._servers.restarting
         return self._has_ended
 
-    def stop(self) -> list[str]:
-        """Ends every process that is left; saves a last checkpoint; never raises.
+    def stop(self) -> None:
+        """Ends every process that is left; saves a last checkpoint; never raises; once.
 
         None is saved where a server has died or its weights are not finite: the last whole one
         counts.
-
-        Returns:
-            What could not be saved, and why, in a sentence each.
         """
         import ray
 
-        if not ray.is_initialized():
-            return []
-        problems: list[str] = []
+        if self._is_stopped or not ray.is_initialized():
+            return
+        self._is_stopped = True
+        problems = self.unsaved
         self._servers.may_restart = self._simulations.may_restart = False
         try:
             if not self.has_started:  # nothing to save, and what is still made does not answer
@@ -521,4 +526,57 @@ class Run:
             self._evaluations.stop()
         if self.config.checkpoint.at_end and self._checkpoints.problem:
             problems.insert(0, self._checkpoints.problem)
-        return problems
+
+    def end(
+        self,
+        outcome: EndState,
+        problem: str = "",
+        advice: Callable[[RunDirectory], str] = lambda folder: "",
+    ) -> RunResult:
+        """Ends the run, and writes down how it has ended, and its report.
+
+        Args:
+            outcome: how; what is "done" and could not be saved has "failed".
+            problem: why it is not "done", in a sentence.
+            advice: returns what can be done about a failure.
+        """
+        self.stop()
+        self._metrics.close()
+        if outcome != "failed":  # such a run reports its cause, not the consequences
+            outcome, problem = self._with_unsaved(outcome, problem, self.unsaved)
+        if outcome == "failed" and self.has_started:
+            problem = "; ".join(filter(None, [problem, advice(self._folder)]))
+        env_steps = self.tally.env_steps
+        self.status.enter(outcome, env_steps, problem)  # the report says so, too
+        report = None
+        if self.has_started:
+            try:
+                report = write_report(self._folder)
+            except (NotARunDirectory, OSError) as error:  # the folder may be gone
+                self.unsaved.append(f"the report is not whole: {error}")
+                outcome, problem = self._with_unsaved(outcome, problem, self.unsaved[-1:])
+                self.status.enter(outcome, env_steps, problem)
+        return RunResult(
+            self._folder.path, outcome, problem, env_steps, self.tally.time_s, report
+        )
+
+    @staticmethod
+    def _with_unsaved(
+        outcome: EndState, problem: str, unsaved: Sequence[str]
+    ) -> tuple[EndState, str]:
+        if unsaved and outcome == "done":
+            outcome = "failed"
+        return outcome, "; ".join(filter(None, [problem, *unsaved]))
+
+    def close(self) -> None:
+        """Ends what is left of the run, its trackers too."""
+        with uninterrupted():
+            self.stop()
+            self._metrics.close()
+            self._trackers.end()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -17,22 +17,20 @@ from rich.console import Console
 
 from muxrl.orchestrator.config import Experiment, to_yaml
 from muxrl.orchestrator.config.resolve import compares_untrained
-from muxrl.orchestrator.errors import NotARunDirectory, RunFailed
+from muxrl.orchestrator.errors import RunFailed
 from muxrl.orchestrator.launch.progress import Progress
 from muxrl.orchestrator.launch.result import RunResult
 from muxrl.orchestrator.launch.resuming import how_to_go_on, locked, take_up
 from muxrl.orchestrator.launch.run import Run
-from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.records.run_status import EndState
-from muxrl.orchestrator.reports.report import print_report, write_report
+from muxrl.orchestrator.reports.report import print_report
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.supervise.page_process import page_beside
 from muxrl.orchestrator.supervise.placement import check_gpus, cpus_wanted, reserved
 from muxrl.orchestrator.supervise.ray_session import ray_session
 from muxrl.orchestrator.supervise.shared_folder import check_shared
 from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals, interruptible
-from muxrl.orchestrator.trackers.tracking import tracking
 
 _TELLING_EPISODES = 20
 """By then it is known how long episodes are, more or less."""
@@ -110,18 +108,12 @@ def _run(
     _warn(say, find_warnings(experiment))
     outcome: EndState = "done"
     problem = ""
-    report = None
-    resumed_at = before.env_steps if before else None
     with (
         interruptible(),
         page_beside(folder.path, experiment.config.watch, say),
-        tracking(folder, experiment.config.trackers, resumed_at) as trackers,
+        Run(experiment, folder, before) as run,
     ):
-        with (
-            MetricsWriter(folder, trackers.take) as metrics,
-            contextlib.ExitStack() as cleanup,
-        ):
-            run = Run(experiment, folder, metrics, before)
+        with contextlib.ExitStack() as cleanup:
             try:
                 try:
                     scheduling = cleanup.enter_context(_ray(experiment, folder, say))
@@ -138,26 +130,12 @@ def _run(
                 run.status.enter("failed", run.tally.env_steps, f"{type(error).__name__}: {error}")
                 raise
             finally:
-                unsaved = run.stop()
-                cleanup.close()
-        # A failed run reports its cause, not the consequences.
-        if unsaved and outcome != "failed":
-            outcome = "failed" if outcome == "done" else outcome
-            problem = "; ".join(filter(None, [problem, *unsaved]))
-        if outcome == "failed" and run.has_started:
-            problem = f"{problem}; {how_to_go_on(folder)}"
-        run.status.enter(outcome, run.tally.env_steps, problem)  # the report says so, too
-        if run.has_started:
-            try:
-                report = write_report(folder)
-            except (NotARunDirectory, OSError) as error:  # the folder may be gone
-                outcome = "failed" if outcome == "done" else outcome
-                problem = "; ".join(filter(None, [problem, f"the report is not whole: {error}"]))
-                run.status.enter(outcome, run.tally.env_steps, problem)
-        if report is not None and console is not None:
-            print_report(report, console)
+                run.stop()
+        result = run.end(outcome, problem, how_to_go_on)
+        if result.report is not None and console is not None:
+            print_report(result.report, console)
         say(f"run directory: {folder.path}", soft_wrap=True, highlight=False)
-    return RunResult(folder.path, outcome, problem, run.tally.env_steps, run.tally.time_s, report)
+    return result
 
 
 def _ending(run: Run) -> str:

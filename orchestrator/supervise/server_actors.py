@@ -208,15 +208,15 @@ class ServerActors(Supervision[ServerReport]):
         problems: list[str] = []
         for ref in self._until_done(saves, timeout_s):
             server_id = saves[ref]
-            try:
-                saved[server_id], report = ray.get(ref)
-                self._take(server_id, report)
-            except ray.exceptions.RayActorError as error:
-                self._lose(server_id, error)
+            if is_dead(answer := outcome(ref)):
+                self._lose(server_id, answer)
                 problems.append(f"no checkpoint: server {server_id!r} was lost")
-            except ray.exceptions.RayTaskError as error:
-                why = f"{type(error.cause).__name__}: {error.cause}"
+            elif isinstance(answer, Exception):
+                why = f"{type(answer.cause).__name__}: {answer.cause}"
                 problems.append(f"no checkpoint of server {server_id!r}: {why}")
+            else:
+                saved[server_id], report = answer
+                self._take(server_id, report)
         for server_id in saves.values():
             if server_id not in saved and not problems:
                 why = f"it was not written within {timeout_s:g} s (timeouts.save_s)"

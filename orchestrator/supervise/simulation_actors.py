@@ -322,10 +322,7 @@ class SimulationActors(Supervision[SimulationReport]):
         while left and time.monotonic() < deadline:
             done, left = ray.wait(left, num_returns=len(left), timeout=min(1.0, grace_s + update_s))
             for ref in done:
-                is_held = True
-                with contextlib.suppress(ray.exceptions.RayError):  # it has died; `collect` sees it
-                    is_held = ray.get(ref)
-                if is_held:
+                if outcome(ref):  # or it has died; `collect` sees it
                     late.discard(calls[ref])
             if left and not look():
                 break

@@ -9,7 +9,6 @@ begins), and whether a stop by return comes first.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import time
 from collections import Counter
@@ -23,10 +22,9 @@ from muxrl.orchestrator.config import CheckpointConfig, EvaluationConfig, Experi
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.launch.stop_conditions import StopConditions
 from muxrl.orchestrator.launch.tally import Tally
-from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import make_folder
 from muxrl.orchestrator.supervise.placement import cpus_wanted
-from muxrl.orchestrator.supervise.signals import claim_signals, interruptible, uninterrupted
+from muxrl.orchestrator.supervise.signals import claim_signals, interruptible
 from muxrl.orchestrator.sweeps.load import load_sweep
 from muxrl.orchestrator.sweeps.plan import SweepPlan, make_plan
 from muxrl.orchestrator.sweeps.result import print_trials
@@ -186,10 +184,8 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
         trackers=[],
     )
     with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
-        folder = make_folder(replace(experiment, config=config), Path(temporary) / "run")
-        with MetricsWriter(folder) as metrics, contextlib.ExitStack() as cleanup:
-            run = Run(replace(experiment, config=config), folder, metrics)
-            cleanup.callback(_stop, run)
+        calibrated = replace(experiment, config=config)
+        with Run(calibrated, make_folder(calibrated, Path(temporary) / "run")) as run:
             began_at = time.monotonic()
             run.start()
             start_s = time.monotonic() - began_at
@@ -236,11 +232,6 @@ def why_unknown(stop: StopConfig, tally: Tally) -> str:
         f"{played}, and nothing that stop names came nearer, so nothing can be reckoned; raise "
         "calibration_s"
     )
-
-
-def _stop(run: Run) -> None:
-    with uninterrupted():
-        run.stop()
 
 
 def _evaluation_s(experiment: Experiment, run: Run) -> float:

@@ -22,10 +22,7 @@ from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
 from muxrl.orchestrator.launch.resuming import locked, take_up
 from muxrl.orchestrator.launch.run import Run
-from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
-from muxrl.orchestrator.records.run_status import EndState
-from muxrl.orchestrator.reports.report import write_report
 from muxrl.orchestrator.storage.checkpoints import Manifest
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.supervise.process import set_up
@@ -33,7 +30,6 @@ from muxrl.orchestrator.sweeps.directory import FINAL_RECORD_FILE, Status, Trial
 from muxrl.orchestrator.sweeps.measure import evaluated_value, trained_value
 from muxrl.orchestrator.sweeps.plan import SweepPlan
 from muxrl.orchestrator.sweeps.schema import MetricConfig
-from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.orchestrator.user_modules import find_user_modules
 
 METRIC = "return"
@@ -143,10 +139,7 @@ class Trial(tune.Trainable):
             (self._folder.path / FINAL_RECORD_FILE).unlink(missing_ok=True)
             experiment, before = take_up(experiment, self._folder, logger.warning)
             self._folder.write_config(to_yaml(named.config))  # its budget may be a larger one
-        resumed_at = before.env_steps if before else None
-        self._trackers = Tracking(self._folder, experiment.config.trackers, resumed_at)
-        self._metrics = MetricsWriter(self._folder, self._trackers.take)
-        self._run = Run(experiment, self._folder, self._metrics, before)
+        self._run = Run(experiment, self._folder, before)
         self._run.start()
         self._run.begin()
         return self._run
@@ -177,8 +170,9 @@ class Trial(tune.Trainable):
                 run.finish()
                 if run.not_evaluated:
                     raise RunFailed(run.not_evaluated)
-                if unsaved := self._end("done"):
-                    raise RunFailed("; ".join(unsaved))
+                self._end("done")
+                if run.unsaved:
+                    raise RunFailed("; ".join(run.unsaved))
                 return {**self._result(run), IS_FINISHED: True, "done": True}
             if time.monotonic() >= due_at:
                 return self._result(run)
@@ -197,37 +191,24 @@ class Trial(tune.Trainable):
         """Ends the run if it is not over: the scheduler ends the trial early."""
         self._end("stopped_early")
 
-    def _end(self, status: Status, cause: str = "") -> list[str]:
-        """Ends all processes, and writes the report and the final record; once.
-
-        Returns:
-            What could not be saved; a trial is not done without it.
-        """
+    def _end(self, status: Status, cause: str = "") -> None:
+        """Ends all processes, and writes the report and the final record; once."""
         run, record = self._run, self._record
         if self._is_over or run is None:  # None: it has no directory yet
-            return []
+            return
         self._is_over = True
-        unsaved = run.stop()
-        self._metrics.close()
-        state: EndState = "interrupted"
         if status in ("done", "failed"):
-            state = "failed" if unsaved or status == "failed" else "done"
-        story = cause or "; ".join(unsaved) or ("" if state == "done" else "ended by the sweep")
-        run.status.enter(state, run.tally.env_steps, story)  # the report says so, too
-        if run.has_started:
-            try:
-                write_report(self._folder)
-            except OSError as error:
-                unsaved.append(f"the report is not whole: {error}")
-        if unsaved and status != "failed":
-            status, cause = "failed" if status == "done" else status, "; ".join(unsaved)
-        self._trackers.end()
+            run.end(status, cause)
+        else:
+            run.end("interrupted", "ended by the sweep")
+        if run.unsaved and status != "failed":  # a trial is not done without it
+            status, cause = "failed" if status == "done" else status, "; ".join(run.unsaved)
+        run.close()
         record.status, record.cause = status, cause
         take_in(record, self._result(run))
         # Last: where this file is, all others are.
         write_text(self._folder.path / FINAL_RECORD_FILE, record.to_json() + "\n")
         self._cleanup.close()
-        return unsaved
 
 
 def measure(run: Run, config: MetricConfig) -> dict[str, Any]:

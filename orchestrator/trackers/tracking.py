@@ -66,6 +66,12 @@ class Tracking:
         end_all(self._beside, state, _END_S)
         self._sessions, self._beside = {}, []
 
+    def __enter__(self) -> Tracking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
         """Leaves a tracker alone once it raises."""
@@ -80,15 +86,3 @@ class Tracking:
             )
             if (session := self._sessions.pop(name, None)) is not None:
                 session.abandon()
-
-
-@contextlib.contextmanager
-def tracking(
-    folder: RunDirectory, names: Sequence[str], resumed_at: int | None = None
-) -> Iterator[Tracking]:
-    """The trackers of a run while the ``with`` block lasts, which writes the report, too."""
-    trackers = Tracking(folder, names, resumed_at)
-    try:
-        yield trackers
-    finally:
-        trackers.end()

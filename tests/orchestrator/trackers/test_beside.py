@@ -17,7 +17,7 @@ from tests.processes import MARK, assert_all_end
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.trackers import beside as beside_module
 from muxrl.orchestrator.trackers import tracking as tracking_module
-from muxrl.orchestrator.trackers.tracking import Tracking, tracking
+from muxrl.orchestrator.trackers.tracking import Tracking
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "tests.orchestrator.trackers.faulty"
@@ -40,7 +40,7 @@ def notes(run: RunDirectory) -> list[Any]:
 def test_it_is_told_all_from_start_to_report(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with tracking(run, [f"{HERE}:Notes"]) as trackers:
+    with Tracking(run, [f"{HERE}:Notes"]) as trackers:
         trackers.take("sheep", ROW)
         trackers.take("joint", {"env_steps": 200})  # no number
         end(run)
@@ -57,7 +57,7 @@ def test_it_is_told_all_from_start_to_report(
 
 def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
     for resumed_at in (None, 100, 200):
-        with tracking(run, [f"{HERE}:Notes"], resumed_at):
+        with Tracking(run, [f"{HERE}:Notes"], resumed_at):
             pass
     begun = [what for call, what in notes(run) if call == "start"]
     assert [about["known_as"] for about in begun] == ["", "first", "after first"]
@@ -76,7 +76,7 @@ def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
 def test_one_that_fails_is_left_alone(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, tracker: str, cause: str
 ) -> None:
-    with tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"]) as trackers:
+    with Tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"]) as trackers:
         deadline = time.monotonic() + 60
         while not caplog.records and time.monotonic() < deadline:
             trackers.take("sheep", ROW)
@@ -129,8 +129,8 @@ def test_it_ends_when_the_run_is_killed(run: RunDirectory) -> None:
 import sys, time
 from pathlib import Path
 from muxrl.orchestrator.records.run_directory import RunDirectory
-from muxrl.orchestrator.trackers.tracking import tracking
-with tracking(RunDirectory(Path(sys.argv[1])), ["{HERE}:Notes"]) as trackers:
+from muxrl.orchestrator.trackers.tracking import Tracking
+with Tracking(RunDirectory(Path(sys.argv[1])), ["{HERE}:Notes"]) as trackers:
     trackers.take("sheep", {ROW!r})
     time.sleep(60)
 """
@@ -148,7 +148,7 @@ def test_one_that_cannot_be_started_never_ends_a_run(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside_module.sys, "executable", str(run.path / "no-python"))
-    with tracking(run, [f"{HERE}:Notes"]) as trackers:
+    with Tracking(run, [f"{HERE}:Notes"]) as trackers:
         trackers.take("sheep", ROW)
     (said,) = caplog.messages
     assert "No such file" in said

@@ -21,7 +21,7 @@ from tests.processes import MARK, assert_all_end
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.trackers import tracking as tracking_module
-from muxrl.orchestrator.trackers.tracking import tracking
+from muxrl.orchestrator.trackers.tracking import Tracking
 
 EXPECTED = {
     ("sheep/loss", 100): 0.5,
@@ -52,8 +52,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
             patch.delenv(name)
         patch.setattr(tracking_module, "_END_S", 110.0)  # the machine may be busy
         with (
-            tracking(tracked_run(root), ["mlflow"]),  # two trials make its store side by side
-            tracking(run, ["tensorboard", "wandb", "mlflow"]) as trackers,
+            Tracking(tracked_run(root), ["mlflow"]),  # two trials make its store side by side
+            Tracking(run, ["tensorboard", "wandb", "mlflow"]) as trackers,
             MetricsWriter(run, trackers.take) as metrics,
         ):
             metrics.server(

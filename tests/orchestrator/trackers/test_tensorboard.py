@@ -9,7 +9,7 @@ from tests.orchestrator.records.full_disk import with_little_room
 from tests.orchestrator.trackers.tracked_runs import tensorboard_events, tracked_run
 
 from muxrl.orchestrator.records.metrics import read_metrics
-from muxrl.orchestrator.trackers.tracking import tracking
+from muxrl.orchestrator.trackers.tracking import Tracking
 
 
 @pytest.mark.parametrize(("resumed_at", "forgets"), [(None, 0), (15, 16)])
@@ -17,7 +17,7 @@ def test_it_forgets_what_comes_once_more(
     tmp_path: Path, resumed_at: int | None, forgets: int
 ) -> None:
     run = tracked_run(tmp_path)
-    with tracking(run, ["tensorboard"], resumed_at) as trackers:
+    with Tracking(run, ["tensorboard"], resumed_at) as trackers:
         trackers.take("joint", {"env_steps": 30, "loss": 1.0})
     (path,) = run.tensorboard.iterdir()
     version, start, row = tensorboard_events(path)
@@ -30,9 +30,9 @@ def test_it_forgets_what_comes_once_more(
 def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, room: int) -> None:
     run = tracked_run(tmp_path)
     program = f"""
-from muxrl.orchestrator.trackers.tracking import tracking
+from muxrl.orchestrator.trackers.tracking import Tracking
 give_room({room})
-with tracking(run, ["tensorboard"]) as trackers:
+with Tracking(run, ["tensorboard"]) as trackers:
     give_room(-1)
     with MetricsWriter(run) as metrics:
         for n in range(400):
