@@ -24,7 +24,7 @@ from muxrl.orchestrator.config import (
 from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
-from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, find_damage
+from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, find_whole
 from muxrl.servers.checkpoint import ABOUT_FILE
 
 logger = logging.getLogger(__name__)
@@ -141,18 +141,9 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
     """
     checkpoints = CheckpointFolder(folder.checkpoints)
     checkpoints.restore()
-    problems: list[str] = []
-    for env_steps in checkpoints.env_steps:
-        place = checkpoints.path / str(env_steps)
-        try:
-            manifest = Manifest.read(place)
-        except CannotResume as error:
-            problems.append(str(error))
-            continue
-        damage = list(find_damage(place, manifest))
-        if not damage:
-            return place, manifest, problems
-        problems.append(damage[0])
+    found, problems = find_whole(checkpoints)
+    if found is not None:
+        return *found, problems
     if problems:
         raise CannotResume(
             f"{folder.path} has no whole checkpoint: {'; '.join(problems)}; start a new run"

@@ -556,9 +556,7 @@ class Run:
                 self.unsaved.append(f"the report is not whole: {error}")
                 outcome, problem = self._with_unsaved(outcome, problem, self.unsaved[-1:])
                 self.status.enter(outcome, env_steps, problem)
-        return RunResult(
-            self._folder.path, outcome, problem, env_steps, self.tally.time_s, report
-        )
+        return RunResult(self._folder.path, outcome, problem, env_steps, self.tally.time_s, report)
 
     @staticmethod
     def _with_unsaved(

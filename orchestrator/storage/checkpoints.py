@@ -295,23 +295,33 @@ def hash_files(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
 
 
-def find_newest_of_server(
-    checkpoints: CheckpointFolder, server_id: str
-) -> tuple[Path, Manifest] | None:
-    """Returns a server's own folder in the newest checkpoint where it is whole, and the manifest.
+def find_whole(
+    checkpoints: CheckpointFolder, only: str | None = None
+) -> tuple[tuple[Path, Manifest] | None, list[str]]:
+    """Returns the newest checkpoint that is whole, and what is wrong with newer ones.
+
+    Args:
+        checkpoints: of a run.
+        only: the server whose part has to be there and whole; None: all parts.
 
     Returns:
-        None if there is no such checkpoint.
+        The checkpoint's folder and manifest, None if there is no such one; and a sentence for each
+        newer one.
     """
+    problems = []
     for env_steps in checkpoints.env_steps:
         place = checkpoints.path / str(env_steps)
-        with contextlib.suppress(CannotResume):
+        try:
             manifest = Manifest.read(place)
-            if server_id in manifest.servers and not any(
-                find_damage(place, manifest, only=server_id)
-            ):
-                return place / server_id, manifest
-    return None
+        except CannotResume as error:
+            problems.append(str(error))
+            continue
+        if only is None or only in manifest.servers:
+            damage = next(find_damage(place, manifest, only), None)
+            if damage is None:
+                return (place, manifest), problems
+            problems.append(damage)
+    return None, problems
 
 
 def find_damage(place: Path, manifest: Manifest, only: str | None = None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     CheckpointFolder,
     Manifest,
     SavedServer,
-    find_newest_of_server,
+    find_whole,
 )
 from muxrl.orchestrator.supervise.actors import end_actor, is_dead, outcome
 from muxrl.orchestrator.supervise.episodes import ServerAddress
@@ -145,7 +145,7 @@ class ServerActors(Supervision[ServerReport]):
             resume_from="",
             num_restarts=self._quotas[server_id].num_taken,
         )
-        saved = find_newest_of_server(CheckpointFolder(self._folder.checkpoints), server_id)
+        saved, _ = find_whole(CheckpointFolder(self._folder.checkpoints), server_id)
         story = "from scratch: there is no checkpoint of it"
         self._on_loss[server_id] = None
         if saved is not None:
@@ -153,7 +153,7 @@ class ServerActors(Supervision[ServerReport]):
             story = f"from its checkpoint at {manifest.env_steps:,} env steps"
             self._on_loss[server_id] = manifest
             if manifest.servers[server_id].files:
-                plan = replace(plan, resume_from=str(place), initialize_from="")
+                plan = replace(plan, resume_from=str(place / server_id), initialize_from="")
         self._plans[server_id] = plan
         return story
 
@@ -192,7 +192,6 @@ class ServerActors(Supervision[ServerReport]):
             NotSaved: one did not write it, or was lost.
             RunFailed: one was lost once too often.
         """
-        import ray
 
         self._check_all_listen()
         self.collect(ANSWER_S)
@@ -212,7 +211,8 @@ class ServerActors(Supervision[ServerReport]):
                 self._lose(server_id, answer)
                 problems.append(f"no checkpoint: server {server_id!r} was lost")
             elif isinstance(answer, Exception):
-                why = f"{type(answer.cause).__name__}: {answer.cause}"
+                cause = getattr(answer, "cause", answer)
+                why = f"{type(cause).__name__}: {cause}"
                 problems.append(f"no checkpoint of server {server_id!r}: {why}")
             else:
                 saved[server_id], report = answer

@@ -18,7 +18,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     SavedServer,
     best_name,
     find_damage,
-    find_newest_of_server,
+    find_whole,
     hash_files,
 )
 from muxrl.servers.checkpoint import ABOUT_FILE, find_newest
@@ -74,21 +74,18 @@ def test_each_damaged_file_is_named(folder: CheckpointFolder) -> None:
 def test_a_server_goes_on_from_the_newest_one_in_which_its_own_files_are_whole(
     folder: CheckpointFolder,
 ) -> None:
-    assert find_newest_of_server(folder, "ppo") is None
+    assert find_whole(folder, "ppo") == (None, [])
     older, newer = write(folder, 120), write(folder, 240)
-    found = find_newest_of_server(folder, "ppo")
-    assert found is not None
-    assert (found[0], found[1].env_steps) == (newer / "ppo", 240)
+    assert find_whole(folder, "ppo") == ((newer, Manifest.read(newer)), [])
     (newer / "ppo" / "deep" / "state.pkl").write_text("weighty")
-    found = find_newest_of_server(folder, "ppo")
-    assert found is not None
-    assert (found[0], found[1].env_steps) == (older / "ppo", 120)
-    other = find_newest_of_server(folder, "random")  # its part of the newest one is undamaged
-    assert other is not None
-    assert other[1].env_steps == 240
+    found, (problem,) = find_whole(folder, "ppo")
+    assert found == (older, Manifest.read(older))
+    assert "state.pkl is not what was written" in problem
+    # Its part of the newest one is undamaged.
+    assert find_whole(folder, "random") == ((newer, Manifest.read(newer)), [])
     (older / MANIFEST_FILE).write_text("{")
-    assert find_newest_of_server(folder, "ppo") is None
-    assert find_newest_of_server(folder, "absent") is None
+    assert find_whole(folder, "ppo")[0] is None
+    assert find_whole(folder, "absent")[0] is None
 
 
 @pytest.mark.parametrize(
