@@ -1,4 +1,4 @@
-"""The server processes of a run: started together, asked, and ended with their checkpoints."""
+"""The server processes of a run: started together, saved, and ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation processes of a run: started together, watched, asked, and ended."""
+"""The simulation processes of a run: held, allowed so many steps, watched, and ended."""
 
 from __future__ import annotations
 
