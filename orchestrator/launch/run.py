@@ -53,8 +53,8 @@ _ANSWER_S = 1.0
 class Run:
     """One run, on the Ray that this process is connected to.
 
-    Call `start`, `begin`, `watch` until it returns True, `finish`, and `end` however that went; use
-    it in a ``with`` block, or call `close` at last.
+    Call `start`, `begin`, `watch` until it returns True, `finish`, `end` however that went, and
+    `close` in any case.
 
     Args:
         experiment: resolved.
@@ -571,10 +571,4 @@ class Run:
         with uninterrupted():
             self.stop()
             self._metrics.close()
-            self._trackers.end()
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            self._trackers.close()

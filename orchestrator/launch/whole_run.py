@@ -111,7 +111,7 @@ def _run(
     with (
         interruptible(),
         page_beside(folder.path, experiment.config.watch, say),
-        Run(experiment, folder, before) as run,
+        contextlib.closing(Run(experiment, folder, before)) as run,
     ):
         with contextlib.ExitStack() as cleanup:
             try:

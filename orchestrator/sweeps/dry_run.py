@@ -9,6 +9,7 @@ begins), and whether a stop by return comes first.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections import Counter
@@ -185,7 +186,8 @@ def _measure(experiment: Experiment, assignment: str, num_trials: int, time_s: f
     )
     with tempfile.TemporaryDirectory(prefix="muxrl-calibration-") as temporary:
         calibrated = replace(experiment, config=config)
-        with Run(calibrated, make_folder(calibrated, Path(temporary) / "run")) as run:
+        folder = make_folder(calibrated, Path(temporary) / "run")
+        with contextlib.closing(Run(calibrated, folder)) as run:
             began_at = time.monotonic()
             run.start()
             start_s = time.monotonic() - began_at

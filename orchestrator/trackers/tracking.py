@@ -57,7 +57,7 @@ class Tracking:
         for beside in self._beside:
             beside.take(name, record)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Hands over the report, and waits until all is written or given up."""
         state = end_state(self._folder)
         for tracker, session in list(self._sessions.items()):
@@ -65,12 +65,6 @@ class Tracking:
                 session.end(state)
         end_all(self._beside, state, _END_S)
         self._sessions, self._beside = {}, []
-
-    def __enter__(self) -> Tracking:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def notes(run: RunDirectory) -> list[Any]:
 def test_it_is_told_all_from_start_to_report(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Tracking(run, [f"{HERE}:Notes"]) as trackers:
+    with closing(Tracking(run, [f"{HERE}:Notes"])) as trackers:
         trackers.take("sheep", ROW)
         trackers.take("joint", {"env_steps": 200})  # no number
         end(run)
@@ -57,7 +58,7 @@ def test_it_is_told_all_from_start_to_report(
 
 def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
     for resumed_at in (None, 100, 200):
-        with Tracking(run, [f"{HERE}:Notes"], resumed_at):
+        with closing(Tracking(run, [f"{HERE}:Notes"], resumed_at)):
             pass
     begun = [what for call, what in notes(run) if call == "start"]
     assert [about["known_as"] for about in begun] == ["", "first", "after first"]
@@ -76,7 +77,7 @@ def test_a_resumed_run_goes_on_in_the_tracker_s_own(run: RunDirectory) -> None:
 def test_one_that_fails_is_left_alone(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, tracker: str, cause: str
 ) -> None:
-    with Tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"]) as trackers:
+    with closing(Tracking(run, [f"{HERE}:{tracker}", f"{HERE}:Notes"])) as trackers:
         deadline = time.monotonic() + 60
         while not caplog.records and time.monotonic() < deadline:
             trackers.take("sheep", ROW)
@@ -104,7 +105,7 @@ def test_one_that_blocks_is_not_waited_for(
     began_at = time.monotonic()
     for _ in range(20):  # more than its pipe holds
         trackers.take("sheep", wide)
-    trackers.end()
+    trackers.close()
     assert time.monotonic() - began_at < 20
     (said,) = caplog.messages
     assert "it had not finished when the run had, and was ended" in said
@@ -120,7 +121,7 @@ def test_one_that_takes_no_rows_is_ended_in_time(
     while not caplog.records and time.monotonic() < deadline:
         trackers.take("sheep", wide)
     assert "it has taken none of the last 50 rows" in caplog.messages[0]
-    trackers.end()
+    trackers.close()
     assert len(caplog.messages) == 1
 
 
@@ -129,8 +130,9 @@ def test_it_ends_when_the_run_is_killed(run: RunDirectory) -> None:
 import sys, time
 from pathlib import Path
 from muxrl.orchestrator.records.run_directory import RunDirectory
+from contextlib import closing
 from muxrl.orchestrator.trackers.tracking import Tracking
-with Tracking(RunDirectory(Path(sys.argv[1])), ["{HERE}:Notes"]) as trackers:
+with closing(Tracking(RunDirectory(Path(sys.argv[1])), ["{HERE}:Notes"])) as trackers:
     trackers.take("sheep", {ROW!r})
     time.sleep(60)
 """
@@ -148,7 +150,7 @@ def test_one_that_cannot_be_started_never_ends_a_run(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside_module.sys, "executable", str(run.path / "no-python"))
-    with Tracking(run, [f"{HERE}:Notes"]) as trackers:
+    with closing(Tracking(run, [f"{HERE}:Notes"])) as trackers:
         trackers.take("sheep", ROW)
     (said,) = caplog.messages
     assert "No such file" in said

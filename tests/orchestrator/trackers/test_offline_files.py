@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
             patch.delenv(name)
         patch.setattr(tracking_module, "_END_S", 110.0)  # the machine may be busy
         with (
-            Tracking(tracked_run(root), ["mlflow"]),  # two trials make its store side by side
-            Tracking(run, ["tensorboard", "wandb", "mlflow"]) as trackers,
+            # Two trials make its store side by side.
+            closing(Tracking(tracked_run(root), ["mlflow"])),
+            closing(Tracking(run, ["tensorboard", "wandb", "mlflow"])) as trackers,
             MetricsWriter(run, trackers.take) as metrics,
         ):
             metrics.server(

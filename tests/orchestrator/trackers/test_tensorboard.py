@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def test_it_forgets_what_comes_once_more(
     tmp_path: Path, resumed_at: int | None, forgets: int
 ) -> None:
     run = tracked_run(tmp_path)
-    with Tracking(run, ["tensorboard"], resumed_at) as trackers:
+    with closing(Tracking(run, ["tensorboard"], resumed_at)) as trackers:
         trackers.take("joint", {"env_steps": 30, "loss": 1.0})
     (path,) = run.tensorboard.iterdir()
     version, start, row = tensorboard_events(path)
@@ -32,7 +33,7 @@ def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, room: int)
     program = f"""
 from muxrl.orchestrator.trackers.tracking import Tracking
 give_room({room})
-with Tracking(run, ["tensorboard"]) as trackers:
+with closing(Tracking(run, ["tensorboard"])) as trackers:
     give_room(-1)
     with MetricsWriter(run) as metrics:
         for n in range(400):
