@@ -223,9 +223,8 @@ def test_a_calibration_that_saw_no_step_is_played_for_longer(monkeypatch):
         def begin(self):
             pass
 
-        def stop(self):
+        def close(self):
             played.append(self.tally.time_s)
-            return []
 
         def watch(self):
             self.tally.time_s += 1.0

@@ -31,6 +31,7 @@ def test_it_forgets_what_comes_once_more(
 def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, room: int) -> None:
     run = tracked_run(tmp_path)
     program = f"""
+from contextlib import closing
 from muxrl.orchestrator.trackers.tracking import Tracking
 give_room({room})
 with closing(Tracking(run, ["tensorboard"])) as trackers:
