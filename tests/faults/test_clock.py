@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.faults.test_launch_faults import Run, launch
+from tests.faults.test_launch_faults import Run, launch_alone
 from tests.faults.test_restarts import (
     assert_goes_forward,
     end_well,
@@ -20,7 +20,7 @@ from tests.faults.test_restarts import (
 
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder
 
-__all__ = ["launch"]
+__all__ = ["launch_alone"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -39,7 +39,7 @@ time.time_ns = lambda: int(misled() * 1e9)
 
 
 def test_nothing_of_a_run_goes_by_the_wall_clock(
-    launch: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch_alone: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, offset = tmp_path / "clock", tmp_path / "offset"
     clock.mkdir()
@@ -47,7 +47,7 @@ def test_nothing_of_a_run_goes_by_the_wall_clock(
     offset.write_text("0")
     monkeypatch.setenv("PYTHONPATH", str(clock))
     monkeypatch.setenv("MISLED_CLOCK", str(offset))
-    run = launch(lasting())
+    run = launch_alone(lasting())
     wait_for_checkpoint(run)
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
 

@@ -17,7 +17,8 @@ import pytest
 from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT
 from tests.faults.test_intruders import taken
-from tests.faults.test_launch_faults import Run, assert_readable, launch, small_server
+from tests.faults.test_launch_faults import Run, assert_readable, small_server
+from tests.faults.test_launch_faults import launch_alone as launch
 from tests.faults.test_restarts import (
     assert_goes_forward,
     lasting,

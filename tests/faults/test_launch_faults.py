@@ -13,14 +13,15 @@ import signal
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import ray
 import yaml
+from tests.faults.hosted import Host
 from tests.faults.started import ENDS_S, PATIENCE_S, PAUSE_S, Started
 
 from muxrl.experiments.simulations.faulty import Faulty
@@ -88,28 +89,54 @@ class Run(Started):
         return pid
 
 
+@dataclass
+class HostedRun(Run):
+    """A ``muxrl launch`` in the host's process."""
+
+    host: Host = field(default_factory=Host)
+
+    def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
+        self.host.assert_nothing_is_left(patience_s)
+
+    def kill(self) -> None:
+        self.host.kill()
+
+
+def _arguments(experiment: dict[str, Any], folder: Path, *options: str) -> list[str]:
+    path = folder / "hurt.yaml"
+    path.write_text(yaml.safe_dump(experiment))
+    return ["launch", str(path), "--run-dir", str(folder / "run"), *(options or ["--no-progress"])]
+
+
 @pytest.fixture
-def launch(tmp_path: Path, temporary: Path) -> Iterator[Callable[[dict[str, Any]], Run]]:
+def launch_alone(tmp_path: Path, temporary: Path) -> Iterator[Callable[..., Run]]:
+    """Launches as people do: a process of its own, which starts its own Ray."""
     runs: list[Run] = []
 
     def start(experiment: dict[str, Any], *options: str, **streams: Any) -> Run:
-        path = tmp_path / "hurt.yaml"
-        path.write_text(yaml.safe_dump(experiment))
-        folder = tmp_path / "run"
-        runs.append(
-            Run.of_command(
-                ["launch", str(path), "--run-dir", str(folder), *(options or ["--no-progress"])],
-                mark=tmp_path.name,
-                temporary=temporary,
-                **streams,
-            )
-        )
-        runs[-1].folder = folder
+        arguments = _arguments(experiment, tmp_path, *options)
+        runs.append(Run.of_command(arguments, tmp_path.name, temporary, **streams))
+        runs[-1].folder = tmp_path / "run"
         return runs[-1]
 
     yield start
     for run in runs:
         run.kill()
+
+
+@pytest.fixture
+def launch(tmp_path: Path, host: Host) -> Iterator[Callable[[dict[str, Any]], Run]]:
+    """Launches in the session's host, where the fault spares the command itself and its Ray."""
+    runs: list[HostedRun] = []
+
+    def start(experiment: dict[str, Any]) -> Run:
+        launched, mark = host.launch(_arguments(experiment, tmp_path))
+        runs.append(HostedRun(cast(Any, launched), mark, tmp_path / "run", host))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        host.end(cast(Any, run.popen))
 
 
 def assert_readable(run: Run) -> None:
@@ -135,8 +162,8 @@ def assert_readable(run: Run) -> None:
     assert all(json.loads(row) for row in rows)
 
 
-def test_a_run_that_is_interrupted(launch: Callable[..., Run]) -> None:
-    run = launch(config())
+def test_a_run_that_is_interrupted(launch_alone: Callable[..., Run]) -> None:
+    run = launch_alone(config())
     run.wait_for_learning()
     os.killpg(run.popen.pid, signal.SIGINT)
     assert run.wait() == 130, run.output
@@ -145,8 +172,8 @@ def test_a_run_that_is_interrupted(launch: Callable[..., Run]) -> None:
     run.assert_nothing_is_left()
 
 
-def test_a_run_that_gets_signal_after_signal(launch: Callable[..., Run]) -> None:
-    run = launch(config())
+def test_a_run_that_gets_signal_after_signal(launch_alone: Callable[..., Run]) -> None:
+    run = launch_alone(config())
     run.wait_for_learning()
     deadline = time.monotonic() + ENDS_S
     for number in itertools.cycle((signal.SIGTERM, signal.SIGINT)):
@@ -191,10 +218,10 @@ def _read(descriptor: int) -> Iterator[None]:
         reader.join()
 
 
-def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch: Callable[..., Run]) -> None:
+def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch_alone: Callable[..., Run]) -> None:
     """As a dropped ssh does: SIGHUP to all of its processes, and no output from then on."""
     master, terminal = os.openpty()
-    run = launch(
+    run = launch_alone(
         config() | {"checkpoint": {"at_end": True}},
         "--address=",  # with the live table
         **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
@@ -211,10 +238,10 @@ def test_a_terminal_that_is_closed_ends_a_run_cleanly(launch: Callable[..., Run]
     run.assert_nothing_is_left()
 
 
-def test_a_run_goes_on_when_nobody_reads_its_output(launch: Callable[..., Run]) -> None:
+def test_a_run_goes_on_when_nobody_reads_its_output(launch_alone: Callable[..., Run]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    run = launch(
+    run = launch_alone(
         config() | {"stop": {"env_steps": 2_000}},
         "--address=",
         stdout=writer,
@@ -226,8 +253,8 @@ def test_a_run_goes_on_when_nobody_reads_its_output(launch: Callable[..., Run]) 
     run.assert_nothing_is_left()
 
 
-def test_a_full_disk_ends_a_run_by_name(launch: Callable[..., Run]) -> None:
-    run = launch(config() | {"trackers": ["tensorboard"], "checkpoint": {"interval_s": 1}})
+def test_a_full_disk_ends_a_run_by_name(launch_alone: Callable[..., Run]) -> None:
+    run = launch_alone(config() | {"trackers": ["tensorboard"], "checkpoint": {"interval_s": 1}})
     run.wait_for_learning()
     checkpoints = CheckpointFolder(run.folder / "checkpoints")
     run.wait_for("a checkpoint with steps", lambda: any(checkpoints.env_steps))
@@ -267,8 +294,8 @@ def test_a_run_whose_directory_is_removed_ends_at_once(launch: Callable[..., Run
     run.assert_nothing_is_left()
 
 
-def test_a_run_that_is_interrupted_while_it_starts(launch: Callable[..., Run]) -> None:
-    run = launch(config())
+def test_a_run_that_is_interrupted_while_it_starts(launch_alone: Callable[..., Run]) -> None:
+    run = launch_alone(config())
     run.wait_for("a server's log", lambda: (run.folder / "logs" / "ppo.log").exists())
     os.killpg(run.popen.pid, signal.SIGINT)
     assert run.wait() == 130, run.output
@@ -304,10 +331,10 @@ class FaultyInRuns(Faulty):
         return super().step(actions) if ray.is_initialized() else ZeroCost.step(self, actions)
 
 
-def test_a_run_whose_simulation_never_plays_has_failed(launch: Callable[..., Run]) -> None:
+def test_a_run_whose_simulation_never_plays_has_failed(launch_alone: Callable[..., Run]) -> None:
     experiment = config("raise", at_step=0, max_restarts=1_000) | {"stop": {"time_s": 8}}
     experiment["simulation"]["env"] = f"{__name__}:{FaultyInRuns.__name__}"
-    run = launch(experiment)
+    run = launch_alone(experiment)
     assert run.wait(PATIENCE_S + ENDS_S) == 1, run.output
     problem = next(line for line in run.output.splitlines() if line.startswith("muxrl: "))
     assert "no simulation finished an env step in " in problem

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, assert_readable, launch
+from tests.faults.test_launch_faults import Run, assert_readable, launch_alone
 from tests.faults.test_restarts import lasting, wait_for_checkpoint
 
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise.ray_session import PREFIX, remove_abandoned
 
-__all__ = ["launch"]
+__all__ = ["launch_alone"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def test_a_run_whose_gcs_is_killed_saves_itself_and_ends_by_name(
-    launch: Callable[..., Run],
+    launch_alone: Callable[..., Run],
 ) -> None:
-    run = launch(lasting(checkpoint={"interval_s": None}))
+    run = launch_alone(lasting(checkpoint={"interval_s": None}))
     run.wait_for_learning()
     (gcs,) = (process for process in run.started() if "gcs_server" in process.command.split()[0])
     os.kill(gcs.pid, signal.SIGKILL)
@@ -39,8 +39,8 @@ def test_a_run_whose_gcs_is_killed_saves_itself_and_ends_by_name(
     run.assert_nothing_is_left()
 
 
-def test_a_run_whose_raylet_is_killed_ends_by_its_name(launch: Callable[..., Run]) -> None:
-    run = launch(lasting())
+def test_a_run_whose_raylet_is_killed_ends_by_its_name(launch_alone: Callable[..., Run]) -> None:
+    run = launch_alone(lasting())
     wait_for_checkpoint(run)
     (raylet,) = (p for p in run.started() if p.command.split()[0].endswith("/raylet"))
     os.kill(raylet.pid, signal.SIGKILL)
@@ -54,9 +54,9 @@ def test_a_run_whose_raylet_is_killed_ends_by_its_name(launch: Callable[..., Run
 
 
 def test_processes_of_an_orchestrator_that_is_killed_end_by_themselves(
-    launch: Callable[..., Run], temporary: Path
+    launch_alone: Callable[..., Run], temporary: Path
 ) -> None:
-    run = launch(lasting())
+    run = launch_alone(lasting())
     wait_for_checkpoint(run)
     run.popen.kill()
     assert run.wait(PATIENCE_S) == -signal.SIGKILL

@@ -17,7 +17,8 @@ import requests
 from benchmarks.soak.agreement import Moment, agreement
 from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S, PAUSE_S
-from tests.faults.test_launch_faults import Run, assert_readable, config, launch, small_server
+from tests.faults.test_launch_faults import Run, assert_readable, config, small_server
+from tests.faults.test_launch_faults import launch_alone as launch
 
 from muxrl.client import ClientError, MultiplexingClient
 from muxrl.client.env_loop import EnvLoop

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.faults.started import PATIENCE_S, ROOT, Started
-from tests.faults.test_launch_faults import Run, assert_readable, config, launch
+from tests.faults.test_launch_faults import Run, assert_readable, config, launch_alone
 from tests.faults.test_sweep_faults import num_finished, start, sweep, trials
 
 from muxrl.orchestrator.launch.resuming import find_checkpoint
 from muxrl.orchestrator.records.run_directory import RunDirectory
 
-__all__ = ["launch", "start"]
+__all__ = ["launch_alone", "start"]
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
@@ -33,8 +33,10 @@ def muxrl(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_run_is_stopped_with_a_checkpoint_and_its_report(launch: Callable[..., Run]) -> None:
-    run = launch(config() | {"checkpoint": {"at_end": True}})
+def test_a_run_is_stopped_with_a_checkpoint_and_its_report(
+    launch_alone: Callable[..., Run],
+) -> None:
+    run = launch_alone(config() | {"checkpoint": {"at_end": True}})
     joint = run.folder / "metrics" / "joint.jsonl"
     run.wait_for("play", lambda: joint.exists() and joint.stat().st_size, 5 * PATIENCE_S)
     (listed,) = json.loads(muxrl("runs", str(run.folder.parent), "--json").stdout)
@@ -57,9 +59,9 @@ def test_a_run_is_stopped_with_a_checkpoint_and_its_report(launch: Callable[...,
     run.assert_nothing_is_left()
 
 
-def test_a_run_is_stopped_while_ray_starts(launch: Callable[..., Run]) -> None:
+def test_a_run_is_stopped_while_ray_starts(launch_alone: Callable[..., Run]) -> None:
     """Ray would set a handler for SIGTERM that ends the process at once, by exit code 15."""
-    run = launch(config())
+    run = launch_alone(config())
     run.wait_for("Ray", lambda: any("gcs_server" in p.command for p in run.started()))
     stopped = muxrl("stop", str(run.folder))
     assert stopped.returncode == 0, stopped.stdout

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, launch
+from tests.faults.test_launch_faults import Run, launch_alone
 from tests.faults.test_restarts import lasting, num_restarts, wait_for_checkpoint
 
-__all__ = ["launch"]
+__all__ = ["launch_alone"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -47,8 +47,8 @@ def wait(news: Iterator[dict[str, Any]], what: str, is_so: Callable[[Any], bool]
     raise AssertionError(f"the news ended before {what}")
 
 
-def test_the_page_follows_a_run_and_ends_with_it(launch: Callable[..., Run]) -> None:
-    run = launch(lasting(watch=True))
+def test_the_page_follows_a_run_and_ends_with_it(launch_alone: Callable[..., Run]) -> None:
+    run = launch_alone(lasting(watch=True))
     assert run.popen.stdout is not None
     lines = iter(run.popen.stdout.readline, "")
     address = next(line for line in lines if line.startswith("watch it: ")).split()[-1]

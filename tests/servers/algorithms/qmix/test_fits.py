@@ -97,7 +97,7 @@ def test_the_best_fit_lies_between_sum_and_monotonic(game: Game, k: float) -> No
     payoffs = payoffs_of(game, k)
     batch = every_cell_once(payoffs)
     learner = make_learner(0)
-    update(learner, batch, 1200)
+    update(learner, batch, 600)
     table, greedy = fitted_table(learner.module["team"], batch)
     error = float(((table - payoffs) ** 2).sum())
     bounds = {fit.actions: fit.squared_error for fit in monotonic_fits(payoffs)}
@@ -114,13 +114,13 @@ def test_qplex_holds_climbings_optimum() -> None:
     assert monotonic_fits(payoffs)[0].payoff == 5.0
     batch = every_cell_once(payoffs)
     learner = make_learner(0, mixer="qplex", lr=0.001)
-    update(learner, batch, 700)
+    update(learner, batch, 600)
     held = []
-    for _ in range(10):
+    for _ in range(5):
         update(learner, batch, 30)
         table, greedy = fitted_table(learner.module["team"], batch)
         held.append(payoffs[greedy])
-    assert held == [11.0] * 10
+    assert held == [11.0] * 5
     assert ((table - payoffs) ** 2).sum() < 10.0
     assert np.unravel_index(table.argmax(), table.shape) == (0, 0)
 

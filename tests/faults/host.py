@@ -1,0 +1,75 @@
+"""One process that launches run after run on one Ray, for tests whose fault spares both.
+
+    python -m tests.faults.host FOLDER
+
+Ray, its agents, the fork server and all that they and the command import cost more processor time
+than a small run. Here they are started once. Each line of standard input is a JSON list: a run's
+name, and the arguments of ``muxrl``. The command's output goes to ``FOLDER/NAME.output``, then its
+exit code to ``FOLDER/NAME.code``. A run takes this Ray for its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.launch import whole_run
+from muxrl.orchestrator.supervise.ray_session import ray_session
+
+NUM_CPUS = 8
+"""Of the Ray: logical ones, enough for each run."""
+READY = "ready"
+"""Name of a file in the folder: Ray has started."""
+
+
+@contextlib.contextmanager
+def _output(path: Path) -> Iterator[None]:
+    """Sends what is printed to a file, also by children."""
+    before = [os.dup(number) for number in (1, 2)]
+    with path.open("w") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, old in zip((1, 2), before, strict=True):
+            os.dup2(old, number)
+            os.close(old)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        return cli.main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with ray_session(NUM_CPUS) as of_ray:
+        (folder / READY).touch()
+        its_own = contextlib.nullcontext(of_ray)
+        with mock.patch.object(whole_run, "ray_session", return_value=its_own):
+            for line in sys.stdin:
+                name, arguments = json.loads(line)
+                with _output(folder / f"{name}.output"):
+                    code = _run(arguments)
+                new = folder / f"{name}.new"
+                new.write_text(str(code))
+                new.rename(folder / f"{name}.code")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Launches in a host's process, see `host`, as if each were a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.host import READY
+from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, Started, environment_of
+
+_RAY_ENDS_S = 30.0
+
+
+class HostedLaunch:
+    """Stands where a test has a `subprocess.Popen` of its own.
+
+    Args:
+        host: the process that it runs in.
+        folder: of the host.
+        name: of this launch.
+    """
+
+    def __init__(self, host: subprocess.Popen[str], folder: Path, name: str) -> None:
+        self._host = host
+        self._files = folder / name
+        self.pid = host.pid
+        self.returncode: int | None = None
+        self.stdout = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            with contextlib.suppress(OSError):
+                self.returncode = int(self._files.with_suffix(".code").read_text())
+                return self.returncode
+            self.returncode = self._host.poll()  # which only a test that fails can see
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                output = self._files.with_suffix(".output").read_text()
+                raise subprocess.TimeoutExpired("muxrl launch", timeout or 0.0, output)
+            time.sleep(0.02)
+        return self._files.with_suffix(".output").read_text(), None
+
+    def kill(self) -> None:
+        self._host.kill()
+        self._host.wait()
+
+
+class Host:
+    """The host of this session's launches; started with the first, and anew after a failed test."""
+
+    def __init__(self) -> None:
+        self._process: Started | None = None
+        self._folder = Path()
+        self._own: set[tuple[int, str]] = set()
+        """Processes that live as long as the host."""
+        self._num_launches = 0
+
+    def launch(self, arguments: Sequence[str]) -> tuple[HostedLaunch, str]:
+        """Has the host run ``muxrl`` with these arguments; returns that and the host's mark."""
+        process = self._process if self._is_alive() else self._start()
+        self._num_launches += 1
+        name = str(self._num_launches)
+        (self._folder / f"{name}.output").touch()
+        assert process.popen.stdin is not None
+        process.popen.stdin.write(json.dumps([name, [*arguments]]) + "\n")
+        process.popen.stdin.flush()
+        # A `HostedLaunch` and not a `Popen`, of which the tests use no more than it has.
+        return HostedLaunch(process.popen, self._folder, name), process.mark
+
+    def end(self, launch: HostedLaunch) -> None:
+        """Ends a launch, if a failed test has left it; and then the host, if it does not."""
+        if launch.poll() is None:
+            os.kill(launch.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launch.communicate(ENDS_S)
+                return
+            self.kill()
+
+    def assert_nothing_is_left(self, patience_s: float) -> None:
+        """Waits until all that a launch has started has ended; workers of Ray's may be idle."""
+
+        def left() -> list[str]:
+            assert self._process is not None
+            return [
+                process.command[:200]
+                for process in self._process.started()
+                if (process.pid, process.started_at) not in self._own
+                and not process.command.startswith("ray::IDLE")
+            ]
+
+        deadline = time.monotonic() + patience_s
+        while left() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left(), left()
+
+    def close(self) -> None:
+        """Ends the host, and asserts that nothing of its Ray is left."""
+        if self._process is None:
+            return
+        try:
+            assert self._process.popen.stdin is not None
+            self._process.popen.stdin.close()
+            self._process.popen.wait(_RAY_ENDS_S)
+            self._process.assert_nothing_is_left(_RAY_ENDS_S)
+            assert not list(self._folder.glob("muxrl-*")), "Ray's folder"
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _is_alive(self) -> bool:
+        return self._process is not None and self._process.popen.poll() is None
+
+    def _start(self) -> Started:
+        self.kill()  # what there may be of one that has died
+        self._folder = Path(f"/tmp/mxh{os.getpid()}")  # short: Ray's sockets are in it
+        self._folder.mkdir()
+        self._process = Started.of_program(
+            [sys.executable, "-m", "tests.faults.host", str(self._folder)],
+            "host",
+            self._folder,
+            env=environment_of(ROOT),
+            stdin=subprocess.PIPE,
+        )
+        self._process.wait_for("Ray", (self._folder / READY).exists, PATIENCE_S)
+        self._own = {(p.pid, p.started_at) for p in self._process.started()}
+        return self._process
