@@ -1,7 +1,7 @@
 """Acting for teams in their server's place: all members at once, with the network that they share.
 
-What a member reads is made as the server makes it (`muxrl.servers.teams`), and its recurrent state
-is kept here. The server is told that state with what was played, and goes on from it.
+What a member reads is made as the server makes it (`muxrl.servers.agents.teams`), and its recurrent
+state is kept here. The server is told that state with what was played, and goes on from it.
 """
 
 from __future__ import annotations

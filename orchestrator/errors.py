@@ -244,7 +244,7 @@ def is_expected(error: BaseException) -> bool:
     # Here, since they take their time, and most commands end without them.
     from muxrl.client.env_loop import SimulationFailed
     from muxrl.client.errors import ClientError
-    from muxrl.servers.policies import ServerProblem
+    from muxrl.servers.training.policies import ServerProblem
 
     return isinstance(error, ClientError | SimulationFailed | ServerProblem)
 

@@ -9,7 +9,7 @@ from muxrl.client.onnx_policy import OnnxPolicy, load_onnx
 from muxrl.orchestrator.storage.checkpoints import LAST
 
 if TYPE_CHECKING:
-    from muxrl.servers.loaded_policies import LoadedPolicy
+    from muxrl.servers.fixed_policies.loaded_policies import LoadedPolicy
 
 
 def load_policy(path: str | Path) -> dict[str, LoadedPolicy | OnnxPolicy]:
@@ -27,8 +27,8 @@ def load_policy(path: str | Path) -> dict[str, LoadedPolicy | OnnxPolicy]:
         FileNotFoundError: there is neither a checkpoint nor an ONNX file.
         AlgorithmProblem: a checkpoint cannot be read.
     """
-    from muxrl.servers.checkpoint import ABOUT_FILE
-    from muxrl.servers.loaded_policies import load_checkpoint
+    from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
+    from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
 
     path = Path(path).expanduser()
     last = path / "checkpoints" / LAST

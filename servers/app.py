@@ -3,7 +3,7 @@
 What happens to a frame: `PolicyServerApp.answer` has the episodes record its items, the gate of the
 `Feed` may hold it, the `Batcher` computes its actions, and `Frame.finish` sends its answers.
 An exception becomes the answer to its item; the other items, the other episodes and the connection
-go on. `muxrl.servers.websocket` and `muxrl.servers.http` are the transports.
+go on. `muxrl.servers.network.websocket` and `muxrl.servers.network.http` are the transports.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.messages import AnyItem, AnyReply, Recorded, Refused, ServerSpec, Status
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.exposition import Family, counter, gauge, histogram
-from muxrl.servers.feed import Feed
-from muxrl.servers.front import Answered, Front, internal_error
-from muxrl.servers.latency import Latencies
-from muxrl.servers.policies import Acting
+from muxrl.servers.network.exposition import Family, counter, gauge, histogram
+from muxrl.servers.network.front import Answered, Front, internal_error
+from muxrl.servers.network.latency import Latencies
+from muxrl.servers.training.feed import Feed
+from muxrl.servers.training.policies import Acting
 
 logger = logging.getLogger(__name__)
 
@@ -131,9 +131,9 @@ class PolicyServerApp(Front):
         store: the episodes.
         batcher: computes actions.
         feed: its gate holds training frames while simulations have to wait for the learner.
-        policy_lag: see `muxrl.servers.policies.Policies`.
+        policy_lag: see `muxrl.servers.training.policies.Policies`.
         status: returns the server's status.
-        weights: see `muxrl.servers.policies.Policies`; None: it gives none.
+        weights: see `muxrl.servers.training.policies.Policies`; None: it gives none.
         on_shutdown: see `Front`.
     """
 

@@ -25,13 +25,13 @@ from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
 from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
 from muxrl.servers.app import Batcher, PolicyServerApp, expire_episodes
-from muxrl.servers.checkpoint import find_newest
+from muxrl.servers.checkpoints.checkpoint import find_newest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
-from muxrl.servers.learned_policies import LearnedPolicies
-from muxrl.servers.network import CannotListen, Network
-from muxrl.servers.policies import Policies, Record, ServerProblem, StillLearning
+from muxrl.servers.network.listening import CannotListen, Network
+from muxrl.servers.rllib.learned_policies import LearnedPolicies
+from muxrl.servers.training.policies import Policies, Record, ServerProblem, StillLearning
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class PolicyServer:
     def latencies(self) -> dict[str, list[int]]:
         """Returns how often exchanges and forward passes took how long, since the process began.
 
-        See `muxrl.servers.latency`; safe from any thread.
+        See `muxrl.servers.network.latency`; safe from any thread.
         """
         return {
             "exchange": list(self._app.exchanges.counts),

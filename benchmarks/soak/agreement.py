@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from muxrl.orchestrator.storage.checkpoints import Manifest
-from muxrl.servers.checkpoint import STATE_FILE
-from muxrl.servers.state_file import read_state
+from muxrl.servers.checkpoints.checkpoint import STATE_FILE
+from muxrl.servers.checkpoints.state_file import read_state
 
 UNREPORTED_S = 10.0
 """For so long a simulation may have played after its last report, on a busy machine."""

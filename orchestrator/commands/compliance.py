@@ -71,7 +71,7 @@ def _try_server(args: argparse.Namespace) -> list[Verdict]:
 
 def _try_client(args: argparse.Namespace) -> list[Verdict]:
     from muxrl.orchestrator.compliance.client_trial import MORNINGS, judge_client
-    from muxrl.servers.network import CannotListen
+    from muxrl.servers.network.listening import CannotListen
 
     agents, state_size = MORNINGS, None
     if args.config:

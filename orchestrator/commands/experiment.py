@@ -286,7 +286,7 @@ def _describe_gateway(experiment: Experiment) -> Iterator[str]:
 
 def _describe_reading(plan: ServerPlan) -> Iterator[str]:
     """Yields what a server does to observations and rewards before it learns from them."""
-    from muxrl.servers.scaling import find_scale
+    from muxrl.servers.agents.scaling import find_scale
 
     spaces = {str(a.observation_space): a.observation_space for a in plan.agents.values()}
     scaled = [text for text, s in spaces.items() if find_scale(s, plan.scale_observations)]

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from muxrl.orchestrator.config.checks import access_problems
     from muxrl.orchestrator.config.schema import GatewayConfig
     from muxrl.orchestrator.gateway.served import ServedGateway
-    from muxrl.servers.network import CannotListen
+    from muxrl.servers.network.listening import CannotListen
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -37,7 +37,7 @@ from muxrl.orchestrator.supervise.episodes import (
 )
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem
-from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.server import PolicyServer

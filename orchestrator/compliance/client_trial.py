@@ -13,7 +13,7 @@ from muxrl.orchestrator.compliance.verdicts import Verdict
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.orchestrator.supervise.child import Program
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.network import Network
+from muxrl.servers.network.listening import Network
 
 MORNINGS: Mapping[str, tuple[Space, Space]] = {
     "driver_0": (Box((2,)), Discrete(3)),

@@ -46,8 +46,8 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.values import sample_action
 from muxrl.servers.episodes.step_check import CheckedStep, StepCheck
-from muxrl.servers.front import Answered, Front
-from muxrl.servers.message_limits import MessageLimits
+from muxrl.servers.network.front import Answered, Front
+from muxrl.servers.network.message_limits import MessageLimits
 
 ENOUGH_EPISODES = 6
 """After which every trouble has been made."""

@@ -19,10 +19,10 @@ from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem
-from muxrl.servers.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.frozen import plan_of
-from muxrl.servers.rllib_config import build_networks
+from muxrl.servers.rllib.algorithm_config import build_networks
 
 
 def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from muxrl.orchestrator.config.resolve import Experiment
+from muxrl.servers.agents.observing import Observing
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.replay_size import ReplaySize
-from muxrl.servers.observing import Observing
 
 _SHOWN_LENGTH = 100
 """Env steps of an episode for which a size is shown where their length is not known yet."""

@@ -158,7 +158,7 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
 
 def local_inference_problems(experiment: Experiment) -> Iterator[str]:
     """Yields the sentence of each client that would be refused local inference."""
-    from muxrl.servers.local_inference import find_local_problem
+    from muxrl.servers.rllib.local_inference import find_local_problem
 
     simulation = experiment.config.simulation
     modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)

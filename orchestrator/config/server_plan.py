@@ -25,11 +25,11 @@ from muxrl.orchestrator.config.seeds import derive_seed
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
+from muxrl.servers.agents.scaling import Scaling, scales_any
+from muxrl.servers.agents.spaces import has_numbers
 from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmEntry, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
-from muxrl.servers.scaling import Scaling, scales_any
-from muxrl.servers.spaces import has_numbers
 
 DEFAULT_POLICY = "default"
 

@@ -52,7 +52,7 @@ from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem
-from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies import find_fixed
 

@@ -26,8 +26,8 @@ from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, AnyItem, AnyReply, ServerSpec, Status
-from muxrl.servers.exposition import Family
-from muxrl.servers.front import Answered, Front, internal_error
+from muxrl.servers.network.exposition import Family
+from muxrl.servers.network.front import Answered, Front, internal_error
 
 logger = logging.getLogger(__name__)
 

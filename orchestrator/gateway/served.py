@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from muxrl.client.multiplexer import MultiplexingClient
 from muxrl.orchestrator.gateway.front import Gateway
-from muxrl.servers.network import Network
+from muxrl.servers.network.listening import Network
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from muxrl.client.episode_metrics import EpisodeMetrics, overall
 from muxrl.orchestrator.records.rows import JointRow, ServerState
 from muxrl.orchestrator.supervise.simulation_process import SimulationReport
 from muxrl.protocol.messages import Status
-from muxrl.servers.latency import quantile
+from muxrl.servers.network.latency import quantile
 
 _NUM_EPISODES_AVERAGED = 100
 _RATE_WINDOW_S = 10.0

@@ -64,13 +64,13 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Attributes:
         is_lost: it is being started again; then nothing else is known (rarely).
-        time_s, learning_s, held_s: seconds, see `muxrl.servers.feed.Activity`; they and the next
-            two are None before it has reported.
+        time_s, learning_s, held_s: seconds, see `muxrl.servers.training.feed.Activity`; they and
+            the next two are None before it has reported.
         num_refused: items of messages that its process has refused.
         num_env_steps: env steps of training in which one of its agents acted.
         weights_seq_no: version of its weights, 0 before any update.
         exchange_p50_s, exchange_p99_s, forward_p50_s, forward_p99_s: quantiles in seconds since
-            the last row, see `muxrl.servers.latency`; None: it was asked nothing (rarely).
+            the last row, see `muxrl.servers.network.latency`; None: it was asked nothing (rarely).
     """
 
     is_lost: bool = False

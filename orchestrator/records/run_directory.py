@@ -37,7 +37,7 @@ from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.storage.json_files import write_json, write_text
 from muxrl.orchestrator.storage.versions import read_versions, software_versions
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.servers.formats import format_problem
+from muxrl.servers.checkpoints.formats import format_problem
 
 _FORMAT = 1
 """Of a run's records. A change of their files or columns that today's readers do not understand

@@ -33,8 +33,8 @@ import msgspec
 from muxrl.orchestrator.errors import CannotResume
 from muxrl.orchestrator.storage.json_files import write_json
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.checkpoint import SET_ASIDE
-from muxrl.servers.formats import format_problem
+from muxrl.servers.checkpoints.checkpoint import SET_ASIDE
+from muxrl.servers.checkpoints.formats import format_problem
 
 MANIFEST_FILE = "manifest.json"
 LAST = "last"

@@ -38,7 +38,7 @@ class ServerReport(ProcessReport):
     cpu_s: float = 0.0
     """Processor seconds since the server was ready."""
     activity: Mapping[str, float] = field(default_factory=dict)
-    """What the server's process has spent its time on; see `muxrl.servers.feed.Activity`."""
+    """What the process has spent its time on; see `muxrl.servers.training.feed.Activity`."""
     latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How long it took; see `muxrl.servers.server.PolicyServer.latencies`."""
 
@@ -123,7 +123,7 @@ class ServerProcess:
         """
         saved = SavedServer(self._server.plan.algorithm)
         if self._server.policies.save(path, timeout_s) is not None:
-            from muxrl.servers.checkpoint import ABOUT_FILE
+            from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 
             about = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
             saved = SavedServer(saved.algorithm, about.get("iteration", 0), hash_files(path))

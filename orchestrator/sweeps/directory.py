@@ -39,7 +39,7 @@ from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.json_files import finite, write_json, write_text
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.sweeps.assignments import RoleAssignment
-from muxrl.servers.formats import format_problem
+from muxrl.servers.checkpoints.formats import format_problem
 
 Status = Literal["waiting", "running", "done", "stopped_early", "failed", "interrupted"]
 

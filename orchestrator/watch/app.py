@@ -28,7 +28,7 @@ from muxrl.orchestrator.records.run_directory import TRIALS_FILE
 from muxrl.orchestrator.watch.folder_view import FolderView
 from muxrl.orchestrator.watch.run_view import RunView
 from muxrl.orchestrator.watch.sweep_view import SweepView
-from muxrl.servers.access import is_loopback
+from muxrl.servers.network.access import is_loopback
 
 _INTERVAL_S = 1.0
 _QUIET_INTERVAL_S = 4.0

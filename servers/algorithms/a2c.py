@@ -16,6 +16,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
@@ -27,7 +28,6 @@ from muxrl.servers.algorithms.on_policy.learner import (
     mean_over,
 )
 from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.seating import Seating
 
 
 class A2CConfig(OnPolicyConfig):

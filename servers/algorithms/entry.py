@@ -17,7 +17,10 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from muxrl.protocol.messages import PolicyNetwork
 from muxrl.protocol.spaces import MAX_CHOICES
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.action_forms import MAX_COMBINATIONS
+from muxrl.servers.agents.action_forms import MAX_COMBINATIONS
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.spaces import module_observation_space
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
@@ -25,10 +28,7 @@ from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.algorithms.settings import TrainingSettings, find_minibatch_problem
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
-from muxrl.servers.numpy_mlp import mlp_network
-from muxrl.servers.seating import Seating
-from muxrl.servers.seats import Seat
-from muxrl.servers.spaces import module_observation_space
+from muxrl.servers.rllib.numpy_mlp import mlp_network
 
 LearnsFrom = Literal["newest", "recent", "replay"]
 SpaceProblem = tuple[Literal["observation", "action"], str]

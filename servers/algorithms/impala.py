@@ -32,13 +32,13 @@ from ray.rllib.core.rl_module.apis import TARGET_NETWORK_ACTION_DIST_INPUTS
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule, masked, unmasked
 from muxrl.servers.algorithms.declared_settings import ActorCriticSettings
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.sound_updates import SoundUpdates
-from muxrl.servers.seating import Seating
 
 
 class _InPlaceConfig(ActorCriticSettings):

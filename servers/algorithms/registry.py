@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 import gymnasium
 
 from muxrl.protocol.suggestions import did_you_mean
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.a2c import A2C_ENTRY
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.impala import APPO_ENTRY, IMPALA_ENTRY
@@ -27,7 +28,6 @@ from muxrl.servers.algorithms.qmix.entry import (
 )
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.fixed_policies.names import FIXED_NAMES
-from muxrl.servers.seating import Seating
 
 __all__ = ["ALGORITHMS", "AlgorithmEntry", "AlgorithmProblem", "get_algorithm", "seating_of"]
 

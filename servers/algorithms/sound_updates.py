@@ -23,7 +23,7 @@ from ray.rllib.utils.metrics import TD_ERROR_KEY
 from torch import Tensor
 
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
-from muxrl.servers.policies import LearnerDiverged
+from muxrl.servers.training.policies import LearnerDiverged
 
 NUM_SKIPPED_UPDATES = "num_skipped_updates"
 

@@ -19,12 +19,12 @@ from muxrl.protocol.episode import (
 )
 from muxrl.protocol.errors import OutOfOrder
 from muxrl.protocol.messages import Actions, Ended, EndEpisode, StartEpisode, Step
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seats import Seat, SeatAction, SeatRequest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.transitions import Transitions
-from muxrl.servers.observing import Observing
-from muxrl.servers.seats import Seat, SeatAction, SeatRequest
 
 
 class PendingStep(msgspec.Struct, eq=False):

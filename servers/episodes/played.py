@@ -21,10 +21,10 @@ from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import PlayedSteps, Step
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.step_check import MIN_LOG_PROB
-from muxrl.servers.inference import log_probs_of
-from muxrl.servers.seats import SeatAction, SeatRequest
-from muxrl.servers.teams import NO_ACTION
+from muxrl.servers.rllib.inference import log_probs_of
 
 Row = tuple[np.ndarray, np.ndarray]
 """Logits of an agent's action, and the log-probabilities of all actions, float32 ``[n]``."""

@@ -1,10 +1,6 @@
-"""Records one episode, seat by seat, for RLlib's learners.
+"""Records one episode, seat by seat.
 
-Each seat has a track, which becomes a `SingleAgentEpisode` when a chunk is delivered, inside a
-`MultiAgentEpisode`. RLlib's own `MultiAgentEpisode.add_env_step` and `cut` do not fit a server: an
-episode in which every agent *seen so far* is done counts as terminated (later agents are dropped,
-truncated agents not bootstrapped), and a cut loses the action of an agent that has not observed
-since, or the last transition of an agent that ends without a final observation.
+Each seat has a track, which becomes a `Trajectory` when a chunk is delivered.
 
 ::
 
@@ -15,19 +11,16 @@ since, or the last transition of an agent that ends without a final observation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-
-from muxrl.servers.feed import Chunk
-from muxrl.servers.reward_scale import RewardScale
-from muxrl.servers.seats import Seat, SeatAction
+from muxrl.servers.agents.seats import Seat, SeatAction
+from muxrl.servers.episodes.reward_scale import RewardScale
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory
 
 
 class _Track:
-    """The record of one seat, in lists: RLlib's buffers cost ten times as much a step."""
+    """The record of one seat, in lists, which cost the least a step."""
 
     __slots__ = ("actions", "extra_outputs", "is_terminated", "is_truncated", "num_before",
                  "num_lookback", "observations", "open_action", "reward",
@@ -100,7 +93,6 @@ class Recorder:
     Args:
         episode_id: unique.
         seats: who may appear, by seat id.
-        policy_for: RLlib's agent-to-module mapping function.
         lookback: steps a chunk keeps of the one before it; 1 for recurrent modules.
         reward_scales: by policy; None: rewards are recorded as they come.
     """
@@ -108,14 +100,12 @@ class Recorder:
     def __init__(
         self,
         episode_id: str,
-        seats: dict[str, Seat],
-        policy_for: Callable[..., str],
+        seats: Mapping[str, Seat],
         lookback: int,
         reward_scales: Mapping[str, RewardScale] | None = None,
     ) -> None:
         self._episode_id = episode_id
         self._seats = seats
-        self._policy_for = policy_for
         self._lookback = lookback
         self._reward_scales = reward_scales
         self._tracks: dict[str, _Track] = {}
@@ -236,49 +226,41 @@ class Recorder:
         return self._chunk()
 
     def _chunk(self) -> Chunk:
-        episode = MultiAgentEpisode(
-            id_=self._episode_id,
-            observation_space={s: seat.observation_space for s, seat in self._seats.items()},
-            action_space={s: seat.action_space for s, seat in self._seats.items()},
-            agent_to_module_mapping_fn=self._policy_for,
-            env_t_started=self._num_cut_steps,
-        )
-        # RLlib's learners read these, and nothing else of it.
-        singles = [
+        found = [
             (seat_id, self._key(seat_id), track)
             for seat_id, track in self._tracks.items()
             if track.num_steps
         ]
         if self._ended:  # the lives of a seat one after another: RLlib batches them by seat
             order = list(self._seats)
-            singles = sorted([*self._ended, *singles], key=lambda one: order.index(one[0]))
+            found = sorted([*self._ended, *found], key=lambda one: order.index(one[0]))
             self._ended = []
-        episode.agent_episodes = {
-            key: self._single(seat_id, key, track) for seat_id, key, track in singles
-        }
-        episode.env_t = self._num_cut_steps + len(self._weights_seq_nos)
-        episode.is_terminated, episode.is_truncated = self._is_terminated, self._is_truncated
-        chunk = Chunk(episode, self._weights_seq_nos)
-        self._num_cut_steps, self._weights_seq_nos = episode.env_t, []
+        chunk = Chunk(
+            self._episode_id,
+            self._num_cut_steps,
+            [self._trajectory(*one) for one in found],
+            self._weights_seq_nos,
+            self._is_terminated,
+            self._is_truncated,
+        )
+        self._num_cut_steps += chunk.num_env_steps
+        self._weights_seq_nos = []
         return chunk
 
-    def _single(self, seat_id: str, key: str, track: _Track) -> SingleAgentEpisode:
-        """Returns a track in RLlib's form; the lists are handed over, not copied."""
-        seat = self._seats[seat_id]
-        extras = track.extra_outputs
-        return SingleAgentEpisode(
-            id_=f"{self._episode_id}_{key}",
+    def _trajectory(self, seat_id: str, key: str, track: _Track) -> Trajectory:
+        """Returns what a track holds; the lists are handed over, not copied."""
+        outputs = track.extra_outputs
+        return Trajectory(
+            id=f"{self._episode_id}_{key}",
+            episode_id=self._episode_id,
+            seat_id=seat_id,
+            policy_id=self._seats[seat_id].policy_id,
             observations=track.observations,
-            observation_space=seat.observation_space,
             actions=track.actions,
-            action_space=seat.action_space,
             rewards=track.rewards,
-            extra_model_outputs={name: [step[name] for step in extras] for name in extras[0]},
-            terminated=track.is_terminated,
-            truncated=track.is_truncated,
-            t_started=track.num_before,
-            len_lookback_buffer=track.num_lookback,
-            agent_id=seat_id,
-            module_id=self._policy_for(seat_id),
-            multi_agent_episode_id=self._episode_id,
+            outputs={name: [step[name] for step in outputs] for name in outputs[0]},
+            t=track.num_before,
+            num_lookback=track.num_lookback,
+            is_terminated=track.is_terminated,
+            is_truncated=track.is_truncated,
         )

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from muxrl.protocol.episode import check_episode_id
 from muxrl.protocol.errors import (
@@ -34,15 +33,15 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Step,
 )
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.columns import unpack_chunks
 from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import StepCheck
-from muxrl.servers.feed import Chunk, Feed
-from muxrl.servers.observing import Observing
-from muxrl.servers.seats import Seat
+from muxrl.servers.episodes.trajectories import Chunk
+from muxrl.servers.training.feed import Feed
 
 MAX_TOMBSTONES = 100_000
 """Ended episodes that are remembered, some 30 MB; a client that lost an answer asks again before so
@@ -85,7 +84,6 @@ class EpisodeStore:
         needs_whole_episodes: batches hold ended episodes only (QMIX), else whatever there is.
         max_sequence_steps: longer ones come in pieces of so many env steps; None: they are whole.
         lookback: see `Recorder`.
-        policy_for: RLlib's agent-to-module mapping function.
         recorder: records one episode.
         observing: has statistics of training episodes; None: there are none.
         played: reads steps in which clients acted by themselves; None: none are taken.
@@ -101,7 +99,6 @@ class EpisodeStore:
         needs_whole_episodes: bool,
         max_sequence_steps: int | None = None,
         lookback: int,
-        policy_for: Callable[..., str],
         recorder: Callable[..., Recorder] = Recorder,
         observing: Observing | None = None,
         played: PlayedCheck | None = None,
@@ -122,7 +119,6 @@ class EpisodeStore:
         self._needs_whole_episodes = needs_whole_episodes
         self._max_sequence_steps = max_sequence_steps or math.inf
         self._lookback = lookback
-        self._policy_for = policy_for
         self._make_recorder = recorder
         self._observing = observing
         self._played_check = played
@@ -140,10 +136,6 @@ class EpisodeStore:
     def pending(self) -> list[Chunk]:
         """Chunks of ended episodes that wait for their batch to be complete."""
         return list(self._chunks)
-
-    def unpack(self, chunks: Mapping[str, Any]) -> list[Chunk]:
-        """Returns chunks that `pack_chunks` packed."""
-        return unpack_chunks(chunks, self._seats, self._policy_for)
 
     def restore(self, counts: EpisodeCounts, pending: Sequence[Chunk] = ()) -> None:
         """Goes on with what a store had counted, and with its pending chunks."""
@@ -223,7 +215,7 @@ class EpisodeStore:
                 got=f"{len(self._open)} open",
             )
         untrained = self._untrained_seats(item) if item.untrained else frozenset()
-        recorder = self._make_recorder(episode_id, self._seats, self._policy_for, self._lookback)
+        recorder = self._make_recorder(episode_id, self._seats, self._lookback)
         self._open[episode_id] = ServedEpisode(
             item, self.plan, self._check, self._seats, recorder, now, self._observing, untrained
         )

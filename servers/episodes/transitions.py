@@ -16,11 +16,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from muxrl.protocol.errors import ValueMismatch
+from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import NOBODY, AgentIds, CheckedStep
-from muxrl.servers.frames import Frames
-from muxrl.servers.observing import Observing
-from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 
 
 class _Ends(NamedTuple):

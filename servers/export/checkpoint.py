@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export.graph import CannotExport, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy, to_onnx

@@ -21,18 +21,18 @@ from torch import Tensor, nn
 
 from muxrl.protocol import spaces as plain
 from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, has_action_mask
-from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.ports import Port, feed_of, flatten, ports_of
-from muxrl.servers.observing import Observing, Reading
-from muxrl.servers.seating import Seating
-from muxrl.servers.seats import SeatAction, SeatRequest
-from muxrl.servers.spaces import (
+from muxrl.servers.agents.observing import Observing, Reading
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.spaces import (
     split_state,
     to_gymnasium,
     without_mask,
     without_state,
 )
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, has_action_mask
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.export.ports import Port, feed_of, flatten, ports_of
 
 ACTION = "action"
 AGENT_ID = "agent_id"

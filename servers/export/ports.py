@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from muxrl.servers.spaces import is_read_whole
+from muxrl.servers.agents.spaces import is_read_whole
 
 OBSERVATION = "observation"
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.spaces import ACTION_MASK_KEY
+from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.seats import Seat, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.spaces import leaves, to_gymnasium
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export.graph import ACTION, STATE_IN, STATE_OUT, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy
 from muxrl.servers.export.ports import tame
-from muxrl.servers.frames import Frames
-from muxrl.servers.inference import Inference
-from muxrl.servers.seats import Seat, SeatRecord, SeatRequest, StepView
-from muxrl.servers.spaces import leaves, to_gymnasium
+from muxrl.servers.rllib.inference import Inference
 
 NUM_OBSERVATIONS = 1_000
 TOLERANCE = 1e-5

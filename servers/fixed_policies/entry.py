@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem, check_kind, suggestion
-from muxrl.servers.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies.names import FROZEN, RANDOM, SCRIPTED
 
 if TYPE_CHECKING:
+    from muxrl.servers.agents.seating import Seating
+    from muxrl.servers.agents.seats import Seat
     from muxrl.servers.fixed_policies.policies import FixedActing, FixedPolicies
-    from muxrl.servers.seating import Seating
-    from muxrl.servers.seats import Seat
 
 
 class FixedAlgorithm(ABC):
@@ -103,7 +103,7 @@ class FixedAlgorithm(ABC):
             ServerProblem: it cannot be loaded after all.
         """
         from muxrl.servers.fixed_policies.policies import FixedPolicies
-        from muxrl.servers.policies import ServerProblem
+        from muxrl.servers.training.policies import ServerProblem
 
         try:
             acting, seats = self.make_acting(plan), self.make_seats(plan)

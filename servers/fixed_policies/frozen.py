@@ -18,15 +18,15 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModul
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from muxrl.protocol.spaces import Space
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seats import Seat, SeatAction
+from muxrl.servers.agents.spaces import split_state, without_bounds
 from muxrl.servers.algorithms.registry import get_algorithm, seating_of
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem
-from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.inference import Inference
-from muxrl.servers.observing import Observing
-from muxrl.servers.seats import Seat, SeatAction
-from muxrl.servers.spaces import split_state, without_bounds
+from muxrl.servers.rllib.inference import Inference
 
 
 class FrozenModules:
@@ -240,7 +240,7 @@ class FrozenModules:
 
 
 class FrozenActing:
-    """Acts with the checkpoint's weights; see `muxrl.servers.policies.Acting`.
+    """Acts with the checkpoint's weights; see `muxrl.servers.training.policies.Acting`.
 
     Whether actions are drawn is a setting of the server and not of an episode, so that an opponent
     is the same in training and in evaluation.

@@ -15,14 +15,14 @@ import numpy as np
 
 from muxrl.protocol.spaces import Box, bounds
 from muxrl.protocol.values import check_available, conform, sample_action
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.import_by_name import CannotImport, import_by_name
-from muxrl.servers.observing import Observing
-from muxrl.servers.seating import Seating
-from muxrl.servers.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
-from muxrl.servers.spaces import to_gymnasium
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""
@@ -75,7 +75,7 @@ class PlainSeating(Seating):
 
 
 class PlainActing:
-    """Asks each agent's policy; see `muxrl.servers.policies.Acting`.
+    """Asks each agent's policy; see `muxrl.servers.training.policies.Acting`.
 
     Args:
         plan: the server.

@@ -10,15 +10,16 @@ from typing import Any, Protocol
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
-from muxrl.servers.checkpoint import Checkpoint, save_checkpoint
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
-from muxrl.servers.feed import Chunk, Feed
+from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.fixed_policies.names import no_weights
-from muxrl.servers.policies import SAVE_TIMEOUT_S, Acting, Record
-from muxrl.servers.resume import told_of
-from muxrl.servers.seats import Seat
+from muxrl.servers.rllib.resume import told_of
+from muxrl.servers.training.feed import Feed
+from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Acting, Record
 
 
 class StepCounter(Recorder):
@@ -59,7 +60,7 @@ class FixedActing(Acting, Protocol):
 
 
 class FixedPolicies:
-    """See `muxrl.servers.policies.Policies`.
+    """See `muxrl.servers.training.policies.Policies`.
 
     Its checkpoints hold counts and random numbers only.
 
@@ -87,7 +88,6 @@ class FixedPolicies:
             batch_env_steps=sys.maxsize,  # no batch is ever complete
             needs_whole_episodes=False,
             lookback=0,
-            policy_for=lambda seat_id, *args, **kwargs: seats[seat_id].policy_id,
             recorder=StepCounter,
         )
         if plan.resume_from:

@@ -16,9 +16,9 @@ from tests.compliance.real_servers import SEES, TOKEN, MakeServer, make_plan
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from muxrl.servers import http_connection
-from muxrl.servers.access import is_loopback
 from muxrl.servers.config import LimitsConfig
+from muxrl.servers.network import http_connection
+from muxrl.servers.network.access import is_loopback
 from muxrl.servers.server import PolicyServer
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

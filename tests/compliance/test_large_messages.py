@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 from muxrl.protocol.messages import Actions, Refused, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import LimitsConfig
-from muxrl.servers.message_limits import MAX_JSON_LISTS, MAX_PLAIN_BYTES
+from muxrl.servers.network.message_limits import MAX_JSON_LISTS, MAX_PLAIN_BYTES
 from muxrl.servers.server import PolicyServer
 
 NUM_IMAGES = 20

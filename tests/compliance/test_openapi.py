@@ -16,8 +16,8 @@ from tests.compliance.real_servers import SEES, TOKEN, make_plan
 
 from muxrl.protocol.openapi import ENDPOINTS, openapi
 from muxrl.servers.config import LimitsConfig
-from muxrl.servers.front import Front
-from muxrl.servers.http import make_asgi_app
+from muxrl.servers.network.front import Front
+from muxrl.servers.network.http import make_asgi_app
 from muxrl.servers.server import PolicyServer
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -13,7 +13,7 @@ from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeS
 from tests.compliance.test_learning_servers import play
 
 from muxrl.client import MultiplexingClient
-from muxrl.servers.state_file import read_state
+from muxrl.servers.checkpoints.state_file import read_state
 
 _DQN_SETTINGS = {
     "num_steps_sampled_before_learning_starts": 8,

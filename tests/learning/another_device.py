@@ -146,7 +146,7 @@ def main(cases: list[str]) -> None:
     from ray.tune.trainable import trainable
     from tests.servers.resumable import CASES
 
-    from muxrl.servers.object_store import keep_objects_here
+    from muxrl.servers.rllib.object_store import keep_objects_here
 
     torch.set_num_threads(1)
     torch.tensor, torch.as_tensor = map(_made_here_first, (torch.tensor, torch.as_tensor))

@@ -14,7 +14,7 @@ from muxrl.orchestrator import cli
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare, resolve
 from muxrl.orchestrator.config.facts import SimulationFacts
 from muxrl.protocol.spaces import Box, Discrete, Space
-from muxrl.servers.checkpoint import ABOUT_FILE, _about
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, _about
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.server import PolicyServer, ServerProblem
 

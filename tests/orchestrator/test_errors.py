@@ -9,7 +9,7 @@ import pytest
 
 from muxrl.client.errors import ServerUnavailable
 from muxrl.orchestrator import errors
-from muxrl.servers.policies import ServerProblem
+from muxrl.servers.training.policies import ServerProblem
 
 FOLDER = Path(errors.__file__).resolve().parent
 

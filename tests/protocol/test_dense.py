@@ -18,7 +18,7 @@ from muxrl.protocol.spaces import (
     TupleSpace,
 )
 from muxrl.protocol.values import conform
-from muxrl.servers.spaces import module_observation_reader, to_gymnasium
+from muxrl.servers.agents.spaces import module_observation_reader, to_gymnasium
 
 SPACES: list[Space] = [
     Box((3,)),

@@ -19,7 +19,7 @@ def team_of_two() -> Any:
     import numpy as np
     from gymnasium import spaces
 
-    from muxrl.servers.teams import TeamSpec
+    from muxrl.servers.agents.teams import TeamSpec
 
     return TeamSpec(
         members=("a", "b"),

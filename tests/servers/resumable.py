@@ -19,9 +19,9 @@ from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.learned_policies import LearnedPolicies
-from muxrl.servers.policies import ServerProblem
+from muxrl.servers.rllib.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
+from muxrl.servers.training.policies import ServerProblem
 
 T = 8
 """Steps of an episode. Batches of 4 or 32 steps end with one."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from muxrl.protocol.errors import ProtocolError
 from muxrl.protocol.messages import (
@@ -21,16 +22,18 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.protocol.spaces import Box, Discrete, Space
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.feed import Chunk, Feed
-from muxrl.servers.observing import Observing
-from muxrl.servers.reward_scale import RewardScale
-from muxrl.servers.seating import Seating
-from muxrl.servers.seats import SeatAction
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory
+from muxrl.servers.rllib.episodes import episode_of
+from muxrl.servers.training.feed import Feed
 
 SEES = Box((2,))
 ACTS = Discrete(3)
@@ -99,7 +102,7 @@ class ScriptedStore:
         self.weights_seq_no = 0
         self.observing = Observing.of(plan)
         seats = (seating or TeamSeating()).make_seats(plan, self.observing)
-        policy_of = {seat_id: seat.policy_id for seat_id, seat in seats.items()}
+        self.seats = seats
         self.store = EpisodeStore(
             plan,
             seats,
@@ -108,7 +111,6 @@ class ScriptedStore:
             needs_whole_episodes=needs_whole_episodes,
             max_sequence_steps=max_sequence_steps,
             lookback=0,
-            policy_for=lambda seat_id, *args, **kwargs: policy_of[seat_id],
             recorder=partial(Recorder, reward_scales=reward_scales),
             observing=self.observing if self.observing.normalizes else None,
         )
@@ -160,31 +162,38 @@ class ScriptedStore:
     def flags(self) -> dict[str, tuple[bool, bool]]:
         """Returns (terminated, truncated) of the one recorded episode, "", and of its agents."""
         (chunk,) = self.chunks
-        episode = chunk.episode
-        singles = {a: (s.is_terminated, s.is_truncated) for a, s in episode.agent_episodes.items()}
-        return {"": (episode.is_terminated, episode.is_truncated), **singles}
+        ends = {one.key: (one.is_terminated, one.is_truncated) for one in chunk.trajectories}
+        return {"": (chunk.is_terminated, chunk.is_truncated), **ends}
 
     @property
     def chunks(self) -> list[Chunk]:
         """All that was delivered, then all that waits for its batch to be complete."""
         return [chunk for batch in self.feed.batches for chunk in batch] + self.store._chunks
 
+    def trajectories(self, key: str) -> list[Trajectory]:
+        """Returns the pieces of a seat's life, of all episodes."""
+        return [one for chunk in self.chunks for one in chunk.trajectories if one.key == key]
+
+    def episode(self, chunk: Chunk) -> MultiAgentEpisode:
+        """Returns a chunk as RLlib gets it."""
+        policy_of = {seat_id: seat.policy_id for seat_id, seat in self.seats.items()}
+        return episode_of(chunk, self.seats, lambda seat_id, *_, **__: policy_of[seat_id])
+
     def recorded(self, seat_id: str, episode_id: str = "e") -> tuple[list[float], list[int], list]:
         """Returns the times a seat observed, its actions and its rewards, over all chunks."""
         times: list[float] = []
         actions: list[int] = []
         rewards: list[float] = []
-        for chunk in self.chunks:
-            single = chunk.episode.agent_episodes.get(seat_id)
-            if chunk.episode.id_ != episode_id or single is None:
+        for one in self.trajectories(seat_id):
+            if one.episode_id != episode_id:
                 continue
-            observed = [float(np.asarray(o)[1]) for o in single.get_observations()]
-            assert len(observed) == len(single) + 1
+            observed = [float(np.asarray(o)[1]) for o in one.observations]
+            assert len(observed) == len(one) + 1
             if times:
                 assert times.pop() == observed[0], "a chunk begins with what ended the last one"
             times += observed
-            actions += [int(a) for a in single.get_actions()]
-            rewards += [float(r) for r in single.get_rewards()]
+            actions += [int(a) for a in one.actions]
+            rewards += [float(r) for r in one.rewards]
         return times, actions, rewards
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from muxrl.protocol.errors import NotServing
+from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.app import Batcher, Frame
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.seats import SeatAction
 
 
 class StepToAct:

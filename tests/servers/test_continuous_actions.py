@@ -10,8 +10,8 @@ from ray.rllib.core.columns import Columns
 from tests.servers.untrained import act
 
 from muxrl.protocol.spaces import Box
+from muxrl.servers.agents.seats import SeatAction, SoloSeat
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.seats import SeatAction, SoloSeat
 
 LOW, HIGH = 2.0, 10.0
 

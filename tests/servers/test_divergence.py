@@ -12,9 +12,9 @@ import pytest
 from muxrl.client.env_loop import EnvLoop
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import serve
-from muxrl.servers.checkpoint import ABOUT_FILE
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.policies import ServerProblem
+from muxrl.servers.training.policies import ServerProblem
 
 
 def wild(algorithm: str, lr: float) -> ExperimentConfig:

@@ -16,10 +16,10 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
+from muxrl.servers.agents.seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.learned_policies import LearnedPolicies
-from muxrl.servers.seats import SoloSeat
+from muxrl.servers.rllib.learned_policies import LearnedPolicies
 
 NUM_STEPS = 24
 BATCH = {"train_batch_size_per_learner": NUM_STEPS, "lr": 0.01}
@@ -173,8 +173,7 @@ def test_the_given_log_probability_is_recorded(name: str) -> None:
     with policies_of(name) as policies:
         play(policies, lambda t: {"a": 1, "b": 1}, lambda t: {"b": -0.25 * t})
         (chunk,) = policies.feed.take()
-    singles = chunk.episode.agent_episodes
-    logp = {a: np.array(singles[a].get_extra_model_outputs(Columns.ACTION_LOGP)) for a in "ab"}
+    logp = {one.seat_id: np.array(one.outputs[Columns.ACTION_LOGP]) for one in chunk.trajectories}
     assert np.isposinf(logp["a"]).all()
     np.testing.assert_allclose(logp["b"], -0.25 * np.arange(NUM_STEPS))
 
@@ -185,15 +184,15 @@ def test_to_a_replay_logged_actions_are_ordinary_data(name: str) -> None:
     with policies_of(name) as policies:
         play(policies, lambda t: {"a": t % 3, "b": 2}, lambda t: {"a": -1.0})
         chunks = policies.store._chunks or policies.feed.take()
-        singles = [s for chunk in chunks for s in chunk.episode.agent_episodes.values()]
-    recorded = {single.agent_id: np.array(single.get_actions()) for single in singles}
+        played = [one for chunk in chunks for one in chunk.trajectories]
+    recorded = {one.seat_id: np.array(one.actions) for one in played}
     expected = np.stack([np.arange(NUM_STEPS) % 3, np.full(NUM_STEPS, 2)], axis=1)
     if "team" in recorded:
         np.testing.assert_array_equal(recorded["team"], expected)
     else:
         np.testing.assert_array_equal(recorded["a"], expected[:, 0])
         np.testing.assert_array_equal(recorded["b"], expected[:, 1])
-    assert not any(single.extra_model_outputs for single in singles)
+    assert not any(one.outputs for one in played)
 
 
 # --- what is refused --------------------------------------------------------------------------

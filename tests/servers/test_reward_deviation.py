@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muxrl.servers.reward_scale import RewardDeviation
+from muxrl.servers.episodes.reward_scale import RewardDeviation
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 

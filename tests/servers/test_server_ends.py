@@ -19,10 +19,10 @@ from tests.servers.scripted_store import make_plan
 from muxrl.client import MultiplexingClient
 from muxrl.servers.app import expire_episodes
 from muxrl.servers.episodes.store import EpisodeCounts
-from muxrl.servers.feed import Feed, FeedClosed
-from muxrl.servers.policies import StillLearning
 from muxrl.servers.server import PolicyServer
-from muxrl.servers.trainer import _MAX_RECORDS, Trainer
+from muxrl.servers.training.feed import Feed, FeedClosed
+from muxrl.servers.training.policies import StillLearning
+from muxrl.servers.training.trainer import _MAX_RECORDS, Trainer
 
 _SERVE = """
     from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare

@@ -15,7 +15,7 @@ from tests.servers.test_inference import act, inference, step
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
-from muxrl.servers.seating import Seating
+from muxrl.servers.agents.seating import Seating
 
 AGENTS = ["a", "b"]
 T_PLAYED = 3

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
+from muxrl.servers.agents.seats import SeatAction, SeatRequest, SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.inference import Inference
-from muxrl.servers.seats import SeatAction, SeatRequest, SoloSeat
+from muxrl.servers.rllib.inference import Inference
 
 
 def act(

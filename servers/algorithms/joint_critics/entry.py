@@ -8,6 +8,8 @@ from typing import Any
 
 from gymnasium import spaces
 
+from muxrl.servers.agents.seating import keys_of
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.export import MemberActorGraph
@@ -19,8 +21,6 @@ from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.team_replay.budget import find_first_update, replay_size
-from muxrl.servers.seating import keys_of
-from muxrl.servers.seats import Seat
 
 _FLOAT32_BYTES = 4
 

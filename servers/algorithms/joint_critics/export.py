@@ -10,13 +10,13 @@ from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from muxrl.protocol.spaces import Space
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.spaces import flat_size, split_state
+from muxrl.servers.agents.teams import OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph
 from muxrl.servers.export.ports import Port, one_hot
-from muxrl.servers.seating import Seating
-from muxrl.servers.seats import SeatAction, SeatRequest
-from muxrl.servers.spaces import flat_size, split_state
-from muxrl.servers.teams import OBS
 
 
 class MemberActorGraph(PolicyGraph):

@@ -13,8 +13,8 @@ from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
+from muxrl.servers.agents.teams import ALIVE, OBS, STATE
 from muxrl.servers.algorithms.joint_critics.teams import CONTINUOUS_TEAM_KEYS
-from muxrl.servers.teams import ALIVE, OBS, STATE
 
 
 class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):

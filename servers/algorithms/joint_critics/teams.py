@@ -26,12 +26,12 @@ from gymnasium import spaces
 from gymnasium.spaces import flatdim
 from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
+from muxrl.servers.agents.seating import PolicySignature, keys_of
+from muxrl.servers.agents.seats import SeatRecord
+from muxrl.servers.agents.spaces import split_mask, split_state
+from muxrl.servers.agents.teams import ALIVE, OBS, STATE, TeamObservation, TeamProblem, TeamRows
 from muxrl.servers.algorithms.team_replay.seats import TeamSeat, TeamSeating
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.seating import PolicySignature, keys_of
-from muxrl.servers.seats import SeatRecord
-from muxrl.servers.spaces import split_mask, split_state
-from muxrl.servers.teams import ALIVE, OBS, STATE, TeamObservation, TeamProblem, TeamRows
 
 CONTINUOUS_TEAM_KEYS = (OBS, STATE, ALIVE)
 

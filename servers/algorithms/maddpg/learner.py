@@ -9,9 +9,9 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
+from muxrl.servers.agents.teams import ALIVE, OBS, STATE
 from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
 from muxrl.servers.algorithms.maddpg.rl_module import LOGITS, MADDPGTorchRLModule
-from muxrl.servers.teams import ALIVE, OBS, STATE
 
 LOGIT_PENALTY = 1e-3
 """On the mean square of the actor's outputs, where members have Discrete actions: without it they

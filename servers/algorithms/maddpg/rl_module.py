@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.servers.agents.teams import OBS
 from muxrl.servers.algorithms.joint_critics.rl_module import JointCriticRLModule
 from muxrl.servers.export.ports import one_hot
-from muxrl.servers.teams import OBS
 
 TWIN_CRITICS = "twin_critics"
 EXPLORATION_NOISE = "exploration_noise"

@@ -18,6 +18,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.mappo.export import ActorGraph
 from muxrl.servers.algorithms.mappo.joint_steps import JOINT_STEP, JointSteps
@@ -32,7 +33,6 @@ from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.learner import Minibatch
 from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.seats import Seat
 
 
 class HAPPOConfig(MAPPOConfig):

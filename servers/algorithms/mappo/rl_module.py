@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, check_maskable, mask_logits
 from muxrl.servers.algorithms.mappo.memory import advance, encode, inputs_of
-from muxrl.servers.numpy_mlp import is_pi_of_encoder
+from muxrl.servers.rllib.numpy_mlp import is_pi_of_encoder
 
 STATE = "state"
 AGENT_ID = "agent_id"

@@ -18,20 +18,17 @@ import msgspec
 import numpy as np
 
 from muxrl.protocol import spaces as plain
-from muxrl.servers.action_forms import ActionForm
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
-from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
-from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.frames import stacked_shape
-from muxrl.servers.observing import Observing
-from muxrl.servers.seating import (
+from muxrl.servers.agents.action_forms import ActionForm
+from muxrl.servers.agents.frames import stacked_shape
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seating import (
     PolicySignature,
     Seating,
     find_state_problem,
     state_sizes,
 )
-from muxrl.servers.seats import Seat, SeatRecord, SoloSeat, StepView
-from muxrl.servers.spaces import (
+from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.agents.spaces import (
     STATE_KEY,
     flat_size,
     module_observation_space,
@@ -40,7 +37,10 @@ from muxrl.servers.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.teams import team_reward
+from muxrl.servers.agents.teams import team_reward
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
+from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
+from muxrl.servers.config import AgentPlan, ServerPlan
 
 _Reader = Callable[[Any], np.ndarray]
 

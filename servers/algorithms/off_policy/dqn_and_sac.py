@@ -17,6 +17,8 @@ from ray.rllib.algorithms.dqn import dqn as rllib_dqn
 from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.declared_settings import DeclaredSettings, Schedule
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
@@ -45,8 +47,6 @@ from muxrl.servers.algorithms.setting_values import (
 )
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
-from muxrl.servers.seating import Seating
-from muxrl.servers.seats import Seat
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"

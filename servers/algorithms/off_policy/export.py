@@ -12,8 +12,8 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.export.graph import PolicyGraph
-from muxrl.servers.seats import SeatAction, SeatRequest
 
 
 class ValueGraph(PolicyGraph):

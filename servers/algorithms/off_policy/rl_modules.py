@@ -30,7 +30,7 @@ from muxrl.servers.algorithms.action_masks import (
     masked,
     unmasked,
 )
-from muxrl.servers.numpy_mlp import mlp_layers
+from muxrl.servers.rllib.numpy_mlp import mlp_layers
 
 
 class MaskableDQNCatalog(ReadsNoMask, DQNCatalog):

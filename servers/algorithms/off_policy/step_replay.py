@@ -6,7 +6,7 @@ never trained on; and with no stored episode of n steps ``sample()`` never retur
 is given the return over the k < n steps that there are, bootstrapped from the observation after
 them with gamma**k: the losses read ``n_step`` row by row.
 
-Episodes have one agent each (see `env_runner.by_agent`), so a stored step is an agent's step.
+Episodes have one agent each (see `rllib.episodes.by_agent`), so a stored step is an agent's step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ray.rllib.utils.replay_buffers import (
     MultiAgentPrioritizedEpisodeReplayBuffer,
 )
 
-from muxrl.servers.env_runner import alone
-from muxrl.servers.episodes.columns import Spaces, num_bytes, pack_episodes, unpack_episodes
+from muxrl.servers.episodes.columns import pack_trajectories, unpack_trajectories
+from muxrl.servers.rllib.episodes import Spaces, alone, num_bytes, single_of, trajectory_of
 
 _COUNTS = (
     "_num_episodes_evicted",
@@ -103,7 +103,7 @@ class _DrawsEveryStep:
     def get_state(self: Any) -> dict[str, Any]:
         """Returns all that is stored, as plain values and arrays."""
         return {
-            "episodes": pack_episodes(self._singles()),
+            "episodes": pack_trajectories([trajectory_of(s) for s in self._singles()]),
             "counts": {name: int(getattr(self, name)) for name in _COUNTS},
             "counts_by_module": {name: dict(getattr(self, name)) for name in _COUNTS_BY_MODULE},
             "indices": _as_array(self._indices),
@@ -128,7 +128,10 @@ class _DrawsEveryStep:
             spaces_of: of observations and actions, by module id.
             policy_for: RLlib's agent-to-module mapping function.
         """
-        singles = unpack_episodes(state["episodes"], lambda _, module_id: spaces_of[module_id])
+        singles = [
+            single_of(one, spaces_of[one.policy_id]).to_numpy()
+            for one in unpack_trajectories(state["episodes"])
+        ]
         self.episodes = deque(alone(single, policy_for) for single in singles)
         for name, count in state["counts"].items():
             setattr(self, name, count)

@@ -1,7 +1,7 @@
 """QMIX, VDN, QPLEX and independent Q-learning for teams of agents."""
 
+from muxrl.servers.agents.teams import TeamProblem, TeamSpec, team_reward
 from muxrl.servers.algorithms.qmix.qmix import QMIX, QMIXConfig
 from muxrl.servers.algorithms.qmix.team_env import TeamEnv
-from muxrl.servers.teams import TeamProblem, TeamSpec, team_reward
 
 __all__ = ["QMIX", "QMIXConfig", "TeamEnv", "TeamProblem", "TeamSpec", "team_reward"]

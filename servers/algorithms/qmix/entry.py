@@ -7,7 +7,10 @@ from typing import Any
 
 from gymnasium import spaces
 
-from muxrl.servers.action_forms import MAX_COMBINATIONS, counted_from_0
+from muxrl.servers.agents.action_forms import MAX_COMBINATIONS, counted_from_0
+from muxrl.servers.agents.seating import keys_of
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.agents.teams import TEAM_KEYS, TeamProblem, check_member_spaces
 from muxrl.servers.algorithms.entry import AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.milestones import FIRST_COPY, Milestone
 from muxrl.servers.algorithms.networks import Networks
@@ -19,9 +22,6 @@ from muxrl.servers.algorithms.replay_size import ReplaySize, bytes_of
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.team_replay.budget import after_updates, replay_size
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
-from muxrl.servers.seating import keys_of
-from muxrl.servers.seats import Seat
-from muxrl.servers.teams import TEAM_KEYS, TeamProblem, check_member_spaces
 
 _REWARD_BYTES = 4  # a team's reward is float32
 

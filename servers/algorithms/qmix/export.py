@@ -11,14 +11,10 @@ from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from muxrl.protocol.spaces import ACTION_MASK_KEY, Box, DictSpace, Space
-from muxrl.servers.algorithms.qmix.rl_module import HIDDEN
-from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.export.graph import AGENT_ID, STATE_IN, CannotExport, PolicyGraph
-from muxrl.servers.export.ports import OBSERVATION, Port, one_hot
-from muxrl.servers.observing import Observing, Reading
-from muxrl.servers.seating import Seating
-from muxrl.servers.seats import SeatAction, SeatRequest
-from muxrl.servers.spaces import (
+from muxrl.servers.agents.observing import Observing, Reading
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.spaces import (
     flat_size,
     module_observation_reader,
     split_mask,
@@ -26,7 +22,11 @@ from muxrl.servers.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.teams import ACTION_MASK, ALIVE, LAST_ACTION, OBS
+from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, LAST_ACTION, OBS
+from muxrl.servers.algorithms.qmix.rl_module import HIDDEN
+from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.export.graph import AGENT_ID, STATE_IN, CannotExport, PolicyGraph
+from muxrl.servers.export.ports import OBSERVATION, Port, one_hot
 
 
 class MemberGraph(PolicyGraph):

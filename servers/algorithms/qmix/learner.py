@@ -13,13 +13,13 @@ from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER
 from ray.rllib.policy.sample_batch import SampleBatch
 from torch import Tensor
 
+from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, STATE
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer
 from muxrl.servers.algorithms.qmix.priorities import episode_priorities
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
 from muxrl.servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
 from muxrl.servers.algorithms.team_replay.learner import TeamReplayLearner
-from muxrl.servers.teams import ACTION_MASK, ALIVE, STATE
 
 LOSS = "loss"
 TD_ERROR_ABS = "td_error_abs"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from muxrl.servers.agents.teams import ACTION_MASK, ALIVE
 from muxrl.servers.algorithms.qmix.priorities import Priorities, PrioritySettings
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
 from muxrl.servers.algorithms.team_replay.replay import TeamReplay
-from muxrl.servers.teams import ACTION_MASK, ALIVE
 
 # One byte for each number: with many actions the mask would take most of the memory.
 BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from muxrl.servers.teams import (
+from muxrl.servers.agents.teams import (
     ACTION_MASK,
     STATE,
     RewardRule,

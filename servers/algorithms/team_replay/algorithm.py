@@ -29,7 +29,7 @@ from ray.rllib.utils.metrics import (
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
 from muxrl.servers.algorithms.team_replay.replay import TeamReplay
-from muxrl.servers.reward_scale import RewardDeviation
+from muxrl.servers.episodes.reward_scale import RewardDeviation
 
 _UPDATES_DUE_STATE = "updates_due"
 _REWARD_SCALES_STATE = "reward_scales"
@@ -122,7 +122,7 @@ class TeamReplayAlgorithm(Algorithm):
             module_to_env=self.module_to_env_connector,
         )
 
-    # See `muxrl.servers.resume.SavesReplay`.
+    # See `muxrl.servers.rllib.resume.SavesReplay`.
 
     def count_replay_bytes(self) -> int:
         return sum(replay.num_bytes for replay in self._replays.values())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.replay_size import ReplaySize
 from muxrl.servers.algorithms.team_replay.config import TeamReplayConfig
-from muxrl.servers.seats import Seat
 
 
 def after_updates(

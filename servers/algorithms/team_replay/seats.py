@@ -16,11 +16,10 @@ from gymnasium.spaces import flatdim
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, Space
-from muxrl.servers.action_forms import ActionForm, counted_from_0
-from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.frames import stacked_space
-from muxrl.servers.observing import Observing
-from muxrl.servers.seating import (
+from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
+from muxrl.servers.agents.frames import stacked_space
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seating import (
     PolicySignature,
     Seating,
     find_state_problem,
@@ -28,8 +27,8 @@ from muxrl.servers.seating import (
     state_sizes,
     state_text,
 )
-from muxrl.servers.seats import Seat, SeatRecord, SoloSeat, StepView
-from muxrl.servers.spaces import (
+from muxrl.servers.agents.seats import Seat, SeatRecord, SoloSeat, StepView
+from muxrl.servers.agents.spaces import (
     ACTION_MASK_KEY,
     STATE_KEY,
     flat_size,
@@ -39,7 +38,15 @@ from muxrl.servers.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.teams import NO_ACTION, TEAM_KEYS, TeamProblem, TeamRows, TeamSpec, team_reward
+from muxrl.servers.agents.teams import (
+    NO_ACTION,
+    TEAM_KEYS,
+    TeamProblem,
+    TeamRows,
+    TeamSpec,
+    team_reward,
+)
+from muxrl.servers.config import AgentPlan, ServerPlan
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from muxrl.orchestrator.commands.terminal import quiet
 from muxrl.orchestrator.errors import CannotEvaluate
-from muxrl.servers.policies import ServerProblem
+from muxrl.servers.training.policies import ServerProblem
 
 
 def make_noise(error=None):

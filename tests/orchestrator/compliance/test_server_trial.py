@@ -14,10 +14,10 @@ from muxrl.orchestrator.compliance.server_trial import RULES, judge, judge_serve
 from muxrl.orchestrator.compliance.subject import Subject
 from muxrl.protocol.episode import EpisodeStateMachine
 from muxrl.protocol.messages import Actions, Ended
-from muxrl.servers import front, http
 from muxrl.servers.config import LimitsConfig
 from muxrl.servers.episodes import episode, step_check, store
-from muxrl.servers.message_limits import MessageLimits
+from muxrl.servers.network import front, http
+from muxrl.servers.network.message_limits import MessageLimits
 from muxrl.servers.server import PolicyServer
 
 

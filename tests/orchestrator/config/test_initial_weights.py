@@ -13,7 +13,7 @@ from tests.servers.scripted_store import make_plan
 
 from muxrl.orchestrator.config.initial_weights import find_initial_weights
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.checkpoint import ABOUT_FILE
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 SEES, DOES = Box((4,), "float32", -1.0, 1.0), Discrete(2)

@@ -21,9 +21,9 @@ from muxrl.orchestrator.config.budget import find_late, find_warnings
 from muxrl.orchestrator.config.memory import describe_replays, find_overflow, find_replays, shown
 from muxrl.orchestrator.config.resolve import Experiment
 from muxrl.protocol.spaces import Box, Discrete
+from muxrl.servers.agents.observing import Observing
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.observing import Observing
 
 GIB = 2**30
 IMAGE = Box((84, 84, 4), "uint8", 0, 255)

@@ -12,7 +12,7 @@ from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, Simula
 from muxrl.orchestrator.config.resolve import resolve
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, Discrete
-from muxrl.servers.checkpoint import ABOUT_FILE, _about
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, _about
 from muxrl.servers.config import ServerConfig, ServerPlan
 
 ALL = {"all": ["car_*"]}

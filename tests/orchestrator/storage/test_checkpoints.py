@@ -21,7 +21,7 @@ from muxrl.orchestrator.storage.checkpoints import (
     find_whole,
     hash_files,
 )
-from muxrl.servers.checkpoint import ABOUT_FILE, find_newest
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, find_newest
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muxrl.orchestrator.launch.tally import LatencyRecords
-from muxrl.servers.latency import Latencies
+from muxrl.servers.network.latency import Latencies
 
 
 def test_a_record_is_of_the_time_since_the_last_one() -> None:

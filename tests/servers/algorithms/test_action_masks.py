@@ -21,7 +21,7 @@ from muxrl.servers.algorithms.action_masks import (
     mask_logits,
     masked_space,
 )
-from muxrl.servers.numpy_mlp import numpy_policy
+from muxrl.servers.rllib.numpy_mlp import numpy_policy
 
 SEES = spaces.Box(-1, 1, (3,), np.float32)
 ACTS = spaces.Discrete(4)

@@ -12,12 +12,12 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.policy.policy import PolicySpec
 
+from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.feed import Feed
-from muxrl.servers.seats import SeatAction
+from muxrl.servers.rllib.env_runner import ExternalEnvRunner
+from muxrl.servers.training.feed import Feed
 
 OBSERVED = np.ones(2, np.float32)
 GAMMA = 0.5
@@ -44,8 +44,7 @@ def episode(length: int, *, is_terminated: bool, seat: Any = Seat) -> Any:
     seats: dict[str, Any] = {"a": seat()}
     is_masked = seat is MaskedSeat
     seen = MaskedSeat.seen if is_masked else OBSERVED
-    recorder = Recorder(f"e{np.random.default_rng().integers(1 << 60)}", seats,
-                        lambda *args, **kwargs: "a", lookback=0)  # fmt: skip
+    recorder = Recorder(f"e{np.random.default_rng().integers(1 << 60)}", seats, lookback=0)
     recorder.begin({"a": seen})
     for t in range(length):
         is_last = t == length - 1
@@ -90,7 +89,7 @@ def build(name: str, seat: Any = Seat, **settings: Any) -> tuple[Any, Feed]:
     config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
     algo = config.build_algo()
     feed = Feed(1)
-    algo.env_runner.attach(feed, needs_log_probabilities=True)
+    algo.env_runner.attach(feed, {"a": seat()}, needs_log_probabilities=True)
     return algo, feed
 
 

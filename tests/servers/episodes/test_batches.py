@@ -137,12 +137,12 @@ def test_whole_episodes_only(size: int, moves: list) -> None:
     played = Simulations(store)
     played.play(moves)
     assert all(length >= size for length in batch_lengths(store))
-    ids = [chunk.episode.id_ for chunk in store.chunks]
+    ids = [chunk.episode_id for chunk in store.chunks]
     assert len(ids) == len(set(ids))
     for chunk in store.chunks:
-        assert chunk.episode.is_done
+        assert chunk.is_done
         assert chunk.num_env_steps in (
-            played.num_steps[chunk.episode.id_], played.num_steps[chunk.episode.id_] - 1
+            played.num_steps[chunk.episode_id], played.num_steps[chunk.episode_id] - 1
         )  # fmt: skip
     played.close_all()
     assert sum(c.num_env_steps for c in store.chunks) == store.store.counts.num_env_steps
@@ -154,10 +154,10 @@ def test_one_open_episode_is_cut_and_goes_on() -> None:
     for t in range(8):
         store.step(t)
     assert batch_lengths(store) == [3, 3]
-    assert not any(chunk.episode.is_done for chunk in store.chunks)
+    assert not any(chunk.is_done for chunk in store.chunks)
     store.end(8)
     assert len(store.feed.batches) == 2
-    assert store.chunks[-1].episode.is_terminated
+    assert store.chunks[-1].is_terminated
     assert store.recorded("a")[1] == [t % 3 for t in range(8)]
 
 
@@ -183,7 +183,7 @@ def test_a_long_episode_that_is_learned_whole_comes_in_pieces() -> None:
         store.step(t, rewards={"a": float(t), "b": 0.0} if t else {})
     store.end(11, rewards={"a": 11.0, "b": 0.0})
     assert [chunk.num_env_steps for chunk in store.chunks] == [4, 4, 3]
-    ends = [c.episode.agent_episodes["a"].is_terminated for c in store.chunks]
+    ends = [one.is_terminated for one in store.trajectories("a")]
     assert ends == [False, False, True]
     times, _, rewards = store.recorded("a")
     assert times == [*map(float, range(11)), 10.0]  # terminated: no observation follows

@@ -44,9 +44,9 @@ def test_a_final_observation_may_have_a_mask_of_zeros(
     store.end(4, is_truncated=is_truncated, rewards={"a": 1.0, "b": -1.0},
               final_observations=finals)  # fmt: skip
     assert set(store.flags().values()) == {(not is_truncated, is_truncated)}
-    for single in store.chunks[0].episode.agent_episodes.values():
+    for one in store.chunks[0].trajectories:
         # A value to bootstrap from needs an action.
-        assert np.all(np.any(single.get_observations(-1)["action_mask"], axis=-1))
+        assert np.all(np.any(one.observations[-1]["action_mask"], axis=-1))
 
 
 def test_the_last_move_of_another_ends_a_player_that_waits() -> None:

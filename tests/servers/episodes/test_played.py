@@ -33,7 +33,7 @@ class PlayedStore(ScriptedStore):
         return reply
 
     def outputs(self, name: str, seat_id: str = "a") -> np.ndarray:
-        found = [c.episode.agent_episodes[seat_id].extra_model_outputs[name] for c in self.chunks]
+        found = [one.outputs[name] for one in self.trajectories(seat_id)]
         return np.concatenate([np.asarray(column) for column in found])
 
 
@@ -246,5 +246,5 @@ def test_a_replay_reads_no_logits_and_learns_from_actions_of_any_age() -> None:
     assert store.recorded("a")[1:] == ([0, 1, 2], [1.0, 2.0, 3.0])
     (chunk,) = store.chunks
     assert chunk.weights_seq_nos == [0, 0, 0], "lag is measured all the same"
-    assert Columns.ACTION_LOGP not in chunk.episode.agent_episodes["a"].extra_model_outputs
+    assert all(Columns.ACTION_LOGP not in one.outputs for one in chunk.trajectories)
     assert store.store.counts.num_stale_steps == 0

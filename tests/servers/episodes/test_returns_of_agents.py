@@ -9,9 +9,9 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
-from muxrl.servers.env_runner import by_agent
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
-from muxrl.servers.seating import Seating
+from muxrl.servers.rllib.episodes import by_agent
 
 TERMINATED, TRUNCATED, GOES_ON = (True, False), (False, True), (False, False)
 
@@ -58,8 +58,8 @@ def test_an_episode_goes_on_though_all_had_ended_and_over_cuts() -> None:
         store.step(t, terminations={"a": True, "b": True}, rewards={"a": 1.0, "b": 1.0})
         store.store.finish_frame()
     assert store.end(7, is_truncated=False).returns == {"a": 6.0, "b": 6.0}
-    assert [c.episode.is_done for c in store.chunks] == [False] * (len(store.chunks) - 1) + [True]
-    parts = [part for chunk in store.chunks for part in by_agent(chunk.episode)]
+    assert [c.is_done for c in store.chunks] == [False] * (len(store.chunks) - 1) + [True]
+    parts = [part for chunk in store.chunks for part in by_agent(store.episode(chunk))]
     assert len({part.id_ for part in parts}) == len(parts) == 14  # a replay joins none of them
     assert all(part.is_terminated for part in parts)
     assert {single.agent_id for p in parts for single in p.agent_episodes.values()} == {"a", "b"}
@@ -70,8 +70,8 @@ def test_a_saved_chunk_keeps_the_lives_apart() -> None:
     store.step(0)
     store.step(1, terminations={"b": True})
     store.end(2)
-    (chunk,) = unpack_chunks(pack_chunks(store.chunks), store.store._seats, store.store._policy_for)
-    assert list(chunk.episode.agent_episodes) == ["a", "b", "b~2"]
+    (chunk,) = unpack_chunks(pack_chunks(store.chunks))
+    assert [one.key for one in chunk.trajectories] == ["a", "b", "b~2"]
 
 
 def test_refused_unless_the_config_says_so() -> None:

@@ -10,8 +10,8 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, s
 
 from muxrl.protocol.errors import OutOfOrder, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
+from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.seats import SeatAction
 
 
 @pytest.fixture

@@ -108,8 +108,8 @@ def test_the_episodes_of_a_lost_simulation_are_closed_as_truncated_and_no_others
     waiting = store.store.accept(Step("simulation-1-ab-f", 1, {"a": seen("a", 1)}), 0.0)
     assert isinstance(waiting, PendingStep)
     assert store.store.abort_all("simulation-1-ab-", 0.0) == 2
-    singles = [chunk.episode.agent_episodes["a"] for chunk in store.chunks]
-    assert [(s.is_terminated, s.is_truncated) for s in singles] == [(False, True)] * 2
+    pieces = store.trajectories("a")
+    assert [(one.is_terminated, one.is_truncated) for one in pieces] == [(False, True)] * 2
     counts = store.store.counts
     assert (counts.num_aborted, counts.num_expired, store.store.num_open) == (2, 0, 1)
     store.act(waiting)  # its forward pass may come later: nothing follows from it

@@ -12,9 +12,9 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import AbortEpisode, EndEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
-from muxrl.servers.seating import Seating
 
 TEAM = {"team": ("a", "b")}
 
@@ -26,7 +26,7 @@ def team_store(**kwargs: Any) -> ScriptedStore:
 
 
 def last_team_observation(store: ScriptedStore) -> dict[str, np.ndarray]:
-    return store.chunks[-1].episode.agent_episodes["team"].get_observations(-1)
+    return store.trajectories("team")[-1].observations[-1]
 
 
 def test_a_member_that_never_appeared_is_missed_by_name() -> None:
@@ -48,13 +48,12 @@ def test_a_dead_member_is_padded_and_the_team_goes_on() -> None:
     store.step(2, "c", terminations={"b": True}, rewards={"a": 5.0, "b": 1.0})
     ended = store.end(3, rewards={"a": 7.0})
     assert ended.returns == {"a": 13.0, "b": 2.0}
-    (chunk,) = store.chunks
-    team = chunk.episode.agent_episodes["team"]
+    (team,) = store.trajectories("team")
     assert (team.is_terminated, team.is_truncated, len(team)) == (True, False, 2)
-    assert [float(r) for r in team.get_rewards()] == [2.0, 6.0]
-    alive = [observation["alive"].tolist() for observation in team.get_observations()]
+    assert team.rewards == [2.0, 6.0]
+    alive = [observation["alive"].tolist() for observation in team.observations]
     assert alive[:2] == [[1.0, 1.0], [0.0, 1.0]]
-    assert chunk.episode.agent_episodes["c"].is_terminated
+    assert store.trajectories("c")[0].is_terminated
 
 
 def test_a_team_is_truncated_if_its_last_members_are() -> None:
@@ -62,8 +61,7 @@ def test_a_team_is_truncated_if_its_last_members_are() -> None:
     store.step(0, "abc")
     store.step(1, "bc", terminations={"a": True})
     store.end(2, is_truncated=True, final_observations={m: seen(m, 2) for m in "bc"})
-    (chunk,) = store.chunks
-    team = chunk.episode.agent_episodes["team"]
+    (team,) = store.trajectories("team")
     assert (team.is_terminated, team.is_truncated) == (False, True)
     assert last_team_observation(store)["alive"].tolist() == [0.0, 1.0]
 
@@ -74,7 +72,7 @@ def test_a_member_that_terminates_in_the_step_that_cuts_its_team_short(sent: str
     store.step(0, "abc")
     finals = {m: seen(m, 1) for m in sent}
     store.end(1, is_truncated=True, terminations={"a": True}, final_observations=finals)
-    team = store.chunks[0].episode.agent_episodes["team"]
+    team = store.trajectories("team")[0]
     assert (team.is_terminated, team.is_truncated) == (False, True)
     # As if it had died a step earlier: no value of it is bootstrapped.
     last = last_team_observation(store)
@@ -106,9 +104,7 @@ def test_the_team_s_reward(how: Any, expected: float) -> None:
     store.step(0, "abc")
     store.step(1, "abc", rewards={"a": 1.0, "b": 3.0})
     store.end(2, rewards={"a": 4.0})
-    (chunk,) = store.chunks
-    rewards = chunk.episode.agent_episodes["team"].get_rewards()
-    assert [float(r) for r in rewards] == [expected, expected]
+    assert store.trajectories("team")[0].rewards == [expected, expected]
 
 
 @pytest.mark.parametrize("state", [None, [1.0, 2.0], [1.0, 2.0, float("nan")], "three"])
@@ -144,8 +140,7 @@ def test_abort_of_an_aborted_episode_with_a_team() -> None:
     store.step(0, "abc")
     store.step(1, "abc")
     store.store.accept(AbortEpisode("e"), 0.0)
-    (chunk,) = store.chunks
-    team = chunk.episode.agent_episodes["team"]
+    (team,) = store.trajectories("team")
     assert (team.is_terminated, team.is_truncated, len(team)) == (False, True, 1)
 
 

@@ -18,14 +18,14 @@ from tests.servers.export.untrained import SMALL, plan_of, save
 
 from muxrl.orchestrator.load_policy import load_policy
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, TupleSpace
-from muxrl.servers.checkpoint import ABOUT_FILE
+from muxrl.servers.agents.spaces import to_gymnasium
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export import checkpoint as door
 from muxrl.servers.export.checkpoint import export_checkpoint
 from muxrl.servers.export.graph import CannotExport
 from muxrl.servers.export.onnx_file import to_onnx
 from muxrl.servers.export.verify import Differs
-from muxrl.servers.spaces import to_gymnasium
 
 ROOT = Path(__file__).parents[3]
 PIXELS = Box((2, 2), "uint8", 0, 1)

@@ -20,7 +20,7 @@ from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.fixed_policies import FIXED, FixedAlgorithm, find_fixed
 from muxrl.servers.fixed_policies.plain import PolicyFailed
 from muxrl.servers.fixed_policies.policies import FixedPolicies
-from muxrl.servers.policies import ServerProblem
+from muxrl.servers.training.policies import ServerProblem
 
 SEES = Box((2,))
 FIVE = Discrete(5)

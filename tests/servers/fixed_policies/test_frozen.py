@@ -17,10 +17,10 @@ from muxrl.client.env_loop import EnvLoop
 from muxrl.experiments.simulations.cue_game import CueGame
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
 from muxrl.orchestrator.launch.in_process import Served, serve
-from muxrl.servers.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies.frozen import saved_spaces
-from muxrl.servers.learned_policies import LearnedPolicies
+from muxrl.servers.rllib.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer, ServerProblem
 
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("rllib")]

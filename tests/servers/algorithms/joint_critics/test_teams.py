@@ -15,6 +15,8 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
+from muxrl.servers.agents.seats import SeatRecord, SeatRequest, StepView
+from muxrl.servers.agents.teams import TeamProblem
 from muxrl.servers.algorithms.joint_critics.teams import (
     ContinuousTeamSeat,
     ContinuousTeamSeating,
@@ -27,9 +29,7 @@ from muxrl.servers.algorithms.registry import (
     seating_of,
 )
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.inference import Inference
-from muxrl.servers.seats import SeatRecord, SeatRequest, StepView
-from muxrl.servers.teams import TeamProblem
+from muxrl.servers.rllib.inference import Inference
 
 SEES = spaces.Box(-1, 1, (2,))
 BOUNDS = {"a": (-1.0, 3.0, 2), "b": (0.0, 0.5, 1), "c": (-4.0, -2.0, 3)}

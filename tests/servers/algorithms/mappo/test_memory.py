@@ -19,7 +19,7 @@ from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.memory import advance, encode
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE, MAPPOTorchRLModule
-from muxrl.servers.numpy_mlp import numpy_policy
+from muxrl.servers.rllib.numpy_mlp import numpy_policy
 
 CELLS = 5
 

@@ -13,9 +13,9 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary, Space
+from muxrl.servers.agents.seating import Seating
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.seating import Seating
 
 TEAM = {"team": ("a", "b")}
 
@@ -30,7 +30,7 @@ def central_store(agents: str | dict[str, Space] = "ab", **kwargs: Any) -> Scrip
 
 def steps_of(store: ScriptedStore, agent: str) -> SingleAgentEpisode:
     (chunk,) = store.chunks
-    single = chunk.episode.agent_episodes[agent]
+    single = store.episode(chunk).agent_episodes[agent]
     assert all(single.observation_space.contains(o) for o in single.get_observations())
     return single
 

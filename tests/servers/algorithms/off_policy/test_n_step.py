@@ -12,11 +12,11 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis import QNetAPI
 from ray.rllib.policy.policy import PolicySpec
 
+from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.env_runner import ExternalEnvRunner
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.feed import Feed
-from muxrl.servers.seats import SeatAction
+from muxrl.servers.rllib.env_runner import ExternalEnvRunner
+from muxrl.servers.training.feed import Feed
 
 LENGTH = 4
 POSITIONS = np.eye(LENGTH, dtype=np.float32)
@@ -31,10 +31,12 @@ class Seat:
     action_space = gymnasium.spaces.Discrete(2)
 
 
+SEATS: dict[str, Any] = {"a": Seat()}
+
+
 def chain(number: int, actions: Any) -> Any:
     """An episode of four steps; action 1 in the last one is paid 1, nothing else is paid."""
-    seats: dict[str, Any] = {"a": Seat()}
-    recorder = Recorder(f"chain-{number}", seats, lambda *args, **kwargs: "a", lookback=0)
+    recorder = Recorder(f"chain-{number}", SEATS, lookback=0)
     recorder.begin({"a": POSITIONS[0]})
     for t, action in enumerate(actions):
         is_last = t == LENGTH - 1
@@ -73,7 +75,7 @@ def test_dqn_learns_the_last_action_of_a_chain(n_step: int) -> None:
     config.debugging(seed=0)
     algo = config.build_algo()
     feed = Feed(1)
-    algo.env_runner.attach(feed, needs_log_probabilities=False, fills_replay=True)
+    algo.env_runner.attach(feed, SEATS, needs_log_probabilities=False, fills_replay=True)
     rng = np.random.default_rng(0)
     for number in range(400):
         feed.put([chain(number, rng.integers(2, size=LENGTH))])

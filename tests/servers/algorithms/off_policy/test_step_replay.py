@@ -9,13 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 
+from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.off_policy.step_replay import (
     EveryStepEpisodeReplayBuffer,
     EveryStepPrioritizedEpisodeReplayBuffer,
 )
-from muxrl.servers.env_runner import by_agent
 from muxrl.servers.episodes.recorder import Recorder
-from muxrl.servers.seats import SeatAction
+from muxrl.servers.episodes.trajectories import Chunk
+from muxrl.servers.rllib.episodes import by_agent, episode_of
 
 GAMMA = 0.5
 
@@ -23,17 +24,25 @@ GAMMA = 0.5
 @dataclass
 class Seat:
     seat_id: str
+    policy_id: str = "shared"
     observation_space: gymnasium.Space = field(
         default_factory=lambda: gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
     )
     action_space: gymnasium.Space = field(default_factory=lambda: gymnasium.spaces.Discrete(99))
 
 
+def add(buffer: Any, chunk: Chunk | None) -> None:
+    assert chunk is not None
+    seats: dict[str, Any] = {one.seat_id: Seat(one.seat_id) for one in chunk.trajectories}
+    episode = episode_of(chunk, seats, lambda *_, **__: "shared")
+    buffer.add(by_agent(episode.to_numpy()))
+
+
 def play(buffer: Any, episode_id: str, agents: str, length: int = 10, every: int = 3) -> None:
     """Adds an episode in chunks. Observations are (t, agent), actions are t, rewards t + 1; the
     last agent acts in every second step only."""
     seats: dict[str, Any] = {agent: Seat(agent) for agent in agents}
-    recorder = Recorder(episode_id, seats, lambda *args, **kwargs: "shared", lookback=0)
+    recorder = Recorder(episode_id, seats, lookback=0)
 
     def acting(t: int) -> list[str]:
         return [a for a in agents if a != agents[-1] or t % 2 == 0 or t == length]
@@ -53,9 +62,8 @@ def play(buffer: Any, episode_id: str, agents: str, length: int = 10, every: int
             is_last=is_last,
             weights_seq_no=0,
         )
-        chunk = recorder.finish() if is_last else recorder.cut() if t % every == 0 else None
-        if chunk is not None:
-            buffer.add(by_agent(chunk.episode.to_numpy()))
+        if is_last or t % every == 0:
+            add(buffer, recorder.finish() if is_last else recorder.cut())
 
 
 def make(kind: str, capacity: int) -> Any:
@@ -148,7 +156,7 @@ def test_many_agents_of_one_policy_fill_the_buffer_to_its_capacity(kind: str) ->
 def test_the_end_of_an_episode_whose_beginning_has_left_the_buffer(kind: str) -> None:
     buffer = make(kind, 40)
     seats: dict[str, Any] = {"a": Seat("a")}
-    slow = Recorder("slow", seats, lambda *args, **kwargs: "shared", lookback=0)
+    slow = Recorder("slow", seats, lookback=0)
     slow.begin({"a": np.zeros(2, np.float32)})
     for t in range(60):
         slow.add(
@@ -160,9 +168,7 @@ def test_the_end_of_an_episode_whose_beginning_has_left_the_buffer(kind: str) ->
             is_last=False,
             weights_seq_no=0,
         )
-        chunk = slow.cut()
-        assert chunk is not None
-        buffer.add(by_agent(chunk.episode.to_numpy()))
+        add(buffer, slow.cut())
         if t % 5 == 0:
             play(buffer, f"e{t}", "ab", length=4, every=2)
         drawn = buffer.sample(num_items=20, n_step=1, gamma=GAMMA, beta=0.4, sample_episodes=True)
@@ -203,7 +209,7 @@ def test_episodes_shorter_than_n_steps_can_be_drawn(kind: str) -> None:
 
 def test_a_step_of_an_open_episode_is_bootstrapped_from_the_newest_observation() -> None:
     buffer = make("uniform", 100)
-    recorder = Recorder("open", {"a": Seat("a")}, lambda *args, **kwargs: "shared", lookback=0)
+    recorder = Recorder("open", {"a": Seat("a")}, lookback=0)
     recorder.begin({"a": np.zeros(2, np.float32)})
     for t in range(2):
         recorder.add(
@@ -215,9 +221,7 @@ def test_a_step_of_an_open_episode_is_bootstrapped_from_the_newest_observation()
             is_last=False,
             weights_seq_no=0,
         )
-    chunk = recorder.cut()
-    assert chunk is not None
-    buffer.add(by_agent(chunk.episode.to_numpy()))
+    add(buffer, recorder.cut())
     for step in buffer.sample(num_items=30, n_step=5, gamma=GAMMA, sample_episodes=True):
         assert step.get_observations(-1)[0] == 2
         assert step.get_extra_model_outputs("n_step", 0) == 2 - step.t_started

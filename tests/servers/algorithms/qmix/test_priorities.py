@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.algorithms.qmix.pieces import GAMMA, make_learner, play, sample_all, update
 
+from muxrl.servers.agents.teams import ALIVE
 from muxrl.servers.algorithms.qmix import TeamSpec
 from muxrl.servers.algorithms.qmix.learner import WEIGHTS, td_terms, to_sample_batch
 from muxrl.servers.algorithms.qmix.priorities import (
@@ -22,7 +23,6 @@ from muxrl.servers.algorithms.qmix.priorities import (
 )
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
-from muxrl.servers.teams import ALIVE
 
 VALUES = np.array([0.5, 4.0, 1.0, 0.01, 2.0])
 MEASURED = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30)

@@ -12,8 +12,8 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import Step
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
+from muxrl.servers.agents.spaces import split_state
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
-from muxrl.servers.spaces import split_state
 
 TEAM = {"team": ("a", "b")}
 TOLD = {"obs": Box((2,)), "action_mask": MultiBinary(3), "state": Box((3,))}
@@ -28,7 +28,7 @@ def team_store(late_members: Any = "allow", **kwargs: Any) -> ScriptedStore:
 
 def team_steps(store: ScriptedStore) -> Any:
     (chunk,) = store.chunks
-    return chunk.episode.agent_episodes["team"]
+    return store.episode(chunk).agent_episodes["team"]
 
 
 # --- late members ---------------------------------------------------------------------------

@@ -1,0 +1,165 @@
+"""How a simulation's actions become those that a network chooses, and back.
+
+A network chooses one of n (``Discrete``), one of n several times (``MultiDiscrete``), or real
+numbers in one dimension (``Box``). Everything else is put into one of these without loss:
+
+======================================  ====================================================
+the simulation's action space           the network's
+======================================  ====================================================
+Discrete                                the same
+MultiDiscrete, MultiBinary              MultiDiscrete
+Tuple of Discrete                       MultiDiscrete
+Box of integers with bounds             MultiDiscrete, one choice for each element
+Box of real numbers in n dimensions     Box of one dimension
+any of the first four, as one choice    Discrete, one for each combination
+======================================  ====================================================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
+
+from muxrl.protocol import spaces as plain
+from muxrl.servers.agents.spaces import to_gymnasium
+
+MAX_COMBINATIONS = 1_024
+"""The most that become one choice: a network has an output for each, and has to try each."""
+
+
+@dataclass(frozen=True)
+class ActionForm:
+    """The actions of one agent as a network chooses them.
+
+    Attributes:
+        space: what the network acts in, or the simulation's own space where there is no way.
+        kind: the simulation's space.
+        is_one_choice: whether `space` is Discrete for a `kind` of several choices.
+    """
+
+    space: spaces.Space
+    kind: plain.Space
+    is_one_choice: bool = False
+
+    @cached_property
+    def choices(self) -> tuple[int, ...]:
+        """The number of actions of each choice that the simulation's space has; () of a Box."""
+        return tuple(n for _, n in plain.choices(self.kind))
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """The lowest value of each choice, int64."""
+        return np.array([low for low, _ in plain.choices(self.kind)], np.int64)
+
+    @cached_property
+    def combinations(self) -> np.ndarray:
+        """With `is_one_choice`: the choices of each action, int64 ``[n, len(choices)]``."""
+        return np.stack(np.unravel_index(np.arange(math.prod(self.choices)), self.choices), -1)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of the simulation's actions where they are a Box, else None."""
+        return self.kind.shape if isinstance(self.kind, plain.Box) else None
+
+    def write(self, action: Any) -> Any:
+        """Returns the simulation's action for one that a network chose."""
+        if not self.choices:
+            value = unsquash_action(np.asarray(action), self.space)
+            return value if self.shape is None else value.reshape(self.shape)
+        if isinstance(self.kind, plain.Discrete):
+            return int(action) + self.kind.start
+        chosen = self.combinations[int(action)] if self.is_one_choice else np.asarray(action)
+        if isinstance(self.kind, plain.TupleSpace):
+            return tuple((chosen + self.first).tolist())
+        if isinstance(self.kind, plain.Box):
+            return (chosen + self.first).reshape(self.kind.shape).astype(self.kind.dtype)
+        return chosen
+
+    def read(self, value: Any) -> Any:
+        """Returns what a network would have chosen for a conforming action: undoes `write`."""
+        if not self.choices:
+            value = np.ravel(value)
+            return normalize_action(value, self.space) if is_scaled(self.space) else value
+        if isinstance(self.kind, plain.Discrete):
+            return int(value) - self.kind.start
+        chosen = np.ravel(value) - self.first
+        if not self.is_one_choice:
+            return chosen
+        return int(np.ravel_multi_index(tuple(chosen), self.choices))
+
+    # --- action masks -------------------------------------------------------------------
+
+    def read_mask(self, mask: Any) -> np.ndarray:
+        """Returns a mask for the network's actions, float32; all 0 where it leaves no action.
+
+        Args:
+            mask: one number for each action of each choice, one choice after another; of a Tuple a
+                part for each choice.
+        """
+        flat = np.asarray(
+            np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else mask,
+            np.float32,
+        ).reshape(-1)
+        if len(self.choices) == 1:
+            return flat
+        parts = np.split(flat != 0, np.cumsum(self.choices)[:-1])
+        if not all(part.any() for part in parts):
+            return np.zeros(self.num_masked, np.float32)
+        if not self.is_one_choice:
+            return flat
+        allowed = [part[self.combinations[:, i]] for i, part in enumerate(parts)]
+        return np.logical_and.reduce(allowed).astype(np.float32)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the simulation's actions are the network's, integers counted from 0."""
+        return isinstance(self.kind, plain.Discrete) and self.kind.start == 0
+
+    @property
+    def num_masked(self) -> int:
+        """How many of the network's actions a mask speaks of."""
+        return math.prod(self.choices) if self.is_one_choice else sum(self.choices)
+
+
+def action_form(space: plain.Space, *, as_one_choice: bool = False) -> ActionForm:
+    """Returns the form in which a network chooses actions of `space`.
+
+    Args:
+        space: the simulation's.
+        as_one_choice: whether several choices become one, for algorithms that learn a value for
+            each action; those of more than `MAX_COMBINATIONS` combinations stay what they are.
+    """
+    choices = [n for _, n in plain.choices(space)]
+    if isinstance(space, plain.Discrete) or not (choices or _is_real_box(space)):
+        return ActionForm(to_gymnasium(space), space)
+    if not choices:
+        return ActionForm(_flat_box(to_gymnasium(space)), space)
+    if as_one_choice and math.prod(choices) <= MAX_COMBINATIONS:
+        return ActionForm(spaces.Discrete(math.prod(choices)), space, is_one_choice=True)
+    return ActionForm(spaces.MultiDiscrete(choices), space)
+
+
+def counted_from_0(space: spaces.Space) -> spaces.Space:
+    """Returns a Discrete space without its `start`, any other as it is."""
+    return spaces.Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else space
+
+
+def is_scaled(space: spaces.Space) -> bool:
+    """Whether policies act in -1..1, which is scaled to the bounds of `space`, as RLlib does."""
+    return isinstance(space, spaces.Box) and space.is_bounded("both")
+
+
+def _is_real_box(space: plain.Space) -> bool:
+    return isinstance(space, plain.Box) and np.dtype(space.dtype).kind == "f"
+
+
+def _flat_box(space: Any) -> spaces.Box:
+    if len(space.shape) == 1:
+        return space
+    return spaces.Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)

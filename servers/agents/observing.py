@@ -1,0 +1,301 @@
+"""How a server's observations become what its networks read: flattened, scaled, normalised.
+
+Seats read observations with what `Observing` gives them. Statistics change only where `add` is
+called, for training episodes, when a step has been recorded. So the observations of one step, and
+all parts of a team's, are normalised alike, and what is refused leaves no trace. An observation is
+recorded as it was acted on: a batch's log-probabilities are those of its own observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import utils as gym_utils
+
+from muxrl.protocol.spaces import Box, Space
+from muxrl.servers.agents.frames import stacked_space
+from muxrl.servers.agents.running_statistics import RunningStatistics
+from muxrl.servers.agents.scaling import Scale, Scaling, find_scale
+from muxrl.servers.agents.spaces import (
+    is_read_whole,
+    leaves,
+    module_observation_reader,
+    module_observation_space,
+    part_reader,
+    to_gymnasium,
+    without_bounds,
+)
+from muxrl.servers.config import AgentPlan, ServerPlan
+
+CLIP = 10.0
+"""Largest normalised number, as in OpenAI Baselines' `VecNormalize` and Stable-Baselines3."""
+_ROUNDING = 1e-7
+"""Deviations below this part of the mean are float32's rounding, not a signal."""
+
+Reader = Callable[[Any], np.ndarray]
+
+
+class Normalizer:
+    """Observations of one kind, less their mean, by their deviation, within ±`CLIP`.
+
+    Before there are two observations, the mean stands for 0 and the deviation for 1.
+
+    Args:
+        space: of the observations. What is one-hot, a truth value or a mask in it stays as it is.
+    """
+
+    def __init__(self, space: Space) -> None:
+        shape = module_observation_space(space).shape
+        self.statistics = RunningStatistics(shape)
+        found = list(leaves(to_gymnasium(space)))
+        numbers = np.concatenate([np.full(leaf.size, leaf.is_number) for leaf in found])
+        self._numbers = numbers.reshape(shape)
+        self._is_all_numbers = bool(numbers.all())
+        self._limit = np.where(self._numbers, CLIP, np.inf)
+        self._constants: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there is anything to normalise."""
+        return bool(self._numbers.any())
+
+    def constants(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns what is subtracted, divided by and clipped at: float64, of the shape read."""
+        if self._constants is None:
+            mean, deviation = self.statistics.mean, np.sqrt(self.statistics.variance)
+            deviation[deviation <= _ROUNDING * np.abs(mean)] = 1.0
+            if not self._is_all_numbers:
+                mean = np.where(self._numbers, mean, 0.0)
+                deviation[~self._numbers] = 1.0
+            self._constants = mean, deviation
+        return *self._constants, self._limit
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Returns float64 values normalised, as float32."""
+        mean, deviation, limit = self.constants()
+        normal = (values - mean) / deviation
+        np.maximum(normal, -limit, out=normal)
+        return np.minimum(normal, limit, out=normal).astype(np.float32)
+
+    def add(self, batch: np.ndarray) -> None:
+        """Counts observations in, float64 ``[n, ...]``."""
+        self.statistics.add(batch)
+        self._constants = None
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the state of other statistics."""
+        self.statistics.set_state(state)
+        self._constants = None
+
+
+class Reading:
+    """From a conforming value of a space to the float32 array that a network reads.
+
+    Args:
+        space: of the values.
+        scale: of its bounds; None: none.
+        normalizer: of its numbers; None: none.
+    """
+
+    def __init__(self, space: Space, scale: Scale | None, normalizer: Normalizer | None) -> None:
+        self.space = space
+        self.scale = scale
+        self.normalizer = normalizer
+        self._gym_space: gymnasium.Space = to_gymnasium(space)
+        self._is_whole = is_read_whole(self._gym_space)
+        self._has_offset = scale is not None and bool(scale.low.any())
+        # Large means leave float32 no digits for the rest.
+        self._dtype = np.float32 if normalizer is None else np.float64
+
+    def __call__(self, value: Any) -> np.ndarray:
+        values = self.numbers(value)
+        return values if self.normalizer is None else self.normalizer(values)
+
+    def is_as(self, other: Reading) -> bool:
+        """Whether both do the same."""
+        is_scaled_alike = (
+            other.scale is None if self.scale is None else self.scale.is_as(other.scale)
+        )
+        return is_scaled_alike and self.normalizer is other.normalizer
+
+    def numbers(self, value: Any) -> np.ndarray:
+        """Returns a value flattened and scaled: float64 if it is to be normalised, else float32."""
+        flat = value if self._is_whole else gym_utils.flatten(self._gym_space, value)
+        array: np.ndarray[Any, np.dtype[np.floating[Any]]] = np.array(flat, self._dtype)
+        if self.scale is not None:
+            if self._has_offset:
+                array -= self.scale.low
+            array /= self.scale.width
+        return array
+
+
+class Observing:
+    """Reads the observations of a server's agents.
+
+    Statistics are by policy. Where agents of a policy observe different things, as members of a
+    team may, each kind of observation has its own; a global state has its own, too.
+
+    Args:
+        agents: the server's.
+        scaling: see `find_scale`.
+        normalizes: whether numbers are normalised.
+        frame_stack: how many observations of an agent are read at once; see
+            `muxrl.servers.agents.frames`. Readers and statistics are of one.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, AgentPlan],
+        scaling: Scaling = "none",
+        *,
+        normalizes: bool = False,
+        frame_stack: int = 1,
+    ) -> None:
+        self._agents = agents
+        self._scaling = scaling
+        self.frame_stack = frame_stack
+        self.normalizes = normalizes
+        self._by_policy: dict[str, dict[str, Normalizer]] = {}
+        """By policy, and by kind of observation."""
+        self._states: dict[str, Normalizer] = {}
+        """Of global states, by kind."""
+        self._sources: dict[str, dict[Normalizer, Callable[[Any], np.ndarray]]] = {}
+        """By agent: from its observation to what each normalizer counts."""
+        self._simulation_state: Reading | None = None
+        self._is_frozen = False
+
+    @classmethod
+    def of(cls, plan: ServerPlan) -> Observing:
+        """Returns what reads the observations of a server as its plan says."""
+        return cls(
+            plan.agents,
+            plan.scale_observations,
+            normalizes=plan.normalize_observations,
+            frame_stack=plan.frame_stack,
+        )
+
+    def space(self, space: Space) -> gymnasium.spaces.Box:
+        """Returns what is read of a space, all frames of it."""
+        box = module_observation_space(space)
+        scale = find_scale(space, self._scaling)
+        if self.normalizes:
+            box = gymnasium.spaces.Box(-np.inf, np.inf, box.shape, np.float32)
+        elif scale is not None:
+            low, high = ((b - scale.low) / scale.width for b in (box.low, box.high))
+            box = gymnasium.spaces.Box(low, high, box.shape, np.float32)
+        return stacked_space(box, self.frame_stack)
+
+    def reader(self, agent_id: str, space: Space) -> Reader:
+        """Returns what reads the part of an agent's observations that is of this space."""
+        return self.reading(agent_id, space) or module_observation_reader(space)
+
+    def state_reader(self, agent_id: str, space: Space) -> Reader:
+        """Returns what reads the global state that an agent observes."""
+        reading = self._reading(agent_id, space, self._states)
+        return reading or module_observation_reader(space)
+
+    def simulation_state_reader(self, size: int) -> Reader | None:
+        """Returns what reads the global state of the simulation; None: it stays as it is."""
+        if not self.normalizes:
+            return None
+        if self._simulation_state is None:
+            space = Box((size,))
+            normalizer = self._states.setdefault("of the simulation", Normalizer(space))
+            self._simulation_state = Reading(space, None, normalizer)
+        return self._simulation_state
+
+    def reading(self, agent_id: str, space: Space) -> Reading | None:
+        """As `reader`; None: nothing is scaled or normalised."""
+        if not self.normalizes and self._scaling == "none":
+            return None
+        kinds = self._by_policy.setdefault(self._agents[agent_id].policy_id, {})
+        return self._reading(agent_id, space, kinds)
+
+    def _reading(self, agent_id: str, space: Space, kinds: dict[str, Normalizer]) -> Reading | None:
+        scale = find_scale(space, self._scaling)
+        if not self.normalizes:
+            return None if scale is None else Reading(space, scale, None)
+        normalizer = Normalizer(space)
+        if not normalizer.has_numbers:
+            return None if scale is None else Reading(space, scale, None)
+        normalizer = kinds.setdefault(str(without_bounds(space)), normalizer)
+        reading = Reading(space, scale, normalizer)
+        part = part_reader(self._agents[agent_id].observation_space, space)
+        self._sources.setdefault(agent_id, {})[normalizer] = lambda value: reading.numbers(
+            part(value)
+        )
+        return reading
+
+    # --- statistics ---------------------------------------------------------------------
+
+    def add(self, observations: Mapping[str, Any], state: Any) -> None:
+        """Counts the observations of a training step in.
+
+        Args:
+            observations: of the agents that act, as the simulation sent them.
+            state: the global state, None if none was sent.
+        """
+        if self._is_frozen:
+            return
+        batches: dict[Normalizer, list[np.ndarray]] = {}
+        for agent_id, value in observations.items():
+            for normalizer, read in self._sources.get(agent_id, {}).items():
+                batches.setdefault(normalizer, []).append(read(value))
+        if self._simulation_state is not None and state is not None:
+            reading = self._simulation_state
+            assert reading.normalizer is not None
+            batches[reading.normalizer] = [reading.numbers(state)]
+        for normalizer, batch in batches.items():
+            normalizer.add(np.stack(batch))
+
+    def freeze(self) -> None:
+        """Keeps the statistics as they are."""
+        self._is_frozen = True
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the statistics, as plain values and arrays."""
+        return {
+            "policies": {
+                policy_id: {kind: n.statistics.get_state() for kind, n in kinds.items()}
+                for policy_id, kinds in self._by_policy.items()
+            },
+            "states": {kind: n.statistics.get_state() for kind, n in self._states.items()},
+        }
+
+    def set_state(
+        self,
+        state: Mapping[str, Any],
+        *,
+        names: Mapping[str, str] | None = None,
+        has_states: bool = True,
+    ) -> None:
+        """Goes on with what `get_state` returned.
+
+        Args:
+            state: of another server, perhaps.
+            names: what policies are called there, where that differs.
+            has_states: whether statistics of global states are needed: not to act.
+
+        Raises:
+            ValueError: it lacks a policy, or is of other observations.
+        """
+        for policy_id, kinds in self._by_policy.items():
+            name = (names or {}).get(policy_id, policy_id)
+            _set_states(kinds, state["policies"].get(name, {}), f"policy {name!r}")
+        if has_states:
+            _set_states(self._states, state["states"], "the global state")
+
+
+def _set_states(
+    kinds: Mapping[str, Normalizer], states: Mapping[str, Mapping[str, Any]], whose: str
+) -> None:
+    for kind, normalizer in kinds.items():
+        if kind not in states:
+            raise ValueError(
+                f"it has no statistics of {kind} observations for {whose}, only of "
+                f"{', '.join(states) or 'none'}; is it the same task?"
+            )
+        normalizer.set_state(states[kind])

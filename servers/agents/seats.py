@@ -1,0 +1,201 @@
+"""Seats: a server's agents as RLlib records them.
+
+A simulation's agents and RLlib's need not be the same: a team is one RLlib agent. A seat is one
+RLlib agent, and stands for one or more of the simulation's: `SoloSeat` for an agent alone, others
+come with their algorithm (see `Seating`). Seats are made once for a server; what changes in an
+episode is in `SeatRecord`.
+
+What is made anew in every step is a `msgspec.Struct`: making one costs a quarter of a named tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import gymnasium
+import msgspec
+import numpy as np
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.servers.agents.action_forms import ActionForm, action_form, is_scaled
+from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.observing import Observing, Reader
+from muxrl.servers.agents.spaces import (
+    ACTION_MASK_KEY,
+    split_mask,
+    without_mask,
+)
+from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.config import AgentPlan
+
+
+class StepView(msgspec.Struct, frozen=True, gc=False):
+    """What the simulation shows in one step, to all seats."""
+
+    observations: Mapping[str, Any]
+    state: Any = None
+    """The simulation's global state, if it has been asked for."""
+    departed: Collection[str] = ()
+    """Agents that are done by now."""
+    is_final: bool = False
+    """Whether a seat sees this at its end and does not act on it: no mask is needed there."""
+    frames: Frames | None = None
+    """What the agents saw before in this episode; None: seats read the newest only."""
+
+    def read(self, agent_id: str, reader: Reader, value: Any) -> np.ndarray:
+        """Returns what an agent's network reads of its observation, and of those before it.
+
+        Args:
+            agent_id: the agent.
+            reader: of all that the network reads of one; the same by whichever seat.
+            value: what it reads.
+        """
+        frame = reader(value)
+        if self.frames is None:
+            return frame
+        return self.frames.stack(agent_id, frame, is_final=self.is_final)
+
+
+class SeatRequest(msgspec.Struct, frozen=True, gc=False):
+    """Asks a policy for one seat's action in one step."""
+
+    seat: Seat
+    observation: Any
+    module_state: Any = None
+    """Recurrent state after the seat's last action; None: the module's initial one."""
+    logged_action: Any = None
+    """The action, where it was chosen elsewhere; see `Seat.read_logged`."""
+    logged_log_prob: float | None = None
+    """The log-probability with which that was chosen, if it is known."""
+
+
+class SeatAction(msgspec.Struct, frozen=True, gc=False):
+    """A policy's answer: the action and all that goes with it."""
+
+    action: Any
+    """As the RLModule gave it."""
+    extra_outputs: Mapping[str, Any] = MappingProxyType({})
+    """What RLlib wants recorded with it (log-probability and the like)."""
+    module_state: Any = None
+    """Recurrent state after it; None where the module has none."""
+
+
+@dataclass(slots=True)
+class SeatRecord:
+    """What is remembered of a seat in one episode."""
+
+    module_state: Any = None
+    """Recurrent state after the last action; None: the module's initial one."""
+    last_actions: Mapping[str, Any] = field(default_factory=dict)
+    """Agents' last actions, as sent to the simulation; of other seats' agents, too."""
+    members_done: set[str] = field(default_factory=set)
+    has_begun: bool = False
+    is_done: bool = False
+
+
+class Seat(Protocol):
+    """One agent in RLlib's sense."""
+
+    seat_id: str
+    policy_id: str
+    members: tuple[str, ...]
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    frame_stack: int
+    """Observations of an agent that are read at once; the same for all seats of a server."""
+
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        """Returns the recorded observation, or None if no member observes at this step."""
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        """Returns the recorded reward."""
+
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
+        """Returns what goes to the simulation: an action for each acting member."""
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        """Returns the recorded form of actions that were chosen elsewhere, None if none were.
+
+        For a team it has `NO_ACTION`, or NaN in a Box, for every member without a logged action.
+        """
+
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        """Returns the log-probability of a logged action in its recorded form, None if unknown."""
+
+
+class SoloSeat:
+    """An agent that is recorded under its own name.
+
+    Args:
+        agent_id: the agent.
+        plan: its own.
+        observing: how its observations are read; None: as they are.
+        form: how its actions become those of its network; None: the usual one.
+        follows_mask: whether an action mask is kept apart from the rest of the observation (see
+            `masked_space`), or is flattened with it.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        plan: AgentPlan,
+        observing: Observing | None = None,
+        *,
+        form: ActionForm | None = None,
+        follows_mask: bool = False,
+    ) -> None:
+        observing = observing or Observing({agent_id: plan})
+        self.seat_id = agent_id
+        self.frame_stack = observing.frame_stack
+        self.policy_id = plan.policy_id
+        self.members: tuple[str, ...] = (agent_id,)
+        space, has_mask = split_mask(plan.observation_space)
+        self._is_masked = follows_mask and has_mask
+        if not self._is_masked:
+            space = plan.observation_space
+        self.observation_space: gymnasium.Space = observing.space(space)
+        self._form = form or action_form(plan.action_space)
+        self.action_space = self._form.space
+        if self._is_masked:
+            self.observation_space = masked_space(self.observation_space, self.action_space)
+        self._read = observing.reader(agent_id, space)
+
+    def observe(self, step_view: StepView, record: SeatRecord) -> Any:
+        value = step_view.observations.get(self.seat_id)
+        if value is None or not self._is_masked:
+            return None if value is None else step_view.read(self.seat_id, self._read, value)
+        mask = self._form.read_mask(value[ACTION_MASK_KEY])
+        if step_view.is_final and not mask.any():
+            mask = np.ones_like(mask)  # of a bootstrapped value it would leave nothing
+        if not mask.any():
+            raise ValueMismatch(
+                f"the action mask of agent {self.seat_id!r} forbids every action; leave an agent "
+                "that cannot act out of the observations, or give it an action that does nothing",
+                agent_id=self.seat_id,
+                expected="a mask with at least one action available",
+                got="none available",
+            )
+        seen = step_view.read(self.seat_id, self._read, without_mask(value))
+        return {OBS: seen, ACTION_MASK: mask}
+
+    def reward(self, rewards: Mapping[str, float]) -> float:
+        return rewards.get(self.seat_id, 0.0)
+
+    def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
+        return {self.seat_id: self._form.write(action)}
+
+    def read_logged(self, logged: Mapping[str, Any]) -> Any:
+        value = logged.get(self.seat_id)
+        return None if value is None else self._form.read(value)
+
+    def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
+        log_prob = log_probs.get(self.seat_id)
+        space: Any = self.action_space
+        if log_prob is None or not is_scaled(space):
+            return log_prob
+        # The density of an action scaled to [-1, 1] is that of the action times the scale.
+        widths = np.subtract(space.high, space.low, dtype=np.float64)
+        return log_prob + float(np.log(widths[widths > 0] / 2).sum())

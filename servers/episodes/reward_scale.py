@@ -1,0 +1,89 @@
+"""Rewards divided by a running standard deviation: of the discounted return, or their own.
+
+So that one learning rate and one critic fit tasks whose rewards are large or small. The mean stays:
+shifting rewards would add a constant to every step, and so change which policy is best wherever a
+policy decides how long an episode lasts. Dividing alone keeps the order of policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from muxrl.servers.agents.running_statistics import RunningStatistics
+
+CLIP = 10.0
+"""Largest scaled reward. While nearly all rewards were 0, the first others would be huge."""
+
+
+class RewardScale:
+    """The scale of one policy's rewards: the deviation of the discounted return.
+
+    As Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients", and Gymnasium's
+    `NormalizeReward`; clipped as in OpenAI Baselines' `VecNormalize`.
+
+    Args:
+        gamma: the algorithm's discount.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
+        self.statistics = RunningStatistics(())
+
+    def scale(self, reward: float, discounted: float) -> tuple[float, float]:
+        """Counts a reward in, and scales it.
+
+        Args:
+            reward: of one transition.
+            discounted: the same agent's discounted sum of the rewards before it in the episode.
+
+        Returns:
+            The scaled reward, and the discounted sum with this one.
+        """
+        discounted = self._gamma * discounted + reward
+        self.statistics.add(np.array([discounted]))
+        deviation = float(self.statistics.variance) ** 0.5 or 1.0
+        return max(-CLIP, min(CLIP, reward / deviation)), discounted
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns its statistics, as plain values and arrays."""
+        return self.statistics.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on with what `get_state` returned."""
+        self.statistics.set_state(state)
+
+
+class RewardDeviation(RunningStatistics):
+    """The deviation of all rewards of one module so far, for those that are drawn from a replay.
+
+    Each reward counts once, when it is stored, not every time it is drawn. EPyMARL's
+    ``standardise_rewards`` subtracts the running mean, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    @property
+    def std(self) -> float:
+        """The deviation; 1 while all rewards have been the same."""
+        variance = float(self.variance)
+        # Where rewards are equal, rounding can leave a little more than 0.
+        return variance**0.5 if variance > 1e-12 * (1.0 + float(self.mean) ** 2) else 1.0
+
+    def add(self, batch: Any) -> None:
+        """Counts the rewards of an episode in, ``[T]``."""
+        if len(batch):
+            super().add(np.asarray(batch, np.float64))
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "mean": float(self.mean),
+            "sum_of_squares": float(self._squares),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state({**state, "squares": state["sum_of_squares"]})

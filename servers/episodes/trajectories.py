@@ -1,0 +1,118 @@
+"""What was recorded of an episode: a trajectory for each seat, and pieces of it for the learner.
+
+::
+
+    Chunk        a piece of one episode: the env steps between two cuts
+    Trajectory   what one seat lived through in it, in one life
+
+Rows are in lists, as they were recorded, until a learner stacks them (`stacked`). A row is an
+array, a number, or a dict of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """Transitions of one seat, one after another.
+
+    Attributes:
+        id: of the seat's life in the episode; its later pieces have the same.
+        episode_id: of the episode.
+        seat_id: the seat, an agent or a team.
+        policy_id: the policy that acts for it.
+        observations: rows ``[num_lookback + T + 1]``: one more than there are transitions, the
+            final one included.
+        actions: rows ``[num_lookback + T]``, as the policy chose them.
+        rewards: likewise, float.
+        outputs: by name, what the policy returned with each action (log-probability and the like).
+        t: transitions of this life in earlier pieces.
+        num_lookback: how many at the front were in the piece before, too.
+        is_terminated: the seat ended, and nothing follows.
+        is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
+            that of a piece which goes on (neither of both).
+    """
+
+    id: str
+    episode_id: str
+    seat_id: str
+    policy_id: str
+    observations: Any
+    actions: Any
+    rewards: Any
+    outputs: Mapping[str, Any]
+    t: int = 0
+    num_lookback: int = 0
+    is_terminated: bool = False
+    is_truncated: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rewards) - self.num_lookback
+
+    @property
+    def key(self) -> str:
+        """What the life is called in its episode: the seat, "seat~2" for its second life."""
+        return self.id.removeprefix(f"{self.episode_id}_")
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A piece of one episode, and the version of the weights at each of its steps.
+
+    Attributes:
+        episode_id: of the episode.
+        t_started: env steps before it.
+        trajectories: of the seats that have a transition in it, in the order of the seats.
+        weights_seq_nos: one for each env step.
+        is_terminated: the episode is over, and no value is bootstrapped.
+        is_truncated: it is over, and some are.
+    """
+
+    episode_id: str
+    t_started: int
+    trajectories: list[Trajectory]
+    weights_seq_nos: list[int] = field(default_factory=list)
+    is_terminated: bool = False
+    is_truncated: bool = False
+
+    @property
+    def num_env_steps(self) -> int:
+        return len(self.weights_seq_nos)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is the last piece of its episode."""
+        return self.is_terminated or self.is_truncated
+
+
+def stacked(rows: Any) -> Any:
+    """Returns rows as one array ``[n, ...]``, or a dict of such; what is stacked stays as it is."""
+    if not isinstance(rows, list):
+        return rows
+    if isinstance(rows[0], Mapping):
+        return {key: stacked([row[key] for row in rows]) for key in rows[0]}
+    return np.array(rows)
+
+
+def concatenated(parts: Sequence[Any]) -> Any:
+    """Returns the stacked rows of all parts, one part after another."""
+    if isinstance(parts[0], Mapping):
+        return {key: concatenated([part[key] for part in parts]) for key in parts[0]}
+    return np.concatenate(parts)
+
+
+def rows_of(columns: Any, where: slice) -> list[Any]:
+    """Returns some of the stacked rows one by one."""
+    return [_row(columns, i) for i in range(where.start, where.stop)]
+
+
+def _row(columns: Any, i: int) -> Any:
+    if isinstance(columns, Mapping):
+        return {key: _row(column, i) for key, column in columns.items()}
+    return columns[i]

@@ -1,0 +1,83 @@
+"""The policies of a checkpoint as functions, without a server: what `muxrl.load_policy` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from muxrl.protocol.spaces import Space
+from muxrl.protocol.values import conform
+from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.seats import Seat, SeatRecord, SeatRequest, StepView
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
+from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
+from muxrl.servers.rllib.inference import Inference
+
+
+class LoadedPolicy:
+    """The greedy policy of one agent; what it remembers is of one episode.
+
+    Args:
+        agent_id: the agent.
+        space: of its observations.
+        seat: its own, or its team's, of which it acts alone: no policy acts on what others see.
+        inference: acts for the whole checkpoint.
+    """
+
+    def __init__(self, agent_id: str, space: Space, seat: Seat, inference: Inference) -> None:
+        self._agent_id = agent_id
+        self._space = space
+        self._seat = seat
+        self._inference = inference
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins an episode: forgets recurrent state, last action and frames."""
+        self._record = SeatRecord()
+        size = self._seat.frame_stack
+        self._frames = Frames(size) if size > 1 else None
+
+    def __call__(self, observation: Any) -> Any:
+        """Returns the action for an observation, both as the simulation has them.
+
+        Raises:
+            Mismatch: the observation is not of the agent's space.
+            ValueMismatch: its action mask forbids every action.
+        """
+        seen = {self._agent_id: conform(self._space, observation)}
+        view, record = StepView(seen, frames=self._frames), self._record
+        request = SeatRequest(self._seat, self._seat.observe(view, record), record.module_state)
+        (answer,) = self._inference.act_greedily(self._seat.policy_id, [request])
+        actions = self._seat.act(answer.action, [self._agent_id])
+        record.has_begun, record.module_state = True, answer.module_state
+        record.last_actions = actions
+        if self._frames is not None:
+            self._frames.advance([self._agent_id])
+        return actions[self._agent_id]
+
+
+def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
+    """Returns the policy of each agent of a server's checkpoint.
+
+    Its files are pickles, whose code is run: load only what you trust.
+
+    Raises:
+        AlgorithmProblem: it cannot be read, or plain RLlib wrote it.
+    """
+    checkpoint = Checkpoint.open(path)
+    if not checkpoint.about:
+        raise AlgorithmProblem(f"checkpoint {str(path)!r} has no {ABOUT_FILE}: did RLlib write it?")
+    modules = FrozenModules(checkpoint, {}, may_run_code=True)
+    # A member acts alone here; what a mixer or critic sees does not matter.
+    plan = dataclasses.replace(plan_of(checkpoint.about), late_members="allow")
+    inference = modules.make_inference(plan)
+    inference.needs_log_probabilities = False
+    seats = modules.make_seats(plan, modules.observing(plan))
+    seat_of = {member: seat for seat in seats.values() for member in seat.members}
+    seat_of |= {agent_id: seat for agent_id, seat in seats.items() if agent_id in plan.agents}
+    return {
+        agent_id: LoadedPolicy(agent_id, agent.observation_space, seat_of[agent_id], inference)
+        for agent_id, agent in plan.agents.items()
+    }

@@ -1,0 +1,190 @@
+"""What the network shows of a server: who may ask, what may be sent, and how refusals read.
+
+A transport (`websocket.py`, `http.py`) needs no more than a `Front`. What answers
+behind it is a policy server (`muxrl.servers.app`), or the gateway to several of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from muxrl.protocol.codec import encode
+from muxrl.protocol.episode import MAX_ID_CHARS
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge, ProtocolError
+from muxrl.protocol.messages import (
+    ERROR_STORY_CHARS,
+    AnyItem,
+    AnyReply,
+    EndEpisode,
+    PolicyWeights,
+    Refused,
+    ServerSpec,
+    Status,
+    Step,
+)
+from muxrl.servers.network.access import check_access
+from muxrl.servers.network.exposition import Family, counter, gauge, histogram
+from muxrl.servers.network.latency import Latencies
+from muxrl.servers.network.message_limits import MessageLimits
+from muxrl.servers.network.refusals import Refusals
+
+Answered = Callable[[list[AnyReply]], None]
+
+
+class Front(ABC):
+    """Items in, answers out, over any transport.
+
+    Args:
+        spec: what clients are told of the server.
+        address: "host:port", for messages.
+        token: bearer token that clients must present, "" for none.
+        on_shutdown: called when a client with the token asks the server to stop; None: that is
+            refused, since something else watches over the server.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        address: str,
+        token: str,
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.address = address
+        self.token = token
+        self.on_shutdown = on_shutdown
+        self.refusals = Refusals()
+        self.num_connections = 0
+        """Number of open WebSockets."""
+        self.num_restarts = 0
+        """How often the run has started it again."""
+        self.exchanges = Latencies()
+        """Of each message, from when it is here to when its answer is sent: with the time that it
+        waited at the gate."""
+        self.messages = MessageLimits(spec)
+        """Reads what clients send."""
+
+    @abstractmethod
+    def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
+        """Answers the items of a frame, in order; raises nothing. Called on the event loop.
+
+        Args:
+            items: of any episodes.
+            reply: takes the answers, one for each item, on the event loop. It raises nothing.
+            is_alone: whether its client is the only one connected, so that no other frame can come.
+        """
+
+    @abstractmethod
+    def status(self) -> Status:
+        """Returns the server's status; cheap, and safe from any thread."""
+
+    def weights(self) -> bytes:
+        """Returns a `PolicyWeights` in msgpack. Called on the event loop."""
+        problem = f"{self.spec.algorithm} has none of its own; ask the policy servers themselves"
+        return encode(PolicyWeights(self.spec.server_id, problem=problem))
+
+    @property
+    def num_refused(self) -> int:
+        """How many items and requests were refused."""
+        return self.refusals.by_code.total()
+
+    def measures(self) -> list[Family]:
+        """Returns what is counted, for ``GET /metrics``. Called on the event loop."""
+        status, refused = self.status(), self.refusals.by_code
+        return [
+            Family("gauge", "phase", "1 for the phase that the server is in.",
+                   {(status.phase,): 1.0}, ("phase",)),
+            counter("env_steps_total", "Training env steps.", status.num_env_steps),
+            counter("agent_steps_total", "Training agent steps.", status.num_agent_steps),
+            counter("expired_episodes_total", "Episodes closed since they were idle.",
+                    status.num_expired),
+            gauge("open_episodes", "Episodes that are open.", status.num_open_episodes),
+            gauge("episode_return_mean", "Mean over the last 100 training episodes of the sum "
+                  "over all agents.", status.episode_return_mean),
+            gauge("websockets", "WebSockets that are open.", self.num_connections),
+            counter("restarts_total", "How often the run has started this server again.",
+                    self.num_restarts),
+            histogram("exchange_seconds", "From a message to its answer, held ones included.",
+                      self.exchanges),
+            Family("counter", "refusals_total", "Items and requests that were refused.",
+                   {(str(code),): float(n) for code, n in sorted(refused.items())}, ("code",)),
+        ]  # fmt: skip
+
+    async def answered(self, items: list[AnyItem]) -> list[AnyReply]:
+        """Returns the answers to the items of a frame."""
+        answers: asyncio.Future[list[AnyReply]] = asyncio.get_running_loop().create_future()
+
+        def reply(replies: list[AnyReply]) -> None:
+            if not answers.done():  # its connection is gone
+                answers.set_result(replies)
+
+        self.answer(items, reply, is_alone=False)
+        return await answers
+
+    def refuse(self, item: AnyItem, error: ProtocolError) -> Refused:
+        """Returns the answer to an item that is refused, and counts it."""
+        where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
+        episode_id = item.episode_id[:MAX_ID_CHARS]
+        name = episode_id if episode_id.isprintable() else repr(episode_id)
+        story = f"{self._name} refused {where}episode {name}: {error.message}"
+        self.refusals.add(error.code, story, time.monotonic())
+        return Refused(
+            episode_id,
+            code=error.code,
+            message=story[:ERROR_STORY_CHARS],
+            agent_id=_cut(error.agent_id),
+            expected=_cut(error.expected),
+            got=_cut(error.got),
+        )
+
+    def refuse_message(self, what: str, error: ProtocolError) -> Refused:
+        """Returns the answer to what is refused as a whole, and counts it.
+
+        Args:
+            what: for people, as "POST /v1/step".
+            error: why.
+        """
+        story = error.message
+        if isinstance(error, MalformedMessage | MessageTooLarge):  # others name the server already
+            story = f"{self._name} refused {what}: {story}"
+        self.refusals.add(error.code, story, time.monotonic())
+        return Refused(
+            "",
+            code=error.code,
+            message=story[:ERROR_STORY_CHARS],
+            expected=_cut(error.expected),
+            got=_cut(error.got),
+        )
+
+    def check_access(self, header: Callable[[str], str | None]) -> None:
+        """Raises `Forbidden` or `Unauthorized` unless a request with these headers may be answered.
+
+        Args:
+            header: a request's header by its name, None if it is missing.
+        """
+        check_access(
+            self._name,
+            self.token,
+            authorization=header("authorization"),
+            origin=header("origin"),
+            host=header("host"),
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"server {self.spec.server_id!r} ({self.address})"
+
+
+def _cut(text: str | None) -> str | None:
+    """Returns a text of a refusal, which repeats what came, without what is too long to read."""
+    return None if text is None else text[:ERROR_STORY_CHARS]
+
+
+def internal_error(error: Exception) -> ProtocolError:
+    """Returns the refusal of an item whose cause is not the client's."""
+    problem = ProtocolError(f"an error in the server itself, see its log: {error!r}")
+    problem.code = 500
+    return problem

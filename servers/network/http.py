@@ -1,0 +1,190 @@
+"""HTTP with one JSON message a request: for status, and for clients without WebSocket.
+
+A refusal is answered with its own HTTP status code.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from muxrl.protocol.codec import encode_json
+from muxrl.protocol.errors import Forbidden, MessageTooLarge, ProtocolError, Unauthorized
+from muxrl.protocol.messages import (
+    AbortEpisode,
+    AnyItem,
+    BatchReply,
+    EndEpisode,
+    Health,
+    Refused,
+    StartEpisode,
+    Stopping,
+)
+from muxrl.protocol.openapi import openapi
+from muxrl.servers.network.exposition import CONTENT_TYPE, exposition
+from muxrl.servers.network.front import Front
+
+Endpoint = Callable[[Front, Request], Awaitable[object]]
+_openapi = functools.cache(openapi)
+
+
+async def _body(app: Front, request: Request) -> bytes:
+    """Reads a request's body.
+
+    Raises:
+        MessageTooLarge: it is over the limit; the rest of it is not read.
+    """
+    limit = app.spec.max_message_bytes
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise MessageTooLarge(
+                f"the body is over the server's limit of {limit} bytes (limits.max_message_bytes)",
+                expected=f"at most {limit} bytes",
+            )
+        parts.append(part)
+    request.state.here_at = time.perf_counter()
+    return b"".join(parts)
+
+
+async def _get_spec(app: Front, request: Request) -> object:
+    return app.spec
+
+
+async def _get_status(app: Front, request: Request) -> object:
+    return app.status()
+
+
+async def _get_health(app: Front, request: Request) -> object:
+    status = app.status()
+    return Health(status.phase, status.server_id, status.problem)
+
+
+async def _get_openapi(app: Front, request: Request) -> object:
+    return _openapi()
+
+
+async def _get_policies(app: Front, request: Request) -> object:
+    return Response(app.weights(), media_type="application/msgpack")
+
+
+async def _get_metrics(app: Front, request: Request) -> object:
+    text = exposition(app.measures(), app.spec.server_id)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _post_batch(app: Front, request: Request) -> object:
+    return BatchReply(await app.answered(app.messages.read_json(await _body(app, request))))
+
+
+async def _post_start(app: Front, request: Request) -> object:
+    return await _one(app, request, StartEpisode, default={"episode_id": uuid.uuid4().hex})
+
+
+async def _post_end(app: Front, request: Request) -> object:
+    return await _one(app, request, EndEpisode)
+
+
+async def _post_abort(app: Front, request: Request) -> object:
+    return await _one(app, request, AbortEpisode)
+
+
+async def _post_shutdown(app: Front, request: Request) -> object:
+    if not app.token:
+        raise Unauthorized(
+            f"server {app.spec.server_id!r} has no token, so nobody may stop it from outside; "
+            "give it one"
+        )
+    if app.on_shutdown is None:
+        raise Forbidden(
+            f"server {app.spec.server_id!r} belongs to a run, which would start it again; "
+            "'muxrl stop RUN' ends the run"
+        )
+    app.on_shutdown()
+    return Stopping()
+
+
+async def _one(
+    app: Front,
+    request: Request,
+    kind: type[AnyItem],
+    default: dict[str, str] | None = None,
+) -> object:
+    """Answers the one item of a request: its body's fields, and those that its path gives.
+
+    Raises:
+        MalformedMessage: the body is not JSON, or not such an item.
+        MessageTooLarge: it is over a limit.
+    """
+    fields = app.messages.read_fields(await _body(app, request) or b"{}")
+    given = {**(default or {}), **fields, **request.path_params}
+    item = app.messages.read_item(given, kind)
+    return (await app.answered([item]))[0]
+
+
+_CLOSE = {"Connection": "close"}  # whoever may not ask keeps no connection from those who may
+_HEADERS = {429: {"Retry-After": "1"}, Unauthorized.code: _CLOSE, Forbidden.code: _CLOSE}
+"""Of a refusal, by its code."""
+
+
+def _json(value: object, code: int = 200) -> Response:
+    return Response(encode_json(value), code, _HEADERS.get(code), media_type="application/json")
+
+
+def make_asgi_app(app: Front) -> Starlette:
+    """Returns the ASGI application of one server."""
+
+    def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            try:
+                app.check_access(request.headers.get)
+                value = await endpoint(app, request)
+            except ProtocolError as error:
+                what = f"{request.method} {request.url.path[:100]}"
+                value = app.refuse_message(what, error)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody is there to read it
+            if isinstance(value, Response):
+                return value
+            response = _json(value, value.code if isinstance(value, Refused) else 200)
+            if (here_at := getattr(request.state, "here_at", None)) is not None:
+                app.exchanges.add(time.perf_counter() - here_at)
+            return response
+
+        return handle
+
+    async def no_such_route(request: Request, error: Exception) -> Response:
+        """404 and 405, in the form of all other refusals."""
+        assert isinstance(error, HTTPException)
+        story = f"there is no {request.method} {request.url.path[:100]}: {error.detail}"
+        return _json(Refused("", code=error.status_code, message=story), error.status_code)
+
+    starlette = Starlette(
+        exception_handlers={HTTPException: no_such_route},
+        routes=[
+            Route("/v1/spec", guarded(_get_spec)),
+            Route("/v1/status", guarded(_get_status)),
+            Route("/v1/health", guarded(_get_health)),
+            Route("/v1/openapi.json", guarded(_get_openapi)),
+            Route("/v1/policies", guarded(_get_policies)),
+            Route("/metrics", guarded(_get_metrics)),
+            Route("/v1/step", guarded(_post_batch), methods=["POST"]),
+            Route("/v1/episodes", guarded(_post_start), methods=["POST"]),
+            Route("/v1/episodes/{episode_id}/end", guarded(_post_end), methods=["POST"]),
+            Route("/v1/episodes/{episode_id}/abort", guarded(_post_abort), methods=["POST"]),
+            Route("/v1/shutdown", guarded(_post_shutdown), methods=["POST"]),
+        ],
+    )
+    # A redirect would go to whatever the request calls us.
+    starlette.router.redirect_slashes = False
+    return starlette

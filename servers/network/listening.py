@@ -1,0 +1,149 @@
+"""A front on a port: uvicorn in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import uvicorn
+
+from muxrl.servers.network.front import Front
+from muxrl.servers.network.http import make_asgi_app
+from muxrl.servers.network.http_connection import MAX_HEAD_BYTES, HttpConnection
+from muxrl.servers.network.websocket import WebSocketConnection
+
+logger = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 30.0
+
+
+class CannotListen(Exception):
+    """The port is taken, or the network did not come up."""
+
+
+class Network:
+    """The socket, the event loop and its thread. It listens at once, and answers from `start` on.
+
+    Args:
+        who: for messages, as "server 'qmix'".
+        host: address to listen on.
+        port: 0 takes a free one.
+
+    Raises:
+        CannotListen: the port is taken.
+    """
+
+    def __init__(self, who: str, host: str, port: int) -> None:
+        self._who = who
+        self._socket = _listen(who, host, port)
+        bound_host, bound_port = self._socket.getsockname()[:2]
+        self.address = f"{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
+        self.problem = ""
+        """Why it answers no more; "" while it does."""
+        self._uvicorn: uvicorn.Server | None = None
+        self._thread = threading.Thread(target=self._serve, name="server", daemon=False)
+        self._beside: Callable[[], Coroutine[Any, Any, object]]
+
+    def start(
+        self,
+        front: Front,
+        beside: Callable[[], Coroutine[Any, Any, object]],
+        *,
+        max_connections: int,
+        keep_alive_s: float,
+    ) -> None:
+        """Starts to answer.
+
+        Args:
+            front: the answers.
+            beside: what else goes on in the event loop, until it is cancelled.
+            max_connections: at one time.
+            keep_alive_s: how long a connection may be silent: as long as its episodes.
+
+        Raises:
+            CannotListen: the network did not come up.
+        """
+        self._beside = beside
+        self._uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                make_asgi_app(front),
+                loop="uvloop",
+                # Any such class will do; uvicorn calls it with the arguments of its own.
+                http=functools.partial(  # type: ignore[arg-type]
+                    HttpConnection, max_connections=max_connections
+                ),
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                timeout_keep_alive=math.ceil(keep_alive_s),
+                # No compression, since frames are small, and no pings: a simulation may take
+                # minutes for a step, and one that is gone is found when its episodes expire.
+                ws=functools.partial(WebSocketConnection, front),  # type: ignore[arg-type]
+                proxy_headers=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self._uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._thread.start()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._uvicorn.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise CannotListen(f"{self._who} could not open {self.address}")
+            time.sleep(0.005)
+
+    def cut(self) -> None:
+        """Breaks all connections off, as a network that fails; called on the event loop."""
+        assert self._uvicorn is not None
+        for connection in list(self._uvicorn.server_state.connections):
+            cast(HttpConnection | WebSocketConnection, connection).transport.abort()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Closes all connections and the port; returns whether the thread ended in time."""
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        self._socket.close()
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        async def serve() -> None:
+            assert self._uvicorn is not None
+            beside = asyncio.create_task(self._beside())
+            try:
+                await self._uvicorn.serve(sockets=[self._socket])
+            finally:
+                beside.cancel()
+
+        import uvloop
+
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve())
+        except Exception as error:  # the top of the thread: nothing else would report it
+            logger.exception("%s serves no more", self._who)
+            self.problem = f"it serves no more: {type(error).__name__}: {error}"
+
+
+def _listen(who: str, host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise CannotListen(
+            f"{who} cannot listen on {host}:{port}: {error.strerror}; is another server running "
+            "there? (port: 0 takes a free one)"
+        ) from None
+    sock.listen(1024)
+    return sock

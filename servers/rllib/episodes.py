@@ -1,0 +1,132 @@
+"""RLlib's door: episodes of RLlib, made from what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import gymnasium
+import tree
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory
+
+Spaces = tuple[gymnasium.Space, gymnasium.Space]
+"""Of observations and actions."""
+PolicyFor = Callable[..., str]
+"""RLlib's agent-to-module mapping function."""
+
+
+def episode_of(chunk: Chunk, seats: Mapping[str, Seat], policy_for: PolicyFor) -> MultiAgentEpisode:
+    """Returns a chunk in RLlib's form; lists are handed over, not copied.
+
+    RLlib's own `MultiAgentEpisode.add_env_step` and `cut` do not fit a server: an episode in which
+    every agent *seen so far* is done counts as terminated (later agents are dropped, truncated
+    agents not bootstrapped), and a cut loses the action of an agent that has not observed since, or
+    the last transition of an agent that ends without a final observation.
+    """
+    episode = MultiAgentEpisode(
+        id_=chunk.episode_id,
+        observation_space={s: seat.observation_space for s, seat in seats.items()},
+        action_space={s: seat.action_space for s, seat in seats.items()},
+        agent_to_module_mapping_fn=policy_for,
+        env_t_started=chunk.t_started,
+    )
+    # RLlib's learners read these, and nothing else of it.
+    episode.agent_episodes = {
+        one.key: single_of(
+            one, (seats[one.seat_id].observation_space, seats[one.seat_id].action_space)
+        )
+        for one in chunk.trajectories
+    }
+    episode.env_t = chunk.t_started + chunk.num_env_steps
+    episode.is_terminated, episode.is_truncated = chunk.is_terminated, chunk.is_truncated
+    return episode
+
+
+def single_of(trajectory: Trajectory, spaces: Spaces) -> SingleAgentEpisode:
+    """Returns a trajectory of rows in RLlib's form."""
+    return SingleAgentEpisode(
+        id_=trajectory.id,
+        observations=trajectory.observations,
+        observation_space=spaces[0],
+        actions=trajectory.actions,
+        action_space=spaces[1],
+        rewards=trajectory.rewards,
+        extra_model_outputs=dict(trajectory.outputs),
+        terminated=trajectory.is_terminated,
+        truncated=trajectory.is_truncated,
+        t_started=trajectory.t,
+        len_lookback_buffer=trajectory.num_lookback,
+        agent_id=trajectory.seat_id,
+        module_id=trajectory.policy_id,
+        multi_agent_episode_id=trajectory.episode_id,
+    )
+
+
+def trajectory_of(single: SingleAgentEpisode) -> Trajectory:
+    """Returns the trajectory of an episode that is in arrays; see `SingleAgentEpisode.to_numpy`."""
+    return Trajectory(
+        id=single.id_,
+        episode_id=single.multi_agent_episode_id,
+        seat_id=single.agent_id,
+        policy_id=single.module_id,
+        observations=single.observations.data,
+        actions=single.actions.data,
+        rewards=single.rewards.data,
+        outputs={name: buffer.data for name, buffer in single.extra_model_outputs.items()},
+        t=single.t_started,
+        num_lookback=single.observations.lookback,
+        is_terminated=single.is_terminated,
+        is_truncated=single.is_truncated,
+    )
+
+
+def num_bytes(single: SingleAgentEpisode) -> int:
+    """Returns how large an episode is that is in arrays."""
+    columns = [single.observations, single.actions, single.rewards]
+    columns += single.extra_model_outputs.values()
+    return sum(leaf.nbytes for column in columns for leaf in tree.flatten(column.data))
+
+
+def by_agent(episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
+    """Splits a chunk by agent for RLlib's multi-agent replay buffers; nothing is copied.
+
+    Those buffers join the chunks of an episode again and sample single steps of single agents. But
+    their capacity, and so the size of their priority trees, is in env steps, and what they index is
+    agent steps, so that a policy shared by three agents overflows. In an episode of one agent both
+    counts are the same.
+
+    Args:
+        episode: made by a `Recorder`, without agents that have no step.
+    """
+    episodes = []
+    for key, single in episode.agent_episodes.items():
+        single.multi_agent_episode_id = f"{episode.id_}/{key}"
+        episodes.append(alone(single, episode.agent_to_module_mapping_fn))
+    return episodes
+
+
+def alone(single: SingleAgentEpisode, policy_for: PolicyFor) -> MultiAgentEpisode:
+    """Returns an episode of one agent, by its `multi_agent_episode_id`; `single` is not copied.
+
+    Args:
+        single: the agent's.
+        policy_for: RLlib's agent-to-module mapping function.
+    """
+    agent_id = single.agent_id
+    episode = MultiAgentEpisode(
+        id_=single.multi_agent_episode_id,
+        observation_space={agent_id: single.observation_space},
+        action_space={agent_id: single.action_space},
+        agent_to_module_mapping_fn=policy_for,
+        env_t_started=single.t_started,
+    )
+    episode.agent_episodes = {agent_id: single}
+    episode.agent_t_started[agent_id] = single.t_started
+    # Agent steps are env steps here, so nothing looks this up; a list would grow with them.
+    episode.env_t_to_agent_t[agent_id] = ()
+    episode.env_t = single.t
+    episode.is_terminated, episode.is_truncated = single.is_terminated, single.is_truncated
+    return episode

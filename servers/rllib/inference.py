@@ -1,0 +1,420 @@
+"""Actions from RLModules, one forward pass for each policy.
+
+There are two copies of the modules. New weights are loaded into the idle copy, then the copies are
+swapped, so that a forward pass never sees half-loaded weights and never waits for a load.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+import tree
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.agents.teams import NO_ACTION
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, Forward, numpy_policy
+
+Extras = dict[str, Any]
+_Pass = tuple[str, bool, bool, bool]
+"""Requests of one forward pass: policy, whether they explore, train, and are untrained."""
+T = TypeVar("T")
+
+
+class _Copy:
+    """One copy of the modules, and facts about them."""
+
+    def __init__(self, modules: MultiRLModule) -> None:
+        self.modules = modules
+        self.numpy: dict[str, Forward | None] = {m: numpy_policy(x) for m, x in modules.items()}
+        self.is_stateful = {module_id: x.is_stateful() for module_id, x in modules.items()}
+        self.acting_keys: dict[str, tuple[str, ...] | None] = {
+            module_id: getattr(x, "acting_keys", None) for module_id, x in modules.items()
+        }
+        self.acts_in_numpy = {
+            module_id: hasattr(x, "act_in_numpy")
+            and all(parameter.device.type == "cpu" for parameter in x.parameters())
+            for module_id, x in modules.items()
+        }
+
+
+class Inference:
+    """Chooses actions with the newest weights; see `muxrl.servers.training.policies.Acting`.
+
+    Args:
+        build: makes one inference-only copy of the modules.
+        seed: of the exploration noise.
+    """
+
+    def __init__(self, build: Callable[[], MultiRLModule], *, seed: int) -> None:
+        self._live = _Copy(build())
+        self._spare = _Copy(build())
+        self._spare.modules.set_state(self._live.modules.get_state())
+        self._swap = threading.Lock()
+        self._rng = np.random.default_rng((seed, 0))
+        self._evaluation_rng = np.random.default_rng((seed, 1))
+        self._evaluation_torch = torch.Generator().manual_seed(seed)
+        self.needs_log_probabilities = True
+        """Whether the learner wants log-probabilities and distribution inputs recorded."""
+        self.corrects_off_policy = False
+        """Whether the learner corrects for the probabilities with which actions were chosen."""
+        self.weights_seq_no = 0
+        self.num_env_steps_sampled = 0
+        """Lifetime training env steps; exploration schedules run on it."""
+        self.untrained: dict[str, Any] | None = None
+        """The weights that it began with, by module, if they are kept; see `keep_untrained`."""
+        self._build = build
+        self._untrained_copy: _Copy | None = None  # made when it is first asked for
+
+    @property
+    def modules(self) -> MultiRLModule:
+        """The modules in use now; do not keep them, since the copies are swapped."""
+        return self._live.modules
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether any module is recurrent."""
+        return any(self._live.is_stateful.values())
+
+    def load(self, state: Mapping[str, Any], weights_seq_no: int) -> None:
+        """Puts new weights into use, for some or all modules; called by the learning thread."""
+        spare = self._spare.modules
+        if state.keys() != self._live.is_stateful.keys():
+            spare.set_state(self._live.modules.get_state())  # modules that `state` leaves out
+        spare.set_state(dict(state))
+        with self._swap:
+            self._live, self._spare = self._spare, self._live
+            self.weights_seq_no = weights_seq_no
+
+    def keep_untrained(self) -> None:
+        """Keeps the weights in use as those that seats act with where a step has them untrained."""
+        self.untrained = tree.map_structure(np.array, dict(self._live.modules.get_state()))
+
+    def read(self, read: Callable[[], T]) -> T:
+        """Returns what `read` returns of `modules` and `weights_seq_no`; none are loaded then."""
+        with self._swap:
+            return read()
+
+    def get_random_state(self) -> dict[str, Any]:
+        """Returns where its random generators are; for the thread that acts."""
+        return {
+            "training": self._rng.bit_generator.state,
+            "evaluation": self._evaluation_rng.bit_generator.state,
+            "evaluation_torch": self._evaluation_torch.get_state().numpy(),
+        }
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Puts its random generators where those of `get_random_state` were."""
+        self._rng.bit_generator.state = state["training"]
+        self._evaluation_rng.bit_generator.state = state["evaluation"]
+        self._evaluation_torch.set_state(torch.from_numpy(state["evaluation_torch"]))
+
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        """Computes the actions of many steps.
+
+        Recurrent state is only read and returned: if one policy raises, none has advanced.
+        """
+        # Evaluation has a pass of its own: the size of a batch changes the outputs' last bits.
+        passes: dict[_Pass, list[SeatRequest]] = {}
+        for step in steps:
+            should_explore, is_training = step.should_explore, step.is_training
+            untrained = step.untrained
+            for request in step.requests:
+                seat = request.seat
+                key = (seat.policy_id, should_explore, is_training, seat.seat_id in untrained)
+                batch = passes.get(key)
+                if batch is None:
+                    passes[key] = [request]
+                else:
+                    batch.append(request)
+        chosen: dict[_Pass, list[SeatAction]] = {}
+        with self._swap:
+            for key, batch in passes.items():
+                if key[-1]:
+                    chosen[key] = self._act_untrained(key, batch)
+                else:
+                    chosen[key] = self._act_as_asked(key, batch)
+            weights_seq_no = self.weights_seq_no
+        if len(chosen) == 1:  # one policy: its actions are in the order of the steps
+            (actions,) = chosen.values()
+            if len(steps) == 1:
+                return [actions], weights_seq_no
+            in_order = iter(actions)
+            return [list(islice(in_order, len(step.requests))) for step in steps], weights_seq_no
+        next_of = {key: iter(actions) for key, actions in chosen.items()}
+        return [
+            [
+                next(
+                    next_of[
+                        request.seat.policy_id,
+                        step.should_explore,
+                        step.is_training,
+                        request.seat.seat_id in step.untrained,
+                    ]
+                )
+                for request in step.requests
+            ]
+            for step in steps
+        ], weights_seq_no
+
+    def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
+        """Answers requests to one policy without exploration, outside of any episode."""
+        with self._swap:
+            return self._act(policy_id, requests, should_explore=False, is_training=False)
+
+    def _act_as_asked(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+        policy_id, should_explore, is_training, _ = key
+        if should_explore and not is_training:
+            return self._act_in_evaluation(policy_id, requests)
+        return self._act(policy_id, requests, should_explore, is_training)
+
+    def _act_untrained(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+        """Acts with the kept weights, in the place of the live copy; called under the lock."""
+        if self._untrained_copy is None:
+            assert self.untrained is not None, "the store refuses what is not kept"
+            with torch.random.fork_rng(devices=[]):  # first weights are drawn, and thrown away
+                self._untrained_copy = _Copy(self._build())
+            self._untrained_copy.modules.set_state(self.untrained)
+        live, self._live = self._live, self._untrained_copy
+        try:
+            return self._act_as_asked(key, requests)
+        finally:
+            self._live = live
+
+    def _act_in_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
+        """Explores with random numbers of its own, so that training draws the same without it.
+
+        Torch modules and distributions draw from the global generator, as the learning thread does.
+        An update that runs at the same time may get some of evaluation's numbers.
+        """
+        if self._live.acts_in_numpy[policy_id]:
+            return self._act_in_numpy(policy_id, requests, True, self._evaluation_torch)
+        is_numpy = self._live.numpy[policy_id] is not None and isinstance(
+            requests[0].seat.action_space, gymnasium.spaces.Discrete
+        )
+        training_rng, self._rng = self._rng, self._evaluation_rng
+        try:
+            if is_numpy:
+                return self._act(policy_id, requests, True, is_training=False)
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(self._evaluation_torch.get_state())
+                try:
+                    return self._act(policy_id, requests, True, is_training=False)
+                finally:
+                    self._evaluation_torch.set_state(torch.get_rng_state())
+        finally:
+            self._rng = training_rng
+
+    def _act(
+        self,
+        policy_id: str,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
+    ) -> list[SeatAction]:
+        if self._live.acts_in_numpy[policy_id]:
+            return self._act_in_numpy(policy_id, requests, should_explore)
+        forward = self._live.numpy[policy_id]
+        is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
+        if forward is None or not is_discrete or len(requests) > MAX_BATCH:
+            with torch.inference_mode():
+                return self._forward(policy_id, requests, should_explore, is_training, is_discrete)
+        observations = [request.observation for request in requests]
+        keys = self._live.acting_keys[policy_id]
+        logits = forward(
+            _rows(observations)
+            if keys is None
+            else {key: _rows([o[key] for o in observations]) for key in keys}
+        )
+        return _by_row(*self._categorical(logits, requests, should_explore, is_training))
+
+    def _act_in_numpy(
+        self,
+        policy_id: str,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        generator: torch.Generator | None = None,
+    ) -> list[SeatAction]:
+        """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
+        module: Any = self._live.modules[policy_id]
+        observations = [request.observation for request in requests]
+        keys = self._live.acting_keys[policy_id] or ()
+        obs = {key: _rows([o[key] for o in observations]) for key in keys}
+        state = None
+        if module.is_stateful():
+            states = [_state_of(request, module) for request in requests]
+            state = {key: _rows([s[key] for s in states]) for key in states[0]}
+        t = self.num_env_steps_sampled if should_explore else None
+        actions, state = module.act_in_numpy(obs, state, t, generator)
+        _put_logged(actions, requests)
+        if state is None:
+            return [SeatAction(action) for action in actions]
+        return [
+            SeatAction(action, module_state={key: column[row] for key, column in state.items()})
+            for row, action in enumerate(actions)
+        ]
+
+    def _forward(
+        self,
+        policy_id: str,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
+        is_discrete: bool,
+    ) -> list[SeatAction]:
+        """Any other module, in torch: `forward_exploration` or `forward_inference`."""
+        module = self._live.modules[policy_id]
+        observations = [r.observation for r in requests]
+        keys = self._live.acting_keys[policy_id]
+        if keys is not None:  # a critic's part of them is not needed here
+            observations = [{key: o[key] for key in keys} for o in observations]
+        batch: dict[str, Any] = {Columns.OBS: _stack(observations)}
+        is_stateful = self._live.is_stateful[policy_id]
+        if is_stateful:  # RLlib's recurrent modules read sequences, here of one step
+            batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)
+            batch[Columns.STATE_IN] = _stack([_state_of(r, module) for r in requests])
+        if should_explore:
+            outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
+        else:
+            outputs = module.forward_inference(batch)
+        state = tree.map_structure(_to_numpy, outputs.pop(Columns.STATE_OUT, None))
+        if is_stateful:
+            outputs = tree.map_structure(lambda rows: rows.squeeze(1), outputs)
+        extras: Extras = {}
+        if Columns.ACTIONS in outputs:
+            actions = _to_numpy(outputs[Columns.ACTIONS])
+            _put_logged(actions, requests)
+        elif is_discrete:
+            logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
+            actions, extras = self._categorical(logits, requests, should_explore, is_training)
+        else:
+            inputs = outputs[Columns.ACTION_DIST_INPUTS]
+            actions, extras = self._from_distribution(
+                module, inputs, requests, should_explore, is_training
+            )
+        return _by_row(actions, extras, state)
+
+    def _from_distribution(
+        self,
+        module: Any,
+        inputs: torch.Tensor,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
+    ) -> tuple[Any, Extras]:
+        distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
+        chosen = (distribution if should_explore else distribution.to_deterministic()).sample()
+        actions = tree.map_structure(_to_numpy, chosen)
+        _put_logged(actions, requests)
+        if not self.needs_log_probabilities:
+            return actions, {}
+        extras: Extras = {Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
+        if is_training:  # nobody reads them of an evaluation
+            logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
+            extras[Columns.ACTION_LOGP] = self._with_logged(logp, requests)
+        return actions, extras
+
+    def _categorical(
+        self,
+        logits: np.ndarray,
+        requests: list[SeatRequest],
+        should_explore: bool,
+        is_training: bool,
+    ) -> tuple[np.ndarray, Extras]:
+        # Gumbel-max in numpy: the same draw as torch's Categorical at a sixth of its cost.
+        if should_explore:
+            noise = self._rng.standard_exponential(logits.shape)
+            actions = (logits - np.log(noise)).argmax(axis=-1)
+        else:
+            actions = logits.argmax(axis=-1)
+        _put_logged(actions, requests)
+        if not self.needs_log_probabilities:
+            return actions, {}
+        extras: Extras = {Columns.ACTION_DIST_INPUTS: logits}
+        if is_training:  # nobody reads them of an evaluation
+            logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
+            extras[Columns.ACTION_LOGP] = self._with_logged(logp, requests)
+        return actions, extras
+
+    def _with_logged(self, logp: np.ndarray, requests: list[SeatRequest]) -> np.ndarray:
+        """Replaces the policy's log-probabilities of actions that were chosen elsewhere, in place.
+
+        Where the probability is unknown, infinity stands for it: any ratio of the policy's
+        probability to it is 0, so that learners give the action no weight.
+        """
+        for i, request in enumerate(requests):
+            if request.logged_action is not None:
+                known = request.logged_log_prob if self.corrects_off_policy else None
+                logp[i] = np.inf if known is None else known
+        return logp
+
+
+def log_probs_of(logits: np.ndarray) -> np.ndarray:
+    """Returns the logarithms of the probabilities ``[B, n]`` of actions with these logits."""
+    # The ufuncs' own `reduce`: arrays' methods go through a Python function.
+    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+    shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
+    return shifted
+
+
+def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:
+    """Splits the columns of a forward pass by row.
+
+    Args:
+        actions: ``[B, ...]``.
+        extras: name to ``[B, ...]``.
+        state: tree of ``[B, ...]``; None where the module has no recurrent state.
+    """
+    columns = extras.items()
+    chosen = []
+    for row, action in enumerate(actions):
+        outputs = {name: column[row] for name, column in columns}
+        row_state = None
+        if state is not None:  # RLlib's learners begin sequences with recorded states
+            row_state = tree.map_structure(lambda column, row=row: column[row], state)
+            outputs[Columns.STATE_OUT] = row_state
+        chosen.append(SeatAction(action, outputs, row_state))
+    return chosen
+
+
+def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
+    """Replaces the policy's actions by those that were chosen elsewhere."""
+    for i, request in enumerate(requests):
+        logged = request.logged_action
+        if logged is None:
+            continue
+        # A team's other members keep their own; elsewhere none of these is negative, or NaN.
+        if isinstance(request.seat.action_space, gymnasium.spaces.MultiDiscrete):
+            logged = np.where(logged == NO_ACTION, actions[i], logged)
+        elif isinstance(request.seat.action_space, gymnasium.spaces.Box):
+            logged = np.where(np.isnan(logged), actions[i], logged)
+        actions[i] = logged
+
+
+def _state_of(request: SeatRequest, module: Any) -> Any:
+    state = request.module_state
+    return tree.map_structure(np.asarray, module.get_initial_state()) if state is None else state
+
+
+def _rows(values: list[np.ndarray]) -> np.ndarray:
+    return values[0][None] if len(values) == 1 else np.array(values)  # np.stack takes longer
+
+
+def _stack(values: list[Any]) -> Any:
+    """Stacks arrays, or dicts of arrays, into tensors with a batch dimension first."""
+    first = values[0]
+    if isinstance(first, np.ndarray):
+        return torch.from_numpy(np.stack(values))
+    return tree.map_structure(lambda *leaves: torch.from_numpy(np.stack(leaves)), *values)
+
+
+def _to_numpy(tensor: Any) -> Any:
+    return tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor

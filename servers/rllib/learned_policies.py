@@ -1,0 +1,216 @@
+"""Policies that RLlib trains: the algorithm, its feed, and its learning thread."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.checkpoints.checkpoint import save_checkpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.played import PlayedCheck
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.reward_scale import RewardScale
+from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.rllib import resume
+from muxrl.servers.rllib.algorithm_config import rllib_config
+from muxrl.servers.rllib.connector_callers import find_callers_without_source
+from muxrl.servers.rllib.env_runner import ExternalEnvRunner
+from muxrl.servers.rllib.local_inference import LocalInference
+from muxrl.servers.rllib.object_store import keep_objects_here
+from muxrl.servers.training.feed import Feed
+from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
+from muxrl.servers.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class LearnedPolicies:
+    """See `muxrl.servers.training.policies.Policies`.
+
+    Args:
+        plan: the server.
+        entry: its algorithm.
+        max_iterations: see `Trainer`.
+        on_failure: likewise.
+
+    Raises:
+        ServerProblem: the algorithm cannot be built, or cannot go on from `plan.resume_from`.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        entry: AlgorithmEntry,
+        *,
+        max_iterations: int | None,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        if plan.resume_from:
+            plan = resume.as_begun(plan, entry)
+        self._plan, self._entry = plan, entry
+        observing = Observing.of(plan)
+        seats = entry.seating.make_seats(plan, observing)
+        self.algo = build_algorithm(plan, entry, seats)
+        runner = self.algo.env_runner
+        assert isinstance(runner, ExternalEnvRunner)
+        self.acting = runner.inference
+        self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
+        runner.attach(
+            self.feed,
+            seats,
+            needs_log_probabilities=entry.needs_log_probabilities,
+            corrects_off_policy=entry.corrects_off_policy,
+            fills_replay=entry.fills_replay_by_agent,
+            reads_lists=is_lean(self.algo) or getattr(self.algo, "reads_lists", False),
+        )
+        if is_lean(self.algo):
+            self.algo.learner_group._learner.note_progress = self.feed.note_progress
+        config = self.algo.config
+        assert config is not None
+        scales: dict[str, RewardScale] = {}
+        if plan.normalize_rewards:
+            scales = {seat.policy_id: RewardScale(config.gamma) for seat in seats.values()}
+        self._normalization = resume.Normalization(observing, scales)
+        self._local = LocalInference(plan, entry, seats.values(), observing, self.acting)
+        self.weights = self._local.weights
+        self.store = EpisodeStore(
+            plan,
+            seats,
+            self.feed,
+            batch_env_steps=entry.batch_env_steps(config),
+            needs_whole_episodes=config.batch_mode == "complete_episodes",
+            max_sequence_steps=getattr(config, "max_sequence_steps", None),
+            lookback=1 if self.acting.is_stateful else 0,
+            recorder=functools.partial(Recorder, reward_scales=scales),
+            observing=observing if observing.normalizes else None,
+            # As old as the server's own actions can be: see `Feed`.
+            played=PlayedCheck(
+                plan.agents,
+                self._local.problem,
+                lambda: self._local.version,
+                max_lag=self.feed.max_ahead + 1 if entry.needs_log_probabilities else None,
+                states=self._local.states,
+                epsilon=self._local.epsilon,
+            ),
+        )
+        self.trainer = Trainer(
+            self.algo,
+            plan,
+            self.feed,
+            self.store.counts,
+            max_iterations=max_iterations,
+            on_failure=on_failure,
+        )
+        if plan.initialize_from and not plan.resume_from:
+            resume.initialize(self.algo, plan, self._normalization)
+        if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
+            self.acting.keep_untrained()
+        if plan.resume_from:
+            self.trainer.set_state(
+                resume.restore(
+                    self.algo, plan, entry, self.store, self.feed, self.acting, self._normalization
+                )
+            )
+
+    @property
+    def iteration(self) -> int:
+        return self.trainer.iteration
+
+    @property
+    def policy_lag(self) -> tuple[float, int] | None:
+        lag = self.trainer.env_runner.policy_lag
+        return lag.mean, lag.max
+
+    def start(self) -> None:
+        self.trainer.start()
+
+    def finish(self, timeout_s: float) -> bool:
+        has_ended = self.trainer.stop(timeout_s)
+        self._normalization.observing.freeze()  # what acts from now on does not change any more
+        return has_ended
+
+    def close(self) -> None:
+        self.algo.stop()
+
+    def drain_records(self) -> list[Record]:
+        return self.trainer.drain_records()
+
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
+        self.trainer.between_updates(functools.partial(self._write, path), timeout_s)
+        return path
+
+    def _write(self, path: Path) -> None:
+        if what := resume.find_not_finite(self.algo):
+            raise ServerProblem(f"{what} of server {self._plan.server_id!r} is not finite any more")
+        trainer = self.trainer.get_state()
+        state = resume.get_state(self.algo, self.store, self.feed, self.acting, self._normalization)
+        replay, about_replay = self._get_replay()
+        save_checkpoint(
+            self._plan,
+            path,
+            {
+                "env_steps": trainer["env_steps"],
+                "iteration": trainer["iteration"],
+                "weights_seq_no": self.acting.weights_seq_no,
+                "replay": about_replay,
+            },
+            {**state, "trainer": trainer},
+            algo=self.algo,
+            replay=replay,
+            defaults=self._entry.settings(),
+        )
+        logger.info("checkpoint in %s", path)
+
+    def _get_replay(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Returns the replay, if it is to be saved, and a note of it."""
+        replay = resume.replay_of(self.algo)
+        if replay is None:
+            return None, None
+        limit, mib = self._plan.keep_replay_mib, replay.count_replay_bytes() / 2**20
+        if limit is not None and mib > limit:
+            left_out = f"{mib:.0f} MiB, more than checkpoint.replay_max_mib ({limit})"
+            logger.warning("server %r saves no replay: %s", self._plan.server_id, left_out)
+            return None, {"mib": round(mib, 1), "left_out": left_out}
+        return replay.get_replay_state(), {"mib": round(mib, 1)}
+
+
+def is_lean(algo: Algorithm) -> bool:
+    """Whether its learner, by its attribute `is_lean`, makes its batches in one pass."""
+    return getattr(algo.learner_group._learner, "is_lean", False)
+
+
+def build_algorithm(plan: ServerPlan, entry: AlgorithmEntry, seats: dict[str, Seat]) -> Algorithm:
+    """Builds the RLlib algorithm of a server, without any environment.
+
+    Raises:
+        ServerProblem: RLlib refuses the config; its reason is in the sentence.
+    """
+    try:
+        config = rllib_config(plan, entry, seats)
+        config.env_runners(env_runner_cls=ExternalEnvRunner, num_env_runners=0)
+        config.learners(
+            num_learners=0, num_gpus_per_learner=1 if plan.resources.num_gpus > 0 else 0
+        )
+        # Else a thread asks the system about its load for ever, for results that nobody reads, and
+        # a server that stops waits 0.7 s for it.
+        config.debugging(seed=plan.seed, log_sys_usage=False)
+        keep_objects_here()
+        find_callers_without_source()
+        algo = config.build_algo()
+    except Exception as error:  # RLlib and the user's module may raise anything
+        raise ServerProblem(
+            f"server {plan.server_id!r} cannot build {plan.algorithm}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    # Tune makes a results folder in the user's home for every Trainable; ours writes nothing there.
+    shutil.rmtree(algo.logdir, ignore_errors=True)
+    return algo

@@ -1,0 +1,387 @@
+"""What a server needs to go on as if it had never stopped, beside RLlib's own checkpoint.
+
+RLlib saves weights, target networks, optimizers and metrics. It leaves out replays, random
+generators, and what its learners keep beside weights (see `learner_tables`). It knows nothing of
+what a server has counted, nor of the episodes that have ended and are not learned yet. Open
+episodes are not saved: a server that is started again does not know them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from ray.rllib.algorithms.algorithm import Algorithm
+
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
+from muxrl.servers.episodes.reward_scale import RewardScale
+from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
+from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.rllib.learner_tables import get_tables, set_tables
+from muxrl.servers.training.feed import Feed
+from muxrl.servers.training.policies import ServerProblem
+
+logger = logging.getLogger(__name__)
+
+State = dict[str, Any]
+
+
+class SavesReplay(Protocol):
+    """An algorithm that learns from a replay, whose content can be saved."""
+
+    def count_replay_bytes(self) -> int:
+        """Returns the size of what is stored."""
+
+    def get_replay_state(self) -> State:
+        """Returns what is stored, as plain values and arrays."""
+
+    def set_replay_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on with what was stored.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+
+    def refill_replay(self, env_steps: int) -> None:
+        """Has learning wait, after so many env steps, until there is enough in the replay again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalization:
+    """What belongs to a checkpoint beside the weights, which mean little without it.
+
+    Attributes:
+        observing: reads the observations.
+        rewards: by policy; {}: rewards are learned as they come.
+    """
+
+    observing: Observing
+    rewards: Mapping[str, RewardScale] = dataclasses.field(default_factory=dict)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all statistics, as plain values and arrays; for the thread that acts."""
+        return {
+            "observations": self.observing.get_state(),
+            "rewards": {policy_id: scale.get_state() for policy_id, scale in self.rewards.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
+        """Goes on with what `get_state` returned; rewards that it lacks begin anew.
+
+        Args:
+            state: of another server, perhaps.
+            names: what policies are called there, where that differs.
+
+        Raises:
+            ValueError: it is of other observations.
+        """
+        self.observing.set_state(state["observations"], names=names)
+        for policy_id, scale in self.rewards.items():
+            there = (names or {}).get(policy_id, policy_id)
+            if there in state["rewards"]:
+                scale.set_state(state["rewards"][there])
+
+
+def replay_of(algo: Algorithm) -> SavesReplay | None:
+    """Returns the algorithm if it learns from a replay."""
+    learns_from_replay: Any = algo if hasattr(algo, "get_replay_state") else None
+    return learns_from_replay
+
+
+# --- saving ---------------------------------------------------------------------------------
+
+
+def get_state(
+    algo: Algorithm,
+    store: EpisodeStore,
+    feed: Feed,
+    acting: Inference,
+    normalization: Normalization,
+) -> State:
+    """Returns what `restore` needs beside RLlib's files, as plain values and arrays.
+
+    To be called by the learning thread, between two updates.
+    """
+
+    def serving() -> State:
+        return {
+            "counts": dataclasses.asdict(store.counts),
+            "pending": store.pending,
+            "batches": feed.unlearned,
+            "acting": acting.get_random_state(),
+            "normalization": normalization.get_state(),
+            "untrained": acting.untrained,
+            "random": _get_random_state(),
+        }
+
+    state = feed.on_serving_thread(serving)
+    state["pending"] = pack_chunks(state["pending"])
+    state["batches"] = [pack_chunks(batch) for batch in state["batches"]]
+    return {**state, "learner": get_tables(algo.learner_group._learner)}
+
+
+def find_not_finite(algo: Algorithm) -> str:
+    """Returns the name of a parameter, or of an optimizer's state, that holds NaN or infinity.
+
+    So does a parameter whose square would be infinite: nothing is computed with it.
+    """
+    learner: Any = algo.learner_group._learner
+    held = {
+        f"parameter {name!r} of policy {policy_id!r}": parameter.detach().square()
+        for policy_id, module in learner.module.items()
+        for name, parameter in module.named_parameters()
+    }
+    for name, optimizer in learner._named_optimizers.items():
+        for i, state in enumerate(optimizer.state.values()):
+            for key, value in state.items():
+                held[f"{key} of parameter {i} in optimizer {name!r}"] = value
+    tensors = {n: t for n, t in held.items() if torch.is_tensor(t) and t.is_floating_point()}
+    return next((name for name, t in tensors.items() if not t.isfinite().all()), "")
+
+
+def _get_random_state() -> State:
+    state: State = {
+        "torch": torch.get_rng_state().numpy(),
+        "numpy": np.random.get_state(),
+        "python": random.getstate(),
+    }
+    if torch.cuda.is_initialized():
+        state["cuda"] = [s.numpy() for s in torch.cuda.get_rng_state_all()]
+    return state
+
+
+# --- going on -------------------------------------------------------------------------------
+
+
+def as_begun(plan: ServerPlan, entry: AlgorithmEntry) -> ServerPlan:
+    """Returns the plan with the settings that `plan.resume_from` was begun with.
+
+    A default that has changed since stays what it was; what the user gives goes before it.
+
+    Raises:
+        ServerProblem: there is no such checkpoint, or it is of another server.
+    """
+    with told_of(plan, "go on from", plan.resume_from):
+        checkpoint = Checkpoint.open(Path(plan.resume_from))
+        checkpoint.check_resumable(plan)
+        defaults, former = entry.settings(), entry.training.former_defaults
+        settings = checkpoint.settings_as_begun(plan, defaults, former)
+    kept = [f"{name}: {settings[name]}" for name in settings if name not in plan.settings]
+    if kept:
+        logger.info(
+            "server %r goes on with defaults that have changed since it began: %s",
+            plan.server_id,
+            ", ".join(kept),
+        )
+    return dataclasses.replace(plan, settings=settings)
+
+
+def restore(
+    algo: Algorithm,
+    plan: ServerPlan,
+    entry: AlgorithmEntry,
+    store: EpisodeStore,
+    feed: Feed,
+    acting: Inference,
+    normalization: Normalization,
+) -> State:
+    """Puts an algorithm, and what feeds it, where `plan.resume_from` was written.
+
+    Settings that have changed take effect. The plan is one of `as_begun`.
+
+    Returns:
+        What the trainer had saved.
+
+    Raises:
+        ServerProblem: there is no such checkpoint, it is broken, or it is of another server.
+    """
+    with told_of(plan, "go on from", plan.resume_from):
+        checkpoint = Checkpoint.open(Path(plan.resume_from))
+        changes = checkpoint.find_changed_settings(
+            plan, entry.settings(), entry.training.former_defaults
+        )
+        for change in changes.values():
+            logger.info("server %r goes on with another setting: %s", plan.server_id, change)
+        learner: Any = algo.learner_group._learner
+        networks = checkpoint.read_networks()
+        _check_networks(learner, networks, list(changes.values()))
+        state = checkpoint.read_state()
+        fresh = {name: _hyperparameters(o) for name, o in learner._named_optimizers.items()}
+        algo.restore_from_path(checkpoint.path)
+        _load(learner, networks)
+        set_tables(learner, state["learner"], changed=changes.keys())
+        _mend(algo, plan.server_id)
+        if changes:
+            _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
+        _restore_replay(algo, checkpoint, plan, state["trainer"]["env_steps"])
+        store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
+        for batch in state["batches"]:
+            feed.put(unpack_chunks(batch))
+        acting.set_random_state(state["acting"])
+        if "normalization" in state:  # older ones normalised nothing
+            normalization.set_state(state["normalization"])
+        if state.get("untrained") is not None and plan.keeps_untrained:
+            acting.untrained = state["untrained"]  # else those of the same seed, as it was built
+        # Last, since what was built and loaded has drawn from them.
+        _set_random_state(state["random"])
+        trainer: State = state["trainer"]
+    logger.info(
+        "server %r goes on from %s: iteration %d, %d env steps",
+        plan.server_id,
+        checkpoint.path,
+        trainer["iteration"],
+        trainer["env_steps"],
+    )
+    return trainer
+
+
+def initialize(algo: Algorithm, plan: ServerPlan, normalization: Normalization) -> None:
+    """Begins with the weights of `plan.initialize_from`, and with the statistics that these have
+    learned with. By `plan.initialize_only` critics, mixers and target networks are among them.
+
+    Raises:
+        ServerProblem: there is no such checkpoint, or its policies are not the server's.
+    """
+    with told_of(plan, "begin with the policies of", plan.initialize_from):
+        checkpoint = Checkpoint.open(Path(plan.initialize_from))
+        checkpoint.check_same_policies(plan)
+        learner: Any = algo.learner_group._learner
+        saved = checkpoint.read_networks()
+        policies = [name for name, _ in learner.module.items()]
+        sources = {name: plan.initialize_policies.get(name, name) for name in policies}
+        networks = {name: saved[source] for name, source in sources.items() if source in saved}
+        if plan.initialize_only == "actor":
+            networks = {n: _with_own_critic(learner.module[n], w) for n, w in networks.items()}
+        _check_networks(learner, networks, [])
+        _load(learner, networks)
+        if plan.normalize_observations or plan.normalize_rewards:
+            normalization.set_state(checkpoint.read_normalization(), sources)
+        algo.env_runner_group.sync_weights(
+            from_worker_or_learner_group=algo.learner_group, inference_only=True
+        )
+    logger.info("server %r begins with the policies of %s", plan.server_id, checkpoint.path)
+
+
+def _with_own_critic(module: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a module's parameters, those that act as saved."""
+    acting = module.unwrapped().get_state(inference_only=True)
+    own: dict[str, Any] = module.unwrapped().get_state()
+    return {key: saved.get(key) if key in acting else value for key, value in own.items()}
+
+
+@contextlib.contextmanager
+def told_of(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
+    """Makes what is raised a `ServerProblem` that names the server and the checkpoint."""
+    try:
+        yield
+    except Exception as error:  # RLlib's files are pickles, which may raise anything
+        # Those of `Checkpoint` are sentences already.
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ServerProblem(
+            f"server {plan.server_id!r} cannot {what} {path!r}: {reason}"
+        ) from error
+
+
+def _check_networks(
+    learner: Any, networks: Mapping[str, Mapping[str, Any]], changes: list[str]
+) -> None:
+    """RLlib would leave out parameters that only one of both has."""
+    hint = f"; changed settings: {', '.join(changes)}" if changes else ""
+    for module_id, module in learner.module.items():
+        if module_id not in networks:
+            raise ValueError(
+                f"it has no policy {module_id!r}, only {', '.join(map(repr, sorted(networks)))}"
+            )
+        ours = {k: _shape(v) for k, v in module.unwrapped().get_state().items()}
+        theirs = {k: _shape(v) for k, v in networks[module_id].items()}
+        for key in (*theirs, *ours):
+            if ours.get(key) != theirs.get(key):
+                raise ValueError(
+                    f"the network of policy {module_id!r} is another: {key!r} has the shape "
+                    f"{theirs.get(key, 'none')} there and {ours.get(key, 'none')} here{hint}"
+                )
+
+
+def _load(learner: Any, networks: Mapping[str, Mapping[str, Any]]) -> None:
+    """As RLlib does, which makes 32-bit numbers of 64-bit ones without dimensions, such as MAPPO's
+    statistics."""
+    for module_id, module in learner.module.items():
+        for key, parameter in module.unwrapped().state_dict().items():
+            if isinstance(parameter, torch.Tensor):
+                parameter.copy_(torch.from_numpy(np.array(networks[module_id][key])))
+
+
+def _mend(algo: Algorithm, server_id: str) -> None:
+    """Begins spoilt optimizers anew; checkpoints of before they were looked at may have such.
+
+    Raises:
+        ValueError: weights are not finite.
+    """
+    spoilt = find_not_finite(algo)
+    if not spoilt:
+        return
+    logger.warning(
+        "server %r: in the checkpoint %s is not finite; optimizers begin anew", server_id, spoilt
+    )
+    for optimizer in algo.learner_group._learner._named_optimizers.values():
+        optimizer.state.clear()
+    if spoilt := find_not_finite(algo):
+        raise ValueError(f"{spoilt} is not finite; go on from an older checkpoint")
+
+
+def _shape(parameter: Any) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "shape", ()))
+
+
+def _restore_replay(
+    algo: Algorithm, checkpoint: Checkpoint, plan: ServerPlan, env_steps: int
+) -> None:
+    replay = replay_of(algo)
+    if replay is None:
+        return
+    state = checkpoint.read_replay()
+    if state is not None:
+        replay.set_replay_state(state)
+        return
+    replay.refill_replay(env_steps)
+    logger.warning(
+        "server %r goes on with an empty replay, since the checkpoint has none (%s); learning "
+        "goes on when enough is in it again",
+        plan.server_id,
+        checkpoint.about.get("replay", {}).get("left_out", "it was not written"),
+    )
+
+
+def _hyperparameters(optimizer: torch.optim.Optimizer) -> list[State]:
+    return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
+def _set_hyperparameters(learner: Any, fresh: Mapping[str, list[State]], env_steps: int) -> None:
+    """Puts back what the settings say, since an optimizer's state brings the old ones along."""
+    for name, optimizer in learner._named_optimizers.items():
+        for group, now in zip(optimizer.param_groups, fresh[name], strict=True):
+            if group.keys() - {"params"} != now.keys():
+                raise ValueError(f"its optimizer {name!r} is another than {type(optimizer)}")
+            group.update(now)
+        schedule = learner._optimizer_lr_schedules.get(optimizer)
+        if schedule is not None:
+            learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=env_steps))
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(torch.from_numpy(state["torch"]))
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])
+    if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])

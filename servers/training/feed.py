@@ -1,0 +1,253 @@
+"""The feed: batches of episodes from the serving thread to the learning thread, and the gate.
+
+A batch is *ahead* from its completion until the learner has made new weights from it (or asks for
+the next batch). The gate is open, and agents may act, while at most `max_ahead` batches are ahead:
+with 0, simulations wait for every update; with 1, a batch is collected while another is learned.
+So policy lag is bounded by waiting, never by throwing samples away.
+
+So a learner that is slower than the simulations would hold them once a batch, for as long as it is
+behind. One that says how far its update is (`note_progress`) holds them a little at a time: the
+last batch that is allowed is collected no faster than the update goes on.
+
+With 0, only actions that were
+answered before a batch was complete, and belong to the next one, are older than the weights, by
+one version: at most one for each open episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from muxrl.servers.episodes.trajectories import Chunk
+
+T = TypeVar("T")
+
+_LOOP_CHECK_S = 0.2
+"""How often a thread that waits for the serving thread sees whether that has ended."""
+
+
+class FeedClosed(Exception):
+    """The server is stopping, so there is no more data. Raising it ends RLlib's sampling loop."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a server has spent its time on, in seconds."""
+
+    time_s: float
+    """Since it was made."""
+    learning_s: float
+    """With a batch at the learner."""
+    held_s: float
+    """With simulations at its closed gate."""
+
+
+class Feed:
+    """Hands batches of chunks to the learner, and opens and closes the gate.
+
+    Args:
+        max_ahead: batches that may be complete or being learned while agents act.
+    """
+
+    def __init__(self, max_ahead: int) -> None:
+        self.max_ahead = max_ahead
+        self.share_collected: Callable[[], float] = lambda: 0.0
+        """How much of the next batch there is, 0 to 1."""
+        self._share_learned: float | None = None
+        self._share_at_first = 0.0
+        self._batches: deque[list[Chunk]] = deque()
+        self._is_learning = False
+        self._is_closed = False
+        self._is_discarding = False
+        self._errands: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._began_at = self._noted_at = time.monotonic()
+        self._learning_s = self._held_s = 0.0
+
+    # --- the serving thread -------------------------------------------------------------
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Sets the event loop whose frames wait at the gate."""
+        self._loop = loop
+
+    def put(self, batch: list[Chunk]) -> None:
+        """Adds a complete batch; the gate is closed if too many are ahead.
+
+        One that comes after `close` is kept for the last checkpoint: simulations play on while the
+        learner ends its update.
+        """
+        with self._changed:
+            if self._is_discarding:
+                return
+            self._note_time()
+            self._batches.append(batch)
+            self._changed.notify_all()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether agents may act."""
+        ahead, learned = self._num_ahead(), self._share_learned
+        if ahead != self.max_ahead or learned is None:
+            return ahead <= self.max_ahead
+        left = 1.0 - self._share_at_first
+        return self.share_collected() - self._share_at_first <= learned * left
+
+    @property
+    def num_ahead(self) -> int:
+        """Batches that are complete and not learned yet; 0 once nothing is learned any more."""
+        return max(0, self._num_ahead())
+
+    def when_open(self, go: Callable[[], None]) -> None:
+        """Calls `go` as soon as the gate is open, perhaps at once; first come, first served."""
+        if not self._waiting and self.is_open:
+            go()
+            return
+        with self._changed:
+            self._note_time()
+            self._waiting.append(go)
+        self._let_through()  # it may have opened meanwhile
+
+    def _let_through(self) -> None:
+        while self._waiting and self.is_open:
+            with self._changed:
+                self._note_time()
+                go = self._waiting.popleft()
+            go()
+
+    # --- the learning thread ------------------------------------------------------------
+
+    def take(self) -> list[Chunk]:
+        """Blocks until a batch is complete and returns it; meanwhile it runs errands.
+
+        Raises:
+            FeedClosed: the server is stopping.
+        """
+        self.finish_learning()
+        while True:
+            self.run_errands()
+            with self._changed:
+                if self._errands:
+                    continue
+                if self._is_closed:
+                    raise FeedClosed("the policy server is stopping")
+                if self._batches:
+                    self._note_time()
+                    self._is_learning = True
+                    return self._batches.popleft()
+                self._changed.wait()
+
+    def run_errands(self) -> None:
+        """Runs what `ask` was given."""
+        while True:
+            with self._changed:
+                if not self._errands:
+                    return
+                errand = self._errands.popleft()
+            errand()
+
+    def note_progress(self, share: float) -> None:
+        """Notes how far the update is, 0 to 1; what is under way counts as done.
+
+        A learner whose update is one piece need not call it: it would say 1.
+        """
+        if self._share_learned is None:
+            self._share_at_first = self.share_collected()
+        self._share_learned = share
+        if self._waiting and self.is_open:  # else it would be woken for nothing
+            self._notify_gate()
+
+    def finish_learning(self) -> None:
+        """Notes that the last batch has been learned and the new weights are in use."""
+        with self._changed:
+            self._note_time()
+            self._is_learning = False
+            self._share_learned = None
+        self._notify_gate()
+
+    def discard(self) -> None:
+        """Takes no more data: training has finished, and the server goes on acting."""
+        with self._changed:
+            self._note_time()
+            self._is_discarding = True
+            self._is_learning = False
+            self._share_learned = None
+        self._notify_gate()
+
+    def close(self) -> None:
+        """Makes `take` raise in the learning thread, and opens the gate for good."""
+        with self._changed:
+            self._note_time()
+            self._is_closed = True
+            self._changed.notify_all()
+        self._notify_gate()
+
+    # --- any thread ---------------------------------------------------------------------
+
+    def ask(self, errand: Callable[[], None]) -> None:
+        """Has the learning thread run this, which raises nothing, before it takes a batch."""
+        with self._changed:
+            self._errands.append(errand)
+            self._changed.notify_all()
+
+    def on_serving_thread(self, read: Callable[[], T]) -> T:
+        """Returns what `read` returns between two frames, when nothing is being recorded."""
+        result: Future[T] = Future()
+
+        def answer() -> None:
+            try:
+                result.set_result(read())
+            except Exception as error:  # noqa: BLE001, raised again where it is waited for
+                result.set_exception(error)
+
+        try:
+            if self._loop is None:
+                return read()
+            self._loop.call_soon_threadsafe(answer)
+        except RuntimeError:  # the loop is closed
+            return read()
+        while True:
+            try:
+                return result.result(_LOOP_CHECK_S)
+            except TimeoutError:
+                if self._loop.is_closed() and not result.done():
+                    return read()
+
+    @property
+    def unlearned(self) -> list[list[Chunk]]:
+        """Complete batches that nobody has learned, those that `discard` has left over, too."""
+        with self._changed:
+            return [list(batch) for batch in self._batches]
+
+    @property
+    def activity(self) -> Activity:
+        """What the server has spent its time on until now."""
+        with self._changed:
+            self._note_time()
+            return Activity(self._noted_at - self._began_at, self._learning_s, self._held_s)
+
+    # --- both ---------------------------------------------------------------------------
+
+    def _num_ahead(self) -> int:
+        if self._is_closed or self._is_discarding:
+            return -1
+        return len(self._batches) + self._is_learning
+
+    def _note_time(self) -> None:
+        """Counts the time since the last change, before the next one; under the lock."""
+        now = time.monotonic()
+        self._learning_s += (now - self._noted_at) * self._is_learning
+        self._held_s += (now - self._noted_at) * bool(self._waiting)
+        self._noted_at = now
+
+    def _notify_gate(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._let_through)

@@ -1,0 +1,99 @@
+"""The policies of a server, as `PolicyServer` sees them, whether they learn or not.
+
+`muxrl.servers.rllib` has those that RLlib trains, `muxrl.servers.fixed_policies` those that do not
+learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from muxrl.servers.agents.seats import SeatAction
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.store import EpisodeStore
+from muxrl.servers.training.feed import Feed
+
+Record = dict[str, Any]
+"""Metrics of one training iteration; see `muxrl.orchestrator.records.metrics`."""
+
+
+SAVE_TIMEOUT_S = 30.0
+"""For how long a checkpoint waits for the end of an update; most take less than a second."""
+
+
+class ServerProblem(RuntimeError):
+    """The server cannot start, or what it has learned is not worth saving; the message says why."""
+
+
+class LearnerDiverged(RuntimeError):
+    """Too many updates in a row could not be applied; the message says of which policy."""
+
+
+class StillLearning(RuntimeError):
+    """An update has not ended in time; the message says of which server."""
+
+
+class Acting(Protocol):
+    """What chooses the actions."""
+
+    weights_seq_no: int
+    """Version of the weights in use; always 0 where nothing is learned."""
+
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        """Chooses the actions of many steps; `PendingStep.finish` puts them into effect.
+
+        Returns:
+            For each step its actions, one for each of its requests; and the version of the weights
+            that chose them.
+        """
+
+
+class Policies(Protocol):
+    """The policies of one server, and the episodes that they play."""
+
+    store: EpisodeStore
+    feed: Feed
+    """Its gate holds training steps."""
+
+    @property
+    def acting(self) -> Acting:
+        """Chooses the actions."""
+
+    @property
+    def iteration(self) -> int:
+        """Training iterations so far."""
+
+    @property
+    def policy_lag(self) -> tuple[float, int] | None:
+        """Mean and highest lag of the last batch, in versions; None where nothing is learned."""
+
+    def start(self) -> None:
+        """Starts to learn."""
+
+    def finish(self, timeout_s: float) -> bool:
+        """Ends learning, not acting; returns whether it ended in time."""
+
+    def close(self) -> None:
+        """Frees resources; nothing acts any more."""
+
+    def weights(self) -> bytes:
+        """Returns a `PolicyWeights` in msgpack, for clients that act by themselves. Called on the
+        event loop."""
+
+    def drain_records(self) -> list[Record]:
+        """Returns the training records since the last call."""
+
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
+        """Writes a checkpoint, between two updates; None: nothing to save.
+
+        Args:
+            path: its folder, which is replaced if it is there.
+            timeout_s: for how long to wait for the end of an update. Writing is not counted.
+
+        Raises:
+            StillLearning: an update takes longer than that.
+            ServerProblem: weights or an optimizer's state are not finite.
+            OSError: it cannot be written.
+        """

@@ -1,0 +1,211 @@
+"""The learning thread: calls `algo.train()`, records each iteration, lets others in between."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
+
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.store import EpisodeCounts
+from muxrl.servers.rllib.env_runner import ExternalEnvRunner
+from muxrl.servers.training.feed import Feed, FeedClosed
+from muxrl.servers.training.policies import LearnerDiverged, Record, StillLearning
+
+logger = logging.getLogger(__name__)
+
+TOTAL_LOSS = "total_loss"
+
+_MAX_RECORDS = 10_000
+"""Kept for `drain_records`, the newest ones: under ``muxrl serve`` nobody reads them."""
+
+_THREAD_CHECK_S = 0.2
+"""How often a checkpoint that waits for the learning thread sees whether that has ended."""
+
+
+class Trainer:
+    """Trains in a thread of its own up to `max_iterations`, or until it is stopped.
+
+    Args:
+        algo: its local env runner is attached to `feed`.
+        plan: of the server.
+        feed: closed by `stop`.
+        counts: of the episodes served, for the records.
+        max_iterations: training iterations after which the server only acts; None: no limit.
+        on_failure: called with a sentence from the learning thread when training raises or the
+            learner has diverged.
+    """
+
+    def __init__(
+        self,
+        algo: Algorithm,
+        plan: ServerPlan,
+        feed: Feed,
+        counts: EpisodeCounts,
+        *,
+        max_iterations: int | None,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.algo = algo
+        self.iteration = 0
+        self.is_finished = False
+        self._feed = feed
+        self._counts = counts
+        self._max_iterations = max_iterations
+        self._plan = plan
+        self._on_failure = on_failure
+        self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
+        self._is_working = threading.Lock()
+        self._started_at: float | None = None
+        self._time_before_s = 0.0
+        # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
+        self._thread = threading.Thread(target=self._run, name="trainer", daemon=False)
+
+    @property
+    def env_runner(self) -> ExternalEnvRunner:
+        """The algorithm's local env runner."""
+        runner = self.algo.env_runner
+        assert isinstance(runner, ExternalEnvRunner)
+        return runner
+
+    @property
+    def _time_s(self) -> float:
+        """Seconds of learning, of the runs before this one, too."""
+        now = time.monotonic()
+        return self._time_before_s + now - (now if self._started_at is None else self._started_at)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._started_at = time.monotonic()
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ends the thread after its current update; returns whether it ended in time."""
+        self._feed.close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def drain_records(self) -> list[Record]:
+        """Returns the records of the iterations since the last call, the last 10,000 at most."""
+        return [self._records.popleft() for _ in range(len(self._records))]
+
+    def between_updates(self, work: Callable[[], None], timeout_s: float) -> None:
+        """Runs `work` where the thread would take its next batch, or when it has ended.
+
+        Args:
+            work: what it raises is raised here, and learning goes on.
+            timeout_s: for how long to wait for the end of an update; `work` is not counted.
+
+        Raises:
+            StillLearning: the update takes longer.
+        """
+        working: Future[None] = Future()
+        self._feed.ask(functools.partial(self._work, work, working))
+        deadline = time.monotonic() + timeout_s
+        while not working.done():
+            if not self._thread.is_alive():  # before it has begun, or since it has ended
+                self._feed.run_errands()
+            left_s = deadline - time.monotonic()
+            concurrent.futures.wait([working], max(0.0, min(left_s, _THREAD_CHECK_S)))
+            # What has begun cannot be canceled, and is waited for.
+            if left_s <= 0.0 and working.cancel():
+                raise StillLearning(
+                    f"server {self._plan.server_id!r} is still in an update after {timeout_s:g} s"
+                )
+        working.result()
+
+    def _work(self, work: Callable[[], None], working: Future[None]) -> None:
+        with self._is_working:
+            if not working.set_running_or_notify_cancel():
+                return
+            try:
+                work()
+                working.set_result(None)
+            except Exception as error:  # noqa: BLE001, raised again where it is waited for
+                working.set_exception(error)
+
+    # --- state --------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns how far it is."""
+        return {
+            "iteration": self.iteration,
+            "env_steps": self.env_runner.inference.num_env_steps_sampled,
+            "time_s": self._time_s,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there, before it is started: iterations and seconds are of all runs."""
+        self.iteration = state["iteration"]
+        self._time_before_s = state["time_s"]
+
+    def _run(self) -> None:
+        # Once more, since torch keeps the number for each thread.
+        torch.set_num_threads(self._plan.resources.num_torch_threads)
+        try:
+            while self._max_iterations is None or self.iteration < self._max_iterations:
+                result = self.algo.train()
+                self.iteration += 1
+                self._records.append(self._record(result))
+            logger.info("training finished after %d iterations; acting goes on", self.iteration)
+        except FeedClosed:
+            logger.info("training stopped after %d iterations", self.iteration)
+        except LearnerDiverged as error:
+            logger.error("%s", error)
+            self._on_failure(f"training failed: {error}")
+        except Exception as error:  # the top of the thread: nothing else would report it
+            logger.exception("training failed in iteration %d", self.iteration + 1)
+            self._on_failure(f"training failed: {type(error).__name__}: {error}")
+        finally:
+            self.is_finished = True
+            self._feed.discard()
+            self._feed.run_errands()
+
+    def _record(self, result: dict[str, Any]) -> Record:
+        time_s = self._time_s
+        learners = {
+            module_id: _scalars(values)
+            for module_id, values in result.get(LEARNER_RESULTS, {}).items()
+            if module_id != ALL_MODULES and isinstance(values, dict)
+        }
+        losses = [m[TOTAL_LOSS] for m in learners.values() if TOTAL_LOSS in m]
+        runner = self.env_runner
+        return {
+            "time_s": time_s,
+            "env_steps": self._counts.num_env_steps,
+            "agent_steps": self._counts.num_agent_steps,
+            "episodes": self._counts.num_episodes,
+            "iteration": self.iteration,
+            "env_steps_per_s": self._counts.num_env_steps / max(time_s, 1e-9),
+            "episode_return_mean": self._counts.episode_return_mean,
+            "weights_seq_no": runner.inference.weights_seq_no,
+            "policy_lag_mean": runner.policy_lag.mean,
+            "policy_lag_max": runner.policy_lag.max,
+            "loss": sum(losses) if losses else None,
+            "learner": learners,
+        }
+
+
+def _scalars(values: dict[str, Any]) -> dict[str, float]:
+    """Returns the entries that are finite numbers."""
+    scalars = {}
+    for name, value in values.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(number):
+            scalars[name] = number
+    return scalars

@@ -1,0 +1,96 @@
+"""Actions of every kind, as networks choose them, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.servers.scripted_store import make_plan
+
+from muxrl.protocol.spaces import (
+    ACTION_MASK_KEY,
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    TupleSpace,
+)
+from muxrl.protocol.values import Mismatch, available_actions, conform, sample, sample_action
+from muxrl.servers.agents.action_forms import MAX_COMBINATIONS, action_form
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.config import ServerPlan
+
+DISCRETE = st.builds(Discrete, st.integers(1, 4), st.integers(-3, 3))
+CHOICES = st.one_of(
+    DISCRETE,
+    st.lists(st.integers(1, 4), min_size=1, max_size=3).map(lambda n: MultiDiscrete(tuple(n))),
+    st.integers(1, 4).map(MultiBinary),
+    st.lists(DISCRETE, min_size=1, max_size=3).map(lambda s: TupleSpace(tuple(s))),
+    st.sampled_from([Box((2, 2), "int32", -1, 2), Box((3,), "int64", [0, 1, 2], [1, 3, 2])]),
+)
+REAL = st.sampled_from([Box((2, 2), "float32", -3.0, 5.0), Box((), "float32", 0, 1), Box((2, 1))])
+
+
+@given(space=st.one_of(CHOICES, REAL), as_one_choice=st.booleans(), seed=st.integers(0, 99))
+def test_reading_undoes_writing(space: Space, as_one_choice: bool, seed: int) -> None:
+    form = action_form(space, as_one_choice=as_one_choice)
+    action = conform(space, sample(space, np.random.default_rng(seed)))
+    chosen = form.read(action)
+    written = form.write(chosen)
+    np.testing.assert_allclose(np.ravel(written), np.ravel(action), rtol=1e-5, atol=1e-6)
+    conform(space, written)
+    assert isinstance(form.space, spaces.Box) or form.space.contains(
+        chosen + form.space.start if isinstance(form.space, spaces.Discrete) else chosen
+    )
+    if as_one_choice and not isinstance(space, Box | Discrete):
+        assert isinstance(form.space, spaces.Discrete)
+
+
+@given(space=CHOICES, as_one_choice=st.booleans(), data=st.data())
+def test_a_network_may_choose_exactly_what_a_mask_allows(
+    space: Space, as_one_choice: bool, data: st.DataObject
+) -> None:
+    form = action_form(space, as_one_choice=as_one_choice)
+    flat = np.array(
+        data.draw(st.lists(st.booleans(), min_size=(k := sum(form.choices)), max_size=k))
+    )
+    observation = {ACTION_MASK_KEY: flat.astype(np.int8)}
+    mask = form.read_mask(observation[ACTION_MASK_KEY])
+    assert mask.shape == (form.num_masked,)
+    try:
+        allowed = available_actions(space, observation)
+    except Mismatch:
+        assert not mask.any()
+        return
+    assert allowed is not None
+    parts = np.split(flat, np.cumsum(form.choices)[:-1])
+    np.testing.assert_array_equal(mask, form.read_mask(tuple(parts)))
+    for seed in range(5):
+        drawn = form.read(sample_action(space, observation, np.random.default_rng(seed)))
+        rows = (
+            drawn
+            if form.is_one_choice or isinstance(space, Discrete)
+            else (drawn + np.r_[0, np.cumsum(form.choices)[:-1]])
+        )
+        assert mask[rows].all()
+    if form.is_one_choice:
+        assert mask.sum() == np.prod([len(part) for part in allowed])
+
+
+def plan_of(name: str, actions: Space) -> ServerPlan:
+    plan = make_plan("a")
+    agent = dataclasses.replace(plan.agents["a"], action_space=actions)
+    return dataclasses.replace(plan, algorithm=name, agents={"a": agent})
+
+
+def test_too_many_combinations_stay_several_choices_and_are_refused_by_name() -> None:
+    space = MultiDiscrete((40, 40))
+    assert action_form(space, as_one_choice=True).space == spaces.MultiDiscrete([40, 40])
+    for name in ("DQN", "SAC"):
+        (problem,) = get_algorithm(name).find_problems(plan_of(name, space))
+        assert f"up to {MAX_COMBINATIONS} combinations as one" in problem
+    assert not list(get_algorithm("PPO").find_problems(plan_of("PPO", space)))

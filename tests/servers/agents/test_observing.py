@@ -1,0 +1,221 @@
+"""Observations are normalised by statistics of those that were trained with, and of no others."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.scripted_store import ScriptedStore, make_plan, seen
+
+from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.messages import Step
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
+from muxrl.servers.agents.observing import CLIP, Observing
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import SeatRecord, StepView
+from muxrl.servers.algorithms.mappo.seats import CentralSeating
+from muxrl.servers.config import AgentPlan, ServerPlan
+
+
+def normalizing(plan: ServerPlan) -> ServerPlan:
+    return dataclasses.replace(plan, normalize_observations=True)
+
+
+def observing_of(space: Space, **kwargs: Any) -> Observing:
+    return Observing({"a": AgentPlan("p", space, Discrete(2))}, normalizes=True, **kwargs)
+
+
+def count_of(store: ScriptedStore) -> list[int]:
+    kinds = store.observing.get_state()["policies"].values()
+    return [statistics["count"] for by_kind in kinds for statistics in by_kind.values()]
+
+
+@pytest.mark.parametrize(("shift", "size"), [(0.0, 1.0), (1e3, 1e-3), (-1e6, 1e2)])
+def test_numbers_lose_their_mean_and_deviation(shift: float, size: float) -> None:
+    space = Box((3,), "float64")
+    observing = observing_of(space)
+    read = observing.reader("a", space)
+    data = np.random.default_rng(0).normal(shift, size, (500, 3))
+    for row in data:
+        observing.add({"a": row}, None)
+    expected = (data - data.mean(axis=0)) / data.std(axis=0)
+    found = np.array([read(row) for row in data])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    outlier = np.array([shift + 100 * size, shift - 100 * size, shift])
+    assert read(outlier)[:2].tolist() == [CLIP, -CLIP]
+
+
+def test_a_number_that_never_changes_is_read_as_0_and_a_change_of_it_in_full() -> None:
+    observing = observing_of(Box((1,)))
+    read = observing.reader("a", Box((1,)))
+    for _ in range(50):
+        observing.add({"a": np.array([7.0], np.float32)}, None)
+    assert read(np.array([7.0])).tolist() == [0.0]
+    assert read(np.array([9.0])).tolist() == [2.0]
+
+
+def test_before_there_are_two_observations_they_are_only_clipped() -> None:
+    read = observing_of(Box((2,))).reader("a", Box((2,)))
+    assert read(np.array([3.0, 300.0])).tolist() == [3.0, CLIP]
+
+
+def test_one_hot_parts_truth_values_and_masks_stay_as_they_are() -> None:
+    space = DictSpace(
+        {
+            "action_mask": Box((2,), "int8", 0, 1),
+            "b": Box((2,), "bool"),
+            "n": Discrete(2),
+            "x": Box((1,)),
+        }
+    )
+    observing = observing_of(space)
+    read = observing.reader("a", space)
+    rng = np.random.default_rng(0)
+    for x in rng.normal(5.0, 2.0, 100):
+        value = {"action_mask": [1, 0], "b": [True, False], "n": 1, "x": np.array([x])}
+        observing.add({"a": value}, None)
+    values = read({"action_mask": [1, 0], "b": [True, True], "n": 0, "x": np.array([5.0])})
+    assert values[:6].tolist() == [1.0, 0.0, 1.0, 1.0, 1.0, 0.0]
+    assert abs(values[6]) < 0.5
+
+
+def test_of_one_hot_observations_there_is_nothing_to_count() -> None:
+    observing = observing_of(Discrete(3))
+    assert observing.reader("a", Discrete(3))(1).tolist() == [0.0, 1.0, 0.0]
+    observing.add({"a": 1}, None)
+    assert observing.get_state()["policies"] == {"p": {}}
+
+
+def test_images_are_scaled_and_then_normalised() -> None:
+    space = Box((2, 2, 1), "uint8", 0, 255)
+    observing = observing_of(space, scaling="images")
+    read = observing.reader("a", space)
+    images = np.random.default_rng(0).integers(0, 256, (200, 2, 2, 1), np.uint8)
+    for image in images:
+        observing.add({"a": image}, None)
+    (state,) = observing.get_state()["policies"]["p"].values()
+    np.testing.assert_allclose(state["mean"], (images / 255).mean(axis=0), rtol=1e-6)
+    expected = (images[0] - images.mean(axis=0)) / images.std(axis=0)
+    np.testing.assert_allclose(read(images[0]), expected, atol=1e-5)
+
+
+# --- in a store -----------------------------------------------------------------------------
+
+
+def test_training_steps_are_counted_once_and_evaluation_never() -> None:
+    store = ScriptedStore(normalizing(make_plan("ab")), seating=Seating())
+    store.start("e")
+    store.start("v", mode="evaluate")
+    for t in range(3):
+        store.step(t, episode_id="e", rewards={})
+        store.step(t, episode_id="e", rewards={})  # a repeat
+        store.step(t, episode_id="v", rewards={})
+    (state,) = store.observing.get_state()["policies"]["default"].values()
+    data = np.array([seen(agent, t) for agent in "ab" for t in range(3)], np.float64)
+    assert state["count"] == 6
+    np.testing.assert_allclose(state["mean"], data.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(state["squares"] / 6, data.var(axis=0), rtol=1e-12)
+    store.observing.freeze()
+    store.step(3, episode_id="e", rewards={})
+    assert count_of(store) == [6]
+
+
+def test_a_refused_step_is_not_counted() -> None:
+    masked = DictSpace({"action_mask": Box((3,), "int8", 0, 1), "seen": Box((2,))})
+    plan = normalizing(make_plan({"a": masked, "b": masked}))
+    store = ScriptedStore(plan, seating=Seating(follows_masks=True))
+    store.start()
+
+    def looks(mask: int) -> dict[str, Any]:
+        sees = np.zeros(2, np.float32)
+        return {"action_mask": np.full(3, mask, np.int8), "seen": sees}
+
+    store.refused(Step("e", 0, {"a": looks(1), "b": looks(0)}), ValueMismatch)
+    assert count_of(store) == [0]
+    store.step(0, observations={"a": looks(1), "b": looks(1)})
+    assert count_of(store) == [2]
+
+
+def test_all_parts_of_a_step_are_normalised_alike_and_recorded_as_acted_on() -> None:
+    store = ScriptedStore(normalizing(make_plan("ab")), seating=Seating())
+    store.start()
+    for t in range(4):
+        store.step(t, rewards={})
+    store.end(4, terminations=dict.fromkeys("ab", True))
+    data = [[seen(agent, t) for agent in "ab"] for t in range(4)]
+    for t in range(4):
+        before = np.array(data[:t]).reshape(-1, 2)
+        mean, deviation = (before.mean(axis=0), before.std(axis=0)) if t else (0.0, 1.0)
+        deviation = np.where(deviation > 0, deviation, 1.0)
+        for agent, raw in zip("ab", data[t], strict=True):
+            (one,) = store.trajectories(agent)
+            recorded = one.observations[t]
+            expected = np.clip((raw - mean) / deviation, -CLIP, CLIP)
+            np.testing.assert_allclose(recorded, expected, rtol=1e-6)
+
+
+def test_padding_and_absent_members_of_a_team_stay_zeros() -> None:
+    plan = make_plan({"a": Box((3,)), "b": Box((2,))}, {"team": ("a", "b")})
+    plan = dataclasses.replace(normalizing(plan), late_members="allow")
+    store = ScriptedStore(plan)
+    store.start()
+    rng = np.random.default_rng(0)
+    both = {"a": 5 + rng.random(3, np.float32), "b": 50 + rng.random(2, np.float32)}
+    for t in range(3):
+        store.step(t, observations=both, rewards={})
+    seat = store.store._seats["team"]
+    team = seat.observe(StepView(both), SeatRecord())
+    assert team["obs"].tolist() == [[0.0] * 3] * 2, "each is its own mean; and the padding"
+    alone = seat.observe(StepView({"a": both["a"] + 1}), SeatRecord(has_begun=True))
+    assert alone["obs"][0].tolist() == [1.0, 1.0, 1.0]
+    assert alone["obs"][1].tolist() == [0.0, 0.0, 0.0]
+    counts = store.observing.get_state()["policies"]["team"]
+    assert {kind: s["count"] for kind, s in counts.items()} == {
+        "Box(3,) float32": 3,
+        "Box(2,) float32": 3,
+    }
+
+
+@pytest.mark.parametrize("seating", [None, CentralSeating()], ids=["QMIX", "MAPPO"])
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_a_global_state_has_statistics_of_its_own(seating: Any, is_observed: bool) -> None:
+    told = DictSpace({"seen": Box((2,)), "state": Box((1,))})
+    plan = make_plan(
+        dict.fromkeys("ab", told if is_observed else Box((2,))),
+        {"team": ("a", "b")},
+        state_size=None if is_observed else 1,
+    )
+    store = ScriptedStore(normalizing(plan), seating=seating)
+    store.start()
+    states = np.random.default_rng(0).normal(1e4, 1.0, 50).astype(np.float32)
+    for t, number in enumerate(states):
+        state = np.array([number])
+        own = {agent: seen(agent, t) for agent in "ab"}
+        if is_observed:
+            own = {a: {"seen": s, "state": state} for a, s in own.items()}
+            store.step(t, observations=own, rewards={})
+        else:
+            store.step(t, observations=own, rewards={}, state=state)
+    view = StepView(own, None if is_observed else state)
+    (read, *_) = {
+        seat.observe(view, SeatRecord())["state"].item() for seat in store.store._seats.values()
+    }
+    known = states.astype(np.float64)
+    assert read == pytest.approx((known[-1] - known.mean()) / known.std(), abs=1e-2)
+
+
+def test_statistics_of_other_observations_are_refused_by_name() -> None:
+    one, other = observing_of(Box((2,))), observing_of(Box((3,)))
+    one.reader("a", Box((2,)))
+    other.reader("a", Box((3,)))
+    with pytest.raises(ValueError, match=r"no statistics of Box\(3,\) float32 observations for"):
+        other.set_state(one.get_state())
+    third = Observing({"x": AgentPlan("q", Box((2,)), Discrete(2))}, normalizes=True)
+    read = third.reader("x", Box((2,)))
+    one.add({"a": np.array([1.0, 2.0])}, None)
+    one.add({"a": np.array([3.0, 6.0])}, None)
+    third.set_state(one.get_state(), names={"q": "p"}, has_states=False)
+    assert read(np.array([3.0, 4.0])).tolist() == [1.0, 0.0]

@@ -1,0 +1,50 @@
+"""Running statistics are numpy's of the same data, however it was split."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muxrl.servers.agents.running_statistics import RunningStatistics
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 7), min_size=1, max_size=8),
+    shift=st.sampled_from([0.0, 1e3, -1e8]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_they_are_numpys_over_all_batches(sizes: list[int], shift: float, seed: int) -> None:
+    batches = [np.random.default_rng(seed).normal(shift, 2.0, (n, 2, 3)) for n in sizes]
+    statistics = RunningStatistics((2, 3))
+    for batch in batches:
+        statistics.add(batch)
+    whole = np.concatenate(batches)
+    assert statistics.count == len(whole)
+    np.testing.assert_allclose(statistics.mean, whole.mean(axis=0), rtol=1e-12, atol=1e-12)
+    if len(whole) > 1:
+        # What float64 leaves of a deviation of 2 beside a mean of 1e8.
+        np.testing.assert_allclose(statistics.variance, whole.var(axis=0), rtol=1e-6, atol=1e-6)
+
+
+def test_of_one_array_the_variance_is_not_known() -> None:
+    statistics = RunningStatistics((2,))
+    statistics.add(np.array([[3.0, 4.0]]))
+    assert statistics.variance.tolist() == [1.0, 1.0]
+
+
+def test_they_go_on_where_they_were_saved() -> None:
+    rng = np.random.default_rng(0)
+    whole, first, second = (RunningStatistics((2,)) for _ in range(3))
+    for statistics in (whole, first):
+        statistics.add(np.ones((4, 2)))
+    second.set_state(first.get_state())
+    batch = rng.normal(size=(5, 2))
+    whole.add(batch)
+    second.add(batch)
+    assert np.array_equal(whole.mean, second.mean)
+    assert np.array_equal(whole.variance, second.variance)
+    with pytest.raises(ValueError, match=r"of the shape \[2\], and here they are \[3\]"):
+        RunningStatistics((3,)).set_state(first.get_state())

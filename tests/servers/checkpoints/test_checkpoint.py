@@ -1,0 +1,302 @@
+"""What a checkpoint holds, what it is refused for, and what another server may begin with."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.resumable import DQN, PRIORITIZED, REPLAY, Served, assert_same, plan_of, refusal
+from tests.servers.scripted_store import make_plan
+
+from muxrl.protocol.spaces import Box
+from muxrl.servers.server import PolicyServer, serve_forever
+
+
+@pytest.fixture(scope="module")
+def saved(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a DQN server after nine episodes."""
+    path = tmp_path_factory.mktemp("saved") / "dqn"
+    served = Served(plan_of("DQN"))
+    served.play(0, 9)
+    served.policies.save(path)
+    served.end()
+    return path
+
+
+def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -> None:
+    about = json.loads((saved / "muxrl.json").read_text())
+    assert (about["format"], about["algorithm"], about["env_steps"]) == (2, "DQN", 72)
+    assert about["replay"]["mib"] < 1
+    for name in ("muxrl_state.npz", "muxrl_replay.npz"):
+        with np.load(saved / name, allow_pickle=False) as arrays:
+            assert all(array.dtype != object for array in arrays.values())
+    assert list(saved.parent.iterdir()) == [saved], "nothing half-written beside it"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"algorithm": "SAC", "settings": REPLAY}, "algorithm is DQN there and SAC here"),
+        ({"model": {"fcnet_hiddens": [9]}}, "model.fcnet_hiddens is [8] there and [9] here"),
+        (
+            {"agents": {**make_plan("a").agents}},
+            'agents.b is {"policy": "default"',
+        ),
+        (
+            {"agents": make_plan({"a": Box((2,)), "b": Box((2,), "float32", 0, 1)}).agents},
+            "agents.b.observation_space.low is",
+        ),
+        (
+            {"settings": {**DQN, "replay_buffer_config": PRIORITIZED}},
+            "a replay without priorities was kept, and the replay now draws by priority",
+        ),
+        ({"normalize_observations": True}, "normalize_observations is false there and true here"),
+        ({"scale_observations": "images"}, "scale_observations is none there and images here"),
+        ({"frame_stack": 2}, "frame_stack is 1 there and 2 here"),
+        ({"settings": {**DQN, "num_atoms": 5}}, "the network of policy 'default' is another"),
+        ({"resume_from": "/no/such/folder"}, "there is no checkpoint at '/no/such/folder'"),
+    ],
+)
+def test_a_checkpoint_of_another_server_is_refused_by_what_differs(
+    saved: Path, change: dict[str, Any], reason: str
+) -> None:
+    told = refusal(dataclasses.replace(plan_of("DQN", resume_from=str(saved)), **change))
+    assert told.startswith("server 'scripted' cannot go on from ")
+    assert reason in told
+
+
+def test_a_checkpoint_of_muxrl_0_1_lends_its_policies_only(saved: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(saved, tmp_path / "old")
+    about = json.loads((old / "muxrl.json").read_text())
+    (old / "muxrl.json").write_text(json.dumps({**about, "format": 1}))
+    told = refusal(plan_of("DQN", resume_from=str(old)))
+    assert "it was written by muxrl 0.1, without counts, replay and random numbers" in told
+    assert "initialize_from" in told
+    Served(plan_of("DQN", initialize_from=str(old))).end()
+
+
+def test_a_checkpoint_from_before_there_was_scaling_goes_on_unscaled(
+    saved: Path, tmp_path: Path
+) -> None:
+    old = shutil.copytree(saved, tmp_path / "old")
+    about = json.loads((old / "muxrl.json").read_text())
+    for part in (
+        "scale_observations", "normalize_observations", "normalize_rewards", "frame_stack"
+    ):  # fmt: skip
+        del about[part]
+    (old / "muxrl.json").write_text(json.dumps(about))
+    Served(plan_of("DQN", resume_from=str(old))).end()
+    told = refusal(plan_of("DQN", resume_from=str(old), scale_observations="images"))
+    assert "scale_observations is none there and images here" in told
+
+
+def test_policies_are_begun_with_together_with_their_statistics(
+    rllib: None, tmp_path: Path
+) -> None:
+    first = Served(plan_of("PPO, normalised"))
+    first.play(0, 9)
+    first.policies.save(tmp_path / "saved")
+    first.end()
+    plan = plan_of("PPO, normalised", initialize_from=str(tmp_path / "saved"))
+    second = Served(plan)
+    assert_same(second.state()["normalization"], first.state()["normalization"])
+    second.end()
+    told = refusal(dataclasses.replace(plan, normalize_observations=False))
+    assert "its networks were trained with normalize_observations: true, and the server" in told
+
+
+@pytest.mark.parametrize("name", ["muxrl_state.npz", "muxrl_replay.npz", "algorithm_state.pkl"])
+def test_a_torn_file_is_named(saved: Path, tmp_path: Path, name: str) -> None:
+    torn = shutil.copytree(saved, tmp_path / "torn")
+    content = (torn / name).read_bytes()
+    (torn / name).write_bytes(content[: len(content) // 2])
+    told = refusal(plan_of("DQN", resume_from=str(torn)))
+    assert name in told or "truncated" in told
+
+
+def test_changed_settings_take_effect_and_are_told(
+    saved: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    served = Served(
+        plan_of("DQN", resume_from=str(saved), settings={**DQN, "lr": 0.5, "gamma": 0.9})
+    )
+    optimizers = served.state()["optimizers"].values()
+    assert [o["state"]["param_groups"][0]["lr"] for o in optimizers] == [0.5]
+    served.end()
+    assert "lr: 0.5, was 0.01" in caplog.text
+    assert "gamma: 0.9, was the default" in caplog.text
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_and_learning_goes_on(
+    rllib: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(plan_of("PPO"))
+    served.play(0, 4)
+    served.policies.save(tmp_path / "saved")
+    before = (tmp_path / "saved" / "muxrl.json").read_bytes()
+
+    def fill(path: Path, state: Any) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    served.play(4, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr("muxrl.servers.checkpoints.checkpoint.write_state", fill)
+        with pytest.raises(OSError, match="No space left"):
+            served.policies.save(tmp_path / "saved")
+    assert (tmp_path / "saved" / "muxrl.json").read_bytes() == before
+    assert list(tmp_path.iterdir()) == [tmp_path / "saved"]
+    served.play(8, 12)
+    assert served.policies.acting.weights_seq_no == 3, "it learned after that"
+    served.policies.save(tmp_path / "saved")
+    served.end()
+    assert json.loads((tmp_path / "saved" / "muxrl.json").read_text())["env_steps"] == 96
+
+
+# --- initialize_from ---------------------------------------------------------------------------
+
+
+def test_initialized_policies_have_the_weights_and_nothing_else(saved: Path) -> None:
+    served = Served(plan_of("DQN", initialize_from=str(saved)))
+    fresh = Served(plan_of("DQN"))
+    resumed = Served(plan_of("DQN", resume_from=str(saved)))
+    for one in (served, fresh, resumed):
+        one.end()
+    assert_same(served.state()["modules"], resumed.state()["modules"])
+    acting = served.policies.acting.modules.get_state()
+    assert_same(acting, resumed.policies.acting.modules.get_state())
+    for part in ("optimizers", "counts", "weights_seq_no", "env_steps"):
+        assert_same(served.state()[part], fresh.state()[part])
+
+
+def test_initial_weights_of_other_policies_are_refused(saved: Path) -> None:
+    plan = plan_of("DQN", initialize_from=str(saved))
+    assert "it is of DQN, and the server is SAC" in refusal(
+        dataclasses.replace(plan, algorithm="SAC", settings=REPLAY)
+    )
+    renamed = {a: dataclasses.replace(p, policy_id="mine") for a, p in plan.agents.items()}
+    assert "it has no policy 'mine', only 'default'" in refusal(
+        dataclasses.replace(plan, agents=renamed)
+    )
+    others = make_plan({"a": Box((3,)), "b": Box((3,))}).agents
+    assert "its policy 'default' has other spaces" in refusal(
+        dataclasses.replace(plan, agents=others)
+    )
+    assert "the network of policy 'default' is another" in refusal(
+        dataclasses.replace(plan, model={"fcnet_hiddens": [9]})
+    )
+
+
+def test_several_policies_may_begin_with_one_and_the_actor_alone(saved: Path) -> None:
+    plan = plan_of("DQN", initialize_from=str(saved))
+    apart = {a: dataclasses.replace(p, policy_id=a) for a, p in plan.agents.items()}
+    sources = dict.fromkeys(apart, "default")
+    plan = dataclasses.replace(plan, agents=apart, initialize_policies=sources)
+    teacher = Served(plan_of("DQN", resume_from=str(saved)))
+    fresh = Served(dataclasses.replace(plan, initialize_from=""))
+    whole, actor = (
+        Served(dataclasses.replace(plan, initialize_only=only)) for only in ("all", "actor")
+    )
+    for one in (teacher, fresh, whole, actor):
+        one.end()
+    learned = teacher.state()["modules"]["default"]
+    acting = teacher.policies.acting.modules["default"].get_state().keys()
+    assert learned.keys() - acting
+    for policy_id in apart:
+        assert_same(whole.state()["modules"][policy_id], learned)
+        assert_same(
+            actor.state()["modules"][policy_id],
+            {
+                key: value if key in acting else fresh.state()["modules"][policy_id][key]
+                for key, value in learned.items()
+            },
+        )
+
+
+def test_the_actor_of_a_team_of_another_size(rllib: None, tmp_path: Path) -> None:
+    size = {"obs_agent_id": False}
+    pair = plan_of("QMIX")
+    pair = dataclasses.replace(pair, settings={**pair.settings, **size})
+    teacher = Served(pair)
+    teacher.policies.save(tmp_path / "pair")
+    teacher.end()
+    trio = dataclasses.replace(
+        make_plan("abc", groups={"team": tuple("abc")}),
+        algorithm="QMIX",
+        settings=pair.settings,
+        initialize_from=str(tmp_path / "pair"),
+    )
+    assert "the network of policy 'team' is another" in refusal(trio)
+    served = Served(dataclasses.replace(trio, initialize_only="actor"))
+    served.end()
+    assert_same(
+        served.policies.acting.modules.get_state(), teacher.policies.acting.modules.get_state()
+    )
+
+
+# --- muxrl serve --------------------------------------------------------------------------------
+
+
+def test_serve_never_overwrites_a_checkpoint_and_goes_on_from_the_newest(
+    rllib: None,
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plan, last = plan_of("DQN"), tmp_path / "checkpoints" / "scripted" / "last"
+    assert serve_forever(plan, tmp_path, resume=True) == 2
+    assert "has no checkpoint in" in caplog.text
+    assert serve_forever(plan, resume=True) == 2
+    assert "--resume needs --run-dir" in caplog.text
+
+    shutil.copytree(saved, tmp_path / "checkpoints" / "48" / "scripted")
+    older = tmp_path / "checkpoints" / "48" / "scripted" / "muxrl.json"
+    older.write_text(json.dumps({**json.loads(older.read_text()), "written_at": 1.0}))
+    shutil.copytree(saved, last)
+    assert serve_forever(plan, tmp_path) == 2
+    assert f"has a checkpoint, '{last}', which would be overwritten" in caplog.text
+    assert "--resume" in caplog.text
+
+    began: list[PolicyServer] = []
+
+    class Ends(PolicyServer):
+        def start(self) -> str:
+            began.append(self)
+            address = super().start()
+            os.kill(os.getpid(), signal.SIGINT)
+            return address
+
+    monkeypatch.setattr("muxrl.servers.server.PolicyServer", Ends)
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    try:
+        assert serve_forever(plan, tmp_path, resume=True) == 0
+    finally:
+        for number, handler in zip(
+            (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), before, strict=True
+        ):
+            signal.signal(number, handler)
+    assert began[0].plan.resume_from == str(last)
+    assert began[0].status().num_env_steps == 72
+    assert json.loads((last / "muxrl.json").read_text())["env_steps"] == 72
+
+
+def test_serve_refuses_a_folder_that_another_process_writes_to(
+    rllib: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "checkpoints" / "scripted"
+    folder.mkdir(parents=True)
+    with (folder / "serving.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert serve_forever(plan_of("DQN"), tmp_path) == 2
+    assert f"is being served from '{folder}' already, by another process" in caplog.text
+    assert "another --run-dir" in caplog.text

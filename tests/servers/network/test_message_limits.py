@@ -1,0 +1,145 @@
+"""Messages with more in them than a server can read in good time are refused unread."""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from muxrl.protocol.codec import encode, encode_json
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
+from muxrl.protocol.messages import AgentInfo, Batch, ServerSpec, StartEpisode, Step
+from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space, TupleSpace
+from muxrl.servers.network import message_limits
+from muxrl.servers.network.message_limits import MAX_JSON_LISTS, MAX_PLAIN_BYTES, MessageLimits
+
+IMAGE = Box((84, 84, 4), "uint8", 0, 255)
+NESTED = DictSpace({"seen": TupleSpace((IMAGE, Discrete(3))), "own": Box((2,))})
+
+
+def limits(space: Space = IMAGE, num_agents: int = 20, max_episodes: int = 64) -> MessageLimits:
+    agents = {f"a{i}": AgentInfo("default", space, Discrete(3)) for i in range(num_agents)}
+    return MessageLimits(ServerSpec(1, "seer", "PPO", agents, max_episodes=max_episodes))
+
+
+def image() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, (84, 84, 4), np.uint8)
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be made of a message in this test."""
+
+    def read(*args: Any) -> Any:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(message_limits, "decode_batch", read)
+    monkeypatch.setattr(message_limits, "decode_json", read)
+
+
+def step_of(value: bytes, field: str = "observations", agent: str = "a0") -> bytes:
+    """Returns a msgpack frame with one step that has this value in it."""
+    step = {"type": "step", "episode_id": "e", "t": 0, field: {agent: msgspec.Raw(value)}}
+    return msgspec.msgpack.encode({"items": [step]})
+
+
+def map_of(count: int, entries: bytes) -> bytes:
+    return b"\xdf" + count.to_bytes(4, "big") + entries
+
+
+def list_of(count: int, entries: bytes) -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + entries
+
+
+NUM = MAX_PLAIN_BYTES
+EMPTY_LISTS = list_of(NUM, b"\x90" * NUM)
+MANY_KEYS = map_of(NUM // 4, b"".join(b"\xa3%3x\x90" % (i % 4096) for i in range(NUM // 4)))
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("field", ["observations", "final_observations", "logged_actions", "x"])
+@pytest.mark.parametrize("value", [EMPTY_LISTS, MANY_KEYS], ids=["lists", "keys"])
+@pytest.mark.parametrize("space", [IMAGE, NESTED, TupleSpace((IMAGE,) * 3)], ids=str)
+def test_msgpack_that_is_not_arrays_is_refused(space: Space, value: bytes, field: str) -> None:
+    with pytest.raises(MessageTooLarge, match=r"it has .* not in arrays"):
+        limits(space).read(step_of(value, field))
+    with pytest.raises(MessageTooLarge):
+        limits(space).read(step_of(value, field, agent="stranger"))
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize(
+    "message",
+    [EMPTY_LISTS, map_of(1, b"\xa5items" + EMPTY_LISTS), step_of(EMPTY_LISTS)[:-1],
+     step_of(map_of(2, b"\xa3own" + EMPTY_LISTS + b"\xa4seen\x90"))],
+    ids=["no batch", "no items", "cut short", "in a dict"],
+)  # fmt: skip
+def test_so_it_is_wherever_it_stands(message: bytes) -> None:
+    with pytest.raises(MessageTooLarge):
+        limits(NESTED).read(message)
+
+
+def test_arrays_of_images_pass_whatever_they_weigh() -> None:
+    seen = {f"a{i}": image() for i in range(20)}
+    frame = encode(
+        Batch([i for e in range(64) for i in (StartEpisode(f"e{e}"), Step(f"e{e}", 0, seen))])
+    )
+    assert len(frame) > 36_000_000
+    items = limits().read(frame)
+    assert len(items) == 128
+    last = items[-1]
+    assert isinstance(last, Step)
+    np.testing.assert_array_equal(last.observations["a19"], image())
+
+
+def test_arrays_inside_of_dicts_and_tuples_pass() -> None:
+    seen = {"seen": (image(), 2), "own": np.zeros(2, np.float32)}
+    step = Step("e", 0, {f"a{i}": seen for i in range(20)}, state=np.zeros(100_000))
+    frame = encode(Batch([step] * 10))
+    assert len(frame) > 2 * MAX_PLAIN_BYTES
+    assert len(limits(NESTED).read(frame)) == 10
+
+
+def test_images_of_twenty_agents_pass_as_json() -> None:
+    step = Step("e", 0, {f"a{i}": image() for i in range(20)})
+    text = encode_json(Batch([step]))
+    assert len(limits().read(text.decode())) == 1
+    assert len(limits().read_json(text)) == 1
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("part", ["[0]", "[]", "{}", '{"a":0}'])
+def test_json_of_too_many_lists_is_refused(part: str) -> None:
+    text = '{"items":[' + ",".join([part] * MAX_JSON_LISTS) + "]}"
+    with pytest.raises(MessageTooLarge, match=r"lists and dicts and \d+ values in JSON"):
+        limits().read(text)
+    for read in (limits().read_json, limits().check_json):
+        with pytest.raises(MessageTooLarge):
+            read(text.encode())
+
+
+@pytest.mark.usefixtures("unread")
+def test_json_of_too_many_numbers_is_refused() -> None:
+    with pytest.raises(MessageTooLarge):
+        limits().read("[" + "0," * 4_000_001 + "0]")
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_items_are_counted(is_text: bool) -> None:
+    batch = Batch([StartEpisode(str(i)) for i in range(193)])
+    frame = encode_json(batch).decode() if is_text else encode(batch)
+    with pytest.raises(MessageTooLarge, match=r"193 items, over the limit of 192"):
+        limits().read(frame)
+    assert len(limits(max_episodes=65).read(frame)) == 193
+
+
+def test_the_collector_is_on_again_whatever_came() -> None:
+    with pytest.raises(MalformedMessage):
+        limits().read(b"\xc1" * 100_000)
+    with pytest.raises(MalformedMessage):
+        limits().read_json(json.dumps({"items": ["x"] * 100_000}).encode())
+    assert gc.isenabled()

@@ -1,0 +1,405 @@
+"""The server's WebSocket without a network: `websockets`' client half talks to it in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.uri import parse_uri
+
+from muxrl.protocol.codec import decode_batch_reply, encode, encode_json
+from muxrl.protocol.messages import (
+    Aborted,
+    AbortEpisode,
+    Actions,
+    AnyItem,
+    AnyReply,
+    Batch,
+    ServerSpec,
+    Status,
+)
+from muxrl.servers.network.front import Answered, Front
+from muxrl.servers.network.websocket import WebSocketConnection
+
+MAX_BYTES = 1000
+
+
+class HoldingApp(Front):
+    """Answers when told to, or at once."""
+
+    def __init__(self, *, holds: bool) -> None:
+        spec = ServerSpec(1, "held", "PPO", {}, max_episodes=8, max_message_bytes=MAX_BYTES)
+        super().__init__(spec, "127.0.0.1:9900", token="key")
+        self.asked: list[str] = []
+        self.held: list[tuple[list[AnyItem], Answered]] = []
+        self.were_alone: list[bool] = []
+        self.action: object = None
+        self.is_broken = False
+        self._holds = holds
+
+    def status(self) -> Status:
+        raise NotImplementedError  # nobody asks
+
+    def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
+        if self.is_broken:
+            raise ArithmeticError("no such luck")
+        self.asked += [item.episode_id for item in items]
+        self.were_alone.append(is_alone)
+        self.held.append((items, reply))
+        if not self._holds:
+            self.let_go()
+
+    def let_go(self) -> None:
+        items, reply = self.held.pop(0)
+        if self.action is None:
+            reply([Aborted(item.episode_id) for item in items])
+        else:
+            reply([Actions(item.episode_id, 0, {"a": self.action}, 0) for item in items])
+
+
+class Wire(asyncio.Transport):
+    """What the server writes, kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.reads = True
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def is_reading(self) -> bool:
+        return self.reads
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Talk:
+    """A client and its connection to a server."""
+
+    def __init__(
+        self, app: HoldingApp, *, path: str = "/v1/ws", token: str = "key", text: bool = False
+    ) -> None:
+        self.wire = Wire()
+        self.connections: set[Any] = set()
+        self.server = WebSocketConnection(
+            app,
+            server_state=cast(Any, SimpleNamespace(connections=self.connections)),
+        )
+        self.client = ClientProtocol(parse_uri(f"ws://nowhere{path}"))
+        self.is_text = text
+        self.server.connection_made(self.wire)
+        request = self.client.connect()
+        request.headers["Authorization"] = f"Bearer {token}"
+        self.client.send_request(request)
+        self.carry()
+        self.hear()
+
+    def carry(self) -> None:
+        """Takes to the server all that the client has to send, in one piece."""
+        self.server.data_received(b"".join(self.client.data_to_send()))
+
+    def say(self, *episode_ids: str) -> None:
+        """Puts one message into the client's mouth."""
+        batch = Batch([AbortEpisode(episode_id) for episode_id in episode_ids])
+        if self.is_text:
+            self.client.send_text(encode_json(batch))
+        else:
+            self.client.send_binary(encode(batch))
+
+    def hear(self) -> list[Frame]:
+        """Gives the client what the server wrote; returns the frames in it."""
+        written, self.wire.written = self.wire.written, []
+        for data in written:
+            self.client.receive_data(data)
+        return [event for event in self.client.events_received() if isinstance(event, Frame)]
+
+    def answers(self) -> list[list[str]]:
+        """The episodes in each answer."""
+        return [[r.episode_id for r in replies(frame)] for frame in self.hear()]
+
+
+def replies(frame: Frame) -> list[AnyReply]:
+    data = bytes(frame.data)
+    return decode_batch_reply(data.decode() if frame.opcode is Opcode.TEXT else data).replies
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_message_is_answered_before_the_call_returns(text: bool) -> None:
+    talk = Talk(HoldingApp(holds=False), text=text)
+    talk.say("a", "b")
+    talk.carry()
+    assert len(talk.wire.written) == 1, "one write, or the other end would wait for the rest"
+    (frame,) = talk.hear()
+    assert frame.opcode is (Opcode.TEXT if text else Opcode.BINARY)
+    assert [reply.episode_id for reply in replies(frame)] == ["a", "b"]
+
+
+def test_answers_come_in_the_order_of_the_messages() -> None:
+    app = HoldingApp(holds=True)
+    talk = Talk(app)
+    talk.say("first")
+    talk.carry()
+    assert talk.wire.reads, "a client that waits for its answer is never paused"
+    talk.say("second")
+    talk.say("third")
+    talk.carry()
+    assert app.asked == ["first"], "the first waits at the gate, and the others behind it"
+    assert not talk.wire.reads
+    app.let_go()
+    assert app.asked == ["first", "second"]
+    app.let_go()
+    app.let_go()
+    assert talk.answers() == [["first"], ["second"], ["third"]]
+    assert talk.wire.reads
+
+
+def test_a_message_is_measured_until_its_answer_is_sent() -> None:
+    app = HoldingApp(holds=True)
+    talk = Talk(app)
+    talk.say("first")
+    talk.carry()
+    assert sum(app.exchanges.counts) == 0
+    time.sleep(0.02)
+    app.let_go()
+    talk.say("second")
+    talk.carry()
+    app.let_go()
+    assert sum(app.exchanges.counts) == 2
+    assert 0.02 < app.exchanges.sum_s < 5.0
+    talk.say("third")
+    talk.carry()
+    talk.server.connection_lost(None)
+    app.let_go()
+    assert sum(app.exchanges.counts) == 2, "nobody was there for the third answer"
+
+
+def test_thousands_of_messages_in_one_piece() -> None:
+    talk = Talk(HoldingApp(holds=False))
+    names = [str(i) for i in range(3000)]
+    for name in names:
+        talk.say(name)
+    talk.carry()
+    assert talk.answers() == [[name] for name in names]
+
+
+def test_a_message_in_fragments_with_a_ping_in_between() -> None:
+    talk = Talk(HoldingApp(holds=False))
+    data = encode(Batch([AbortEpisode("a")]))
+    talk.client.send_binary(data[:5], fin=False)
+    talk.carry()
+    talk.client.send_ping(b"there?")
+    talk.carry()
+    (pong,) = talk.hear()
+    assert (pong.opcode, bytes(pong.data)) == (Opcode.PONG, b"there?")
+    talk.client.send_continuation(data[5:], fin=True)
+    talk.carry()
+    assert talk.answers() == [["a"]]
+
+
+def test_a_client_that_does_not_read_is_not_answered_any_more() -> None:
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
+    talk.server.pause_writing()
+    talk.say("a")
+    talk.carry()
+    assert (app.asked, talk.wire.reads) == ([], False)
+    talk.server.resume_writing()
+    assert talk.answers() == [["a"]]
+    assert talk.wire.reads
+
+
+def test_what_is_malformed_is_refused_and_the_connection_goes_on() -> None:
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
+    talk.client.send_binary(b"\xc1")
+    talk.say("a")
+    talk.carry()
+    refused, answered = talk.hear()
+    (refusal,) = replies(refused)
+    assert "not a batch" in cast(Any, refusal).message
+    assert [reply.episode_id for reply in replies(answered)] == ["a"]
+    assert app.refusals.by_code.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("opcode", "data", "code"),
+    [(Opcode.TEXT, b"\xff\xfe", 1007), (Opcode.BINARY, bytes(MAX_BYTES + 1), 1009)],
+    ids=["not UTF-8", "over the limit"],
+)
+def test_a_breach_of_the_protocol_ends_the_connection(
+    opcode: Opcode, data: bytes, code: int
+) -> None:
+    talk = Talk(HoldingApp(holds=False))
+    talk.client.send_frame(Frame(opcode, data))
+    talk.carry()
+    talk.hear()
+    assert talk.client.close_rcvd is not None
+    assert talk.client.close_rcvd.code == code
+    assert talk.wire.closed
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "code"), [("/v1/ws", "wrong", 401), ("/v2/ws", "key", 404)]
+)
+def test_who_is_not_let_in_is_told_why(path: str, token: str, code: int) -> None:
+    app = HoldingApp(holds=False)
+    talk = Talk(app, path=path, token=token)
+    assert isinstance(talk.client.handshake_exc, InvalidStatus)
+    response = talk.client.handshake_exc.response
+    assert response.status_code == code
+    assert response.headers["Content-Type"] == "application/json"
+    assert json.loads(bytes(response.body or b""))["code"] == code
+    assert (talk.wire.closed, app.refusals.by_code.total(), app.num_connections) == (True, 1, 0)
+
+
+@pytest.mark.parametrize("says_goodbye", [True, False])
+def test_whoever_has_gone_gets_no_answer(says_goodbye: bool) -> None:
+    app = HoldingApp(holds=True)
+    talk = Talk(app)
+    talk.say("a")
+    talk.say("b")
+    talk.carry()
+    talk.wire.closed = True
+    if says_goodbye:
+        talk.server.eof_received()
+    talk.server.connection_lost(None if says_goodbye else ConnectionResetError())
+    app.let_go()
+    assert talk.wire.written == []
+    assert app.asked == ["a"], "and what it asked beside that is not computed"
+    assert (app.num_connections, talk.connections) == (0, set())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("text", [False, True])
+def test_an_answer_that_cannot_travel_ends_its_connection_and_raises_nothing(
+    waits: bool, text: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = HoldingApp(holds=waits)
+    app.action = object()
+    talk = Talk(app, text=text)
+    talk.say("a")
+    talk.say("b")
+    talk.carry()
+    if waits:
+        assert not talk.wire.closed
+        app.let_go()
+    check_that_it_broke_off(talk)
+    assert app.asked == ["a"]
+    assert "TypeError: a object cannot travel" in caplog.text
+
+
+def test_an_app_that_raises_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
+    talk.server.pause_writing()
+    talk.say("a")
+    talk.carry()
+    app.is_broken = True
+    talk.server.resume_writing()  # no read, whose errors the event loop would end it for
+    check_that_it_broke_off(talk)
+    assert "ArithmeticError: no such luck" in caplog.text
+
+
+def check_that_it_broke_off(talk: Talk) -> None:
+    assert talk.hear()[0].opcode is Opcode.CLOSE
+    assert talk.client.close_rcvd is not None
+    assert talk.client.close_rcvd.code == 1011
+    assert talk.wire.closed
+
+
+def test_fragments_without_content_are_not_collected() -> None:
+    talk = Talk(HoldingApp(holds=False))
+    talk.client.send_binary(b"", fin=False)
+    for _ in range(1000):
+        talk.client.send_continuation(b"", fin=False)
+    talk.carry()
+    assert len(talk.server._partial) == 0
+    talk.client.send_continuation(encode(Batch([AbortEpisode("e")])), fin=True)
+    talk.carry()
+    (answer,) = talk.hear()
+    assert decode_batch_reply(bytes(answer.data)).replies == [Aborted("e")]
+
+
+@pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG, Opcode.CONT])
+def test_a_flood_of_frames_that_are_no_messages_ends_the_connection(
+    kind: Opcode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("muxrl.servers.network.websocket.time.monotonic", lambda: now[0])
+    app = HoldingApp(holds=False)
+    talk = Talk(app)
+    is_last = kind is not Opcode.CONT
+    if not is_last:
+        talk.client.send_binary(b"", fin=False)
+    for _ in range(3):  # as many as are allowed in each second
+        now[0] += 1.0
+        for _ in range(1_990):
+            talk.client.send_frame(Frame(kind, b"", is_last))
+        talk.carry()
+        talk.hear()
+        assert not talk.wire.closed
+    for _ in range(50_000):
+        talk.client.send_frame(Frame(kind, b"", is_last))
+    began = time.perf_counter()
+    talk.carry()
+    assert time.perf_counter() - began < 2.0
+    talk.hear()
+    assert talk.client.close_rcvd is not None
+    assert talk.client.close_rcvd.code == 1008
+    assert "2000 pings, pongs and short fragments" in talk.client.close_rcvd.reason
+    assert talk.wire.closed
+
+
+def test_text_messages_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muxrl.servers.network.websocket.time.monotonic", lambda: 0.0)
+    talk = Talk(HoldingApp(holds=False), text=True)
+    for _ in range(3_000):
+        talk.say("e")
+    talk.carry()
+    assert len(talk.answers()) == 3_000
+
+
+def test_a_frame_is_alone_while_there_is_one_connection() -> None:
+    app = HoldingApp(holds=False)
+    first = Talk(app)
+    first.say("a")
+    first.carry()
+    second = Talk(app)
+    second.say("b")
+    second.carry()
+    second.client.send_close()
+    second.carry()
+    second.server.connection_lost(None)
+    first.say("c")
+    first.carry()
+    assert app.were_alone == [True, False, True]
+
+
+def test_a_server_that_stops_says_so() -> None:
+    talk = Talk(HoldingApp(holds=False))
+    talk.server.shutdown()
+    talk.hear()
+    assert talk.client.close_rcvd is not None
+    assert talk.client.close_rcvd.code == 1012
+    assert talk.client.state is State.CLOSING
+    assert talk.wire.closed

@@ -1,0 +1,123 @@
+"""Sampling follows the policy's distribution; new weights change places with the old."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.rllib.inference import Inference
+
+OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+ACTIONS = gymnasium.spaces.Discrete(3)
+
+
+def inference(policies: tuple[str, ...] = ("p",), **model: Any) -> Inference:
+    config = get_algorithm("PPO").make_config({}, model)
+    spec = config.get_default_rl_module_spec()
+    spec.observation_space, spec.action_space = OBSERVATIONS, ACTIONS
+    spec.inference_only, spec.model_config = True, config.model_config
+    return Inference(MultiRLModuleSpec(rl_module_specs=dict.fromkeys(policies, spec)).build, seed=0)
+
+
+def step(
+    num: int,
+    should_explore: bool = True,
+    logged: int | None = None,
+    module_state: Any = None,
+    policy_id: str = "p",
+    untrained: frozenset[str] = frozenset(),
+    is_training: bool = True,
+) -> Any:
+    seat = SimpleNamespace(policy_id=policy_id, seat_id="a", action_space=ACTIONS)
+    observation = np.array([0.5, -0.5, 0.1, 0.9], np.float32)
+    requests = [SeatRequest(seat, observation, module_state, logged) for _ in range(num)]  # type: ignore[arg-type]
+    return SimpleNamespace(
+        requests=requests,
+        should_explore=should_explore,
+        is_training=is_training,
+        untrained=untrained,
+    )
+
+
+def act(served: Inference, *steps: Any) -> list[list[SeatAction]]:
+    return served.act(steps)[0]
+
+
+@pytest.mark.parametrize("num_steps", [1, 100], ids=["in torch", "in numpy"])
+def test_actions_are_drawn_from_the_distribution_that_is_recorded(num_steps: int) -> None:
+    served = inference()
+    chosen = []
+    for _ in range(num_steps):  # 40 rows go through numpy, 4,000 through torch
+        chosen += act(served, step(4000 // num_steps))[0]
+    logits = chosen[0].extra_outputs[Columns.ACTION_DIST_INPUTS]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    actions = np.array([one.action for one in chosen])
+    drawn = np.bincount(actions, minlength=3) / len(actions)
+    np.testing.assert_allclose(drawn, expected, atol=0.04)
+    for one in chosen[:50]:
+        logp = one.extra_outputs[Columns.ACTION_LOGP]
+        assert logp == pytest.approx(np.log(expected[one.action]), abs=1e-4)
+
+
+def test_greedy_takes_the_likeliest_and_logged_actions_stand() -> None:
+    greedy, logged = act(inference(), step(3, should_explore=False), step(2, logged=2))
+    assert (len(greedy), len(logged)) == (3, 2)
+    assert greedy[0].action == greedy[0].extra_outputs[Columns.ACTION_DIST_INPUTS].argmax()
+    for one in logged:  # the policy did not choose it: its own probability is beside the point
+        assert one.action == 2
+        assert np.isposinf(one.extra_outputs[Columns.ACTION_LOGP])
+
+
+def test_loading_changes_the_copy_in_use_and_its_version() -> None:
+    served, other = inference(), inference()
+    ((before,),), version = served.act([step(1, should_explore=False)])
+    assert version == 0
+    served.load(other.modules.get_state(), 7)
+    ((after,),), version = served.act([step(1, should_explore=False)])
+    assert version == 7
+    ((expected,),) = act(other, step(1, should_explore=False))
+    inputs = [one.extra_outputs[Columns.ACTION_DIST_INPUTS] for one in (before, after, expected)]
+    np.testing.assert_array_equal(inputs[1], inputs[2])
+    assert (inputs[0] != inputs[1]).any()
+
+
+def test_a_recurrent_policy_carries_its_state_from_step_to_step() -> None:
+    served = inference(use_lstm=True)
+    assert served.is_stateful
+    ((first,),) = act(served, step(1, should_explore=False))
+    ((again,),) = act(served, step(1, should_explore=False))
+    ((second,),) = act(served, step(1, should_explore=False, module_state=first.module_state))
+    assert Columns.STATE_OUT in second.extra_outputs
+    flat = [
+        np.concatenate([np.ravel(leaf) for leaf in _leaves(one.module_state)])
+        for one in (first, again, second)
+    ]
+    np.testing.assert_array_equal(flat[0], flat[1])  # a pass keeps nothing to itself
+    assert (flat[0] != flat[2]).any()
+
+
+def test_a_policy_that_raises_keeps_nobody_elses_recurrent_state() -> None:
+    served = inference(use_lstm=True, policies=("p", "q"))
+    broken = served.modules["q"]
+    both = [step(1, should_explore=False, policy_id=name) for name in ("p", "q")]
+    forward, broken.forward_inference = broken.forward_inference, None
+    with pytest.raises(TypeError):
+        served.act(both)
+    broken.forward_inference = forward
+    again = [(one.action, _leaves(one.module_state)) for (one,) in act(served, *both)]
+    fresh = inference(use_lstm=True, policies=("p", "q"))
+    fresh.load(served.modules.get_state(), 0)
+    expected = [(one.action, _leaves(one.module_state)) for (one,) in act(fresh, *both)]
+    np.testing.assert_equal(again, expected)
+
+
+def _leaves(state: Any) -> list[np.ndarray]:
+    if isinstance(state, dict):
+        return [leaf for value in state.values() for leaf in _leaves(value)]
+    return [state]

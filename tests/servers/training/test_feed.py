@@ -1,0 +1,279 @@
+"""The gate between acting and learning, with real threads on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from muxrl.servers.episodes.trajectories import Chunk
+from muxrl.servers.training.feed import Activity, Feed, FeedClosed
+
+PATIENCE_S = 10.0
+
+
+def batch(name: str) -> list[Chunk]:
+    return cast(list[Chunk], [name])
+
+
+async def wait_open(feed: Feed) -> None:
+    gone = asyncio.Event()
+    feed.when_open(gone.set)
+    await gone.wait()
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    return ThreadPoolExecutor(1).submit(call)
+
+
+def test_with_nothing_ahead_the_gate_is_shut_from_a_complete_batch_to_its_weights() -> None:
+    feed = Feed(max_ahead=0)
+    assert feed.is_open
+    feed.put(batch("one"))
+    assert not feed.is_open
+    assert feed.take() == ["one"]
+    assert not feed.is_open, "it is being learned"
+    feed.finish_learning()
+    assert feed.is_open
+
+
+def test_one_batch_is_collected_while_one_is_learned() -> None:
+    feed = Feed(max_ahead=1)
+    feed.put(batch("one"))
+    assert feed.is_open
+    feed.take()
+    assert feed.is_open
+    feed.put(batch("two"))
+    assert not feed.is_open
+    feed.finish_learning()
+    assert feed.is_open
+
+
+def test_asking_for_the_next_batch_is_an_answer_too() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.take()
+    waiting = in_thread(feed.take)
+    while not feed.is_open:  # opens when the thread has come to its second take
+        threading.Event().wait(0.001)
+    feed.put(batch("two"))
+    assert waiting.result(PATIENCE_S) == ["two"]
+
+
+def test_batches_come_in_order() -> None:
+    feed = Feed(max_ahead=5)
+    for name in "abc":
+        feed.put(batch(name))
+    assert [feed.take()[0] for _ in range(3)] == list("abc")
+
+
+def test_take_blocks_until_there_is_a_batch() -> None:
+    feed = Feed(max_ahead=0)
+    waiting = in_thread(feed.take)
+    assert not waiting.done()
+    feed.put(batch("one"))
+    assert waiting.result(PATIENCE_S) == ["one"]
+
+
+def test_close_ends_a_take_and_every_later_one() -> None:
+    feed = Feed(max_ahead=0)
+    waiting = in_thread(feed.take)
+    feed.close()
+    with pytest.raises(FeedClosed, match="stopping"):
+        waiting.result(PATIENCE_S)
+    feed.put(batch("late"))
+    with pytest.raises(FeedClosed):
+        feed.take()
+    assert feed.is_open
+
+
+def test_close_does_not_hand_out_what_was_complete() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.close()
+    assert feed.is_open
+    with pytest.raises(FeedClosed):
+        feed.take()
+
+
+def test_what_is_complete_before_the_last_update_ends_is_kept_for_the_checkpoint() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.take()
+    feed.close()
+    feed.put(batch("two"))
+    feed.discard()
+    feed.put(batch("three"))
+    assert feed.unlearned == [["two"]]
+
+
+def test_a_finished_trainer_throws_data_away_and_the_gate_stays_open() -> None:
+    feed = Feed(max_ahead=0)
+    feed.put(batch("one"))
+    feed.take()
+    feed.put(batch("two"))
+    feed.discard()
+    assert feed.is_open
+    feed.put(batch("three"))
+    assert feed.is_open
+
+
+@pytest.mark.parametrize("opens", ["finish_learning", "discard", "close"])
+def test_who_waits_at_the_gate_is_let_through(opens: str) -> None:
+    feed = Feed(max_ahead=0)
+
+    async def wait() -> None:
+        feed.bind(asyncio.get_running_loop())
+        await wait_open(feed)  # open: returns at once
+        feed.put(batch("one"))
+        feed.take()
+        waiting = asyncio.create_task(wait_open(feed))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        in_thread(getattr(feed, opens))
+        await asyncio.wait_for(waiting, PATIENCE_S)
+
+    asyncio.run(wait())
+
+
+def test_who_comes_first_is_let_through_first_and_only_while_the_gate_is_open() -> None:
+    feed = Feed(max_ahead=0)
+    gone: list[str] = []
+
+    async def serve() -> None:
+        feed.bind(asyncio.get_running_loop())
+        feed.put(batch("one"))
+
+        def fill() -> None:
+            gone.append("first")
+            feed.put(batch("two"))
+
+        feed.when_open(fill)
+        feed.when_open(lambda: gone.append("second"))
+        assert gone == []
+        for let_through in (["first"], ["first", "second"]):
+            await asyncio.get_running_loop().run_in_executor(None, feed.take)
+            feed.finish_learning()
+            await asyncio.sleep(0)
+            assert gone == let_through
+
+    asyncio.run(serve())
+
+
+def test_two_threads_hand_over_many_batches_and_never_run_ahead() -> None:
+    feed = Feed(max_ahead=0)
+    learned: list[Any] = []
+
+    def learn() -> None:
+        try:
+            while True:
+                learned.append(feed.take()[0])
+        except FeedClosed:
+            return
+
+    async def serve() -> None:
+        feed.bind(asyncio.get_running_loop())
+        for i in range(200):
+            await wait_open(feed)
+            assert len(learned) == i, "all before are learned"
+            feed.put(cast(list[Chunk], [i]))
+        await wait_open(feed)
+
+    learner = in_thread(learn)
+    asyncio.run(asyncio.wait_for(serve(), PATIENCE_S))
+    feed.close()
+    learner.result(PATIENCE_S)
+    assert learned == list(range(200))
+
+
+def test_a_loop_that_is_gone_does_not_matter() -> None:
+    feed = Feed(max_ahead=0)
+
+    async def bind() -> None:
+        feed.bind(asyncio.get_running_loop())
+
+    asyncio.run(bind())
+    feed.put(batch("one"))
+    feed.take()
+    feed.finish_learning()
+    feed.close()
+
+
+def test_learning_and_holding_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("muxrl.servers.training.feed.time.monotonic", lambda: now)
+    feed = Feed(max_ahead=1)
+    now = 10.0
+    feed.put(batch("one"))
+    now = 11.0
+    feed.take()
+    now = 13.0
+    feed.put(batch("two"))  # one is being learned, one waits: simulations wait, too
+    feed.when_open(lambda: None)
+    now = 16.0
+    feed.finish_learning()
+    feed.when_open(lambda: None)
+    now = 20.0
+    assert feed.activity == Activity(time_s=20.0, learning_s=5.0, held_s=3.0)
+    feed.take()
+    now = 21.0
+    feed.close()
+    now = 22.0
+    assert feed.activity == Activity(time_s=22.0, learning_s=7.0, held_s=3.0)
+
+
+def test_the_next_batch_is_collected_as_the_update_goes_on() -> None:
+    feed = Feed(max_ahead=1)
+    collected = 0.0
+    feed.share_collected = lambda: collected
+    feed.put(batch("one"))
+    feed.take()
+    collected = 0.2  # before the learner says anything
+    feed.note_progress(0.25)
+    assert feed.is_open
+    collected = 0.4  # a quarter of what was left
+    assert feed.is_open
+    collected = 0.41
+    assert not feed.is_open
+    feed.note_progress(0.5)
+    assert feed.is_open
+    feed.put(batch("two"))
+    assert not feed.is_open, "complete, however far the update is"
+    collected = 0.0
+    feed.finish_learning()
+    assert feed.is_open
+    feed.take()
+    collected = 0.9
+    assert feed.is_open, "of this update nothing was said"
+
+
+@pytest.mark.parametrize("max_ahead", [0, 2])
+def test_progress_neither_opens_a_closed_gate_nor_closes_one_with_room(max_ahead: int) -> None:
+    feed = Feed(max_ahead)
+    feed.share_collected = lambda: 0.9
+    feed.put(batch("one"))
+    feed.take()
+    feed.note_progress(0.1)
+    assert feed.is_open == (max_ahead == 2)
+
+
+def test_progress_lets_through_who_waits() -> None:
+    feed = Feed(max_ahead=1)
+
+    async def wait() -> None:
+        feed.bind(asyncio.get_running_loop())
+        feed.put(batch("one"))
+        feed.take()
+        feed.note_progress(0.1)
+        feed.share_collected = lambda: 0.2
+        waiting = asyncio.create_task(wait_open(feed))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        in_thread(lambda: feed.note_progress(0.2))
+        await asyncio.wait_for(waiting, PATIENCE_S)
+
+    asyncio.run(wait())
