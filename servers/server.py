@@ -18,20 +18,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import torch
-
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
-from muxrl.servers.algorithms.registry import AlgorithmProblem, get_algorithm
+from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.app import Batcher, PolicyServerApp, expire_episodes
 from muxrl.servers.checkpoints.checkpoint import find_newest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.network.listening import CannotListen, Network
-from muxrl.servers.rllib.learned_policies import LearnedPolicies
 from muxrl.servers.training.policies import Policies, Record, ServerProblem, StillLearning
+from muxrl.servers.training.thread import limit_torch_threads
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +67,6 @@ class PolicyServer:
         except CannotListen as error:
             raise ServerProblem(str(error)) from None
         self.address = self._network.address
-        torch.set_num_threads(plan.resources.num_torch_threads)
         try:
             self.policies = make_policies(plan, max_iterations, self._fail)
         except BaseException:
@@ -162,9 +159,9 @@ class PolicyServer:
 
     async def _serve(self) -> None:
         """Goes on beside the network, in its thread."""
-        # Once more, since torch keeps the number for each thread. Without it, MKL's tanh of a
-        # handful of numbers wakes a thread for every core (milliseconds instead of 2 µs).
-        torch.set_num_threads(self.plan.resources.num_torch_threads)
+        # Without it, MKL's tanh of a handful of numbers wakes a thread for every core (milliseconds
+        # instead of 2 µs).
+        limit_torch_threads(self.plan)
         self._loop = asyncio.get_running_loop()
         self.policies.feed.bind(self._loop)
         await expire_episodes(self.policies.store)
@@ -251,6 +248,10 @@ def make_policies(
     """
     fixed = find_fixed(plan.algorithm)
     if fixed is None:
+        from muxrl.servers.algorithms.registry import get_algorithm
+        from muxrl.servers.rllib.learned_policies import LearnedPolicies
+
+        limit_torch_threads(plan)
         entry = get_algorithm(plan.algorithm)
         return LearnedPolicies(plan, entry, max_iterations=max_iterations, on_failure=on_failure)
     try:

@@ -20,11 +20,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
-from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 
 from muxrl.protocol import spaces as plain
 from muxrl.servers.agents.spaces import to_gymnasium
@@ -70,7 +69,7 @@ class ActionForm:
     def write(self, action: Any) -> Any:
         """Returns the simulation's action for one that a network chose."""
         if not self.choices:
-            value = unsquash_action(np.asarray(action), self.space)
+            value = self._scaled(np.asarray(action))
             return value if self.shape is None else value.reshape(self.shape)
         if isinstance(self.kind, plain.Discrete):
             return int(action) + self.kind.start
@@ -81,11 +80,21 @@ class ActionForm:
             return (chosen + self.first).reshape(self.kind.shape).astype(self.kind.dtype)
         return chosen
 
+    def _scaled(self, value: np.ndarray) -> np.ndarray:
+        """Returns a network's action in -1..1 within the bounds, as RLlib does."""
+        if not is_scaled(self.space):
+            return value
+        low, high = self.space.low, self.space.high
+        return np.clip(low + (value + 1.0) * (high - low) / 2.0, low, high)
+
     def read(self, value: Any) -> Any:
         """Returns what a network would have chosen for a conforming action: undoes `write`."""
         if not self.choices:
             value = np.ravel(value)
-            return normalize_action(value, self.space) if is_scaled(self.space) else value
+            if not is_scaled(self.space):
+                return value
+            low, high = self.space.low, self.space.high
+            return (value - low) * 2.0 / (high - low) - 1.0
         if isinstance(self.kind, plain.Discrete):
             return int(value) - self.kind.start
         chosen = np.ravel(value) - self.first
@@ -150,8 +159,8 @@ def counted_from_0(space: spaces.Space) -> spaces.Space:
     return spaces.Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else space
 
 
-def is_scaled(space: spaces.Space) -> bool:
-    """Whether policies act in -1..1, which is scaled to the bounds of `space`, as RLlib does."""
+def is_scaled(space: spaces.Space) -> TypeGuard[spaces.Box]:
+    """Whether policies act in -1..1, which is scaled to the bounds of `space`."""
     return isinstance(space, spaces.Box) and space.is_bounded("both")
 
 

@@ -15,6 +15,7 @@ import gymnasium
 
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, Space
 from muxrl.servers.agents.action_forms import ActionForm, action_form
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SoloSeat
 from muxrl.servers.agents.spaces import (
@@ -25,7 +26,6 @@ from muxrl.servers.agents.spaces import (
     split_state,
     without_bounds,
 )
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
 
 

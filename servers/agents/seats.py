@@ -22,13 +22,13 @@ import numpy as np
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.servers.agents.action_forms import ActionForm, action_form, is_scaled
 from muxrl.servers.agents.frames import Frames
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.agents.observing import Observing, Reader
 from muxrl.servers.agents.spaces import (
     ACTION_MASK_KEY,
     split_mask,
     without_mask,
 )
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.config import AgentPlan
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
@@ -21,46 +20,14 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, check_maskable, has_action_mask
 
-OBS = "obs"
-ACTION_MASK = "action_mask"
 _CRITIC_ENCODER = "encoder.critic_encoder"
 
 
 def mask_logits(logits: Tensor, mask: Tensor, lowest: float = UNAVAILABLE) -> Tensor:
     """Returns ``logits [..., n]`` with `lowest` where ``mask [..., n]`` is 0."""
     return torch.where(mask > 0, logits, lowest)
-
-
-def masked_space(observation_space: spaces.Space, action_space: spaces.Space) -> spaces.Dict:
-    """Returns the observation space of a module that has masks.
-
-    Raises:
-        TypeError: the actions are not Discrete or MultiDiscrete.
-    """
-    if isinstance(action_space, spaces.Discrete):
-        num_actions = int(action_space.n)
-    elif isinstance(action_space, spaces.MultiDiscrete):
-        # RLlib's logits are those of the choices, one after another, as a mask's numbers are.
-        num_actions = int(action_space.nvec.sum())
-    else:
-        raise TypeError(f"an action mask is for choices among actions, not for {action_space}")
-    mask = spaces.Box(0.0, 1.0, (num_actions,), np.float32)
-    return spaces.Dict({OBS: observation_space, ACTION_MASK: mask})
-
-
-def has_action_mask(observation_space: spaces.Space | None) -> bool:
-    """Returns whether a module's observations come with an action mask."""
-    return isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
-
-
-def check_maskable(action_space: spaces.Space) -> None:
-    """Raises `ValueError` unless actions of this space can be masked."""
-    if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
-        raise ValueError(
-            f"an action mask says which of n actions are available, but the action space is "
-            f"{action_space}; it must be Discrete or MultiDiscrete"
-        )
 
 
 def unmasked(batch: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.models.utils import get_filter_config
 
-from muxrl.servers.algorithms.action_masks import OBS
+from muxrl.servers.agents.masks import OBS
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 

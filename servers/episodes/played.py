@@ -14,17 +14,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from ray.rllib.core.columns import Columns
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import PlayedSteps, Step
 from muxrl.protocol.spaces import Box, Discrete
 from muxrl.protocol.values import Mismatch, conform
+from muxrl.servers.agents.log_probs import DISTRIBUTION, LOG_PROB, log_probs_of
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.step_check import MIN_LOG_PROB
-from muxrl.servers.rllib.inference import log_probs_of
 
 Row = tuple[np.ndarray, np.ndarray]
 """Logits of an agent's action, and the log-probabilities of all actions, float32 ``[n]``."""
@@ -224,5 +223,5 @@ def seat_action(
     if seat_id not in rows:
         return SeatAction(np.int64(action))
     logits, log_probs = rows[seat_id]
-    outputs = {Columns.ACTION_LOGP: log_probs[action], Columns.ACTION_DIST_INPUTS: logits}
+    outputs = {LOG_PROB: log_probs[action], DISTRIBUTION: logits}
     return SeatAction(np.int64(action), outputs)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from muxrl.protocol import spaces as plain
 from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.agents.observing import Observing, Reading
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
@@ -30,7 +31,6 @@ from muxrl.servers.agents.spaces import (
     without_mask,
     without_state,
 )
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.export.ports import Port, feed_of, flatten, ports_of
 

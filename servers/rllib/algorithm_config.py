@@ -10,8 +10,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.policy.policy import PolicySpec
 
+from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.agents.seats import Seat
-from muxrl.servers.algorithms.action_masks import has_action_mask
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.config import ServerPlan
 

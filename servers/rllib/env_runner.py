@@ -10,11 +10,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-import numpy as np
 import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_RL_MODULE
@@ -40,6 +38,7 @@ from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.rllib.episodes import by_agent, episode_of
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.training.feed import Feed
+from muxrl.servers.training.thread import PolicyLag
 
 
 def _spaces_of(policy: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
@@ -47,14 +46,6 @@ def _spaces_of(policy: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
     if isinstance(policy, PolicySpec):
         return policy.observation_space, policy.action_space
     return policy[1], policy[2]
-
-
-@dataclass
-class PolicyLag:
-    """How many versions of the weights the actions of the last batch were behind."""
-
-    mean: float = 0.0
-    max: int = 0
 
 
 class ExternalEnvRunner(EnvRunner, Checkpointable):
@@ -140,7 +131,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         """
         assert self._feed is not None, "attach() comes before sample()"
         chunks = self._feed.take()
-        self._measure_lag(chunks)
+        self.policy_lag = PolicyLag.of(chunks, self.inference.weights_seq_no)
         self._log(chunks)
         episodes: list[MultiAgentEpisode] = []
         for chunk in chunks:
@@ -150,11 +141,6 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
                     episode.to_numpy()
                 episodes += by_agent(episode) if self._fills_replay else [episode]
         return episodes
-
-    def _measure_lag(self, chunks: list[Chunk]) -> None:
-        versions = np.concatenate([chunk.weights_seq_nos for chunk in chunks])
-        lags = self.inference.weights_seq_no - versions
-        self.policy_lag = PolicyLag(float(lags.mean()), int(lags.max()))
 
     def _log(self, chunks: list[Chunk]) -> None:
         """Logs sums over the batch, since each of RLlib's log entries costs some 20 µs."""

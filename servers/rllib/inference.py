@@ -18,6 +18,7 @@ import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
+from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.episode import PendingStep
@@ -355,14 +356,6 @@ class Inference:
                 known = request.logged_log_prob if self.corrects_off_policy else None
                 logp[i] = np.inf if known is None else known
         return logp
-
-
-def log_probs_of(logits: np.ndarray) -> np.ndarray:
-    """Returns the logarithms of the probabilities ``[B, n]`` of actions with these logits."""
-    # The ufuncs' own `reduce`: arrays' methods go through a Python function.
-    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
-    shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
-    return shifted
 
 
 def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
 
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoints.checkpoint import save_checkpoint
+from muxrl.servers.checkpoints.resuming import Normalization
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.played import PlayedCheck
 from muxrl.servers.episodes.recorder import Recorder
@@ -28,9 +30,42 @@ from muxrl.servers.rllib.local_inference import LocalInference
 from muxrl.servers.rllib.object_store import keep_objects_here
 from muxrl.servers.training.feed import Feed
 from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
-from muxrl.servers.training.trainer import Trainer
+from muxrl.servers.training.thread import LearningThread, PolicyLag
 
 logger = logging.getLogger(__name__)
+
+
+class RLlibLearning:
+    """An RLlib algorithm, for the learning thread; see `Learning`.
+
+    Args:
+        algo: the algorithm.
+        runner: its local env runner.
+    """
+
+    def __init__(self, algo: Algorithm, runner: ExternalEnvRunner) -> None:
+        self._algo = algo
+        self._runner = runner
+
+    @property
+    def policy_lag(self) -> PolicyLag:
+        return self._runner.policy_lag
+
+    @property
+    def weights_seq_no(self) -> int:
+        return self._runner.inference.weights_seq_no
+
+    @property
+    def num_env_steps(self) -> int:
+        return self._runner.inference.num_env_steps_sampled
+
+    def train(self) -> Mapping[str, Mapping[str, float]]:
+        result = self._algo.train()
+        return {
+            module_id: values
+            for module_id, values in result.get(LEARNER_RESULTS, {}).items()
+            if module_id != ALL_MODULES and isinstance(values, dict)
+        }
 
 
 class LearnedPolicies:
@@ -39,7 +74,7 @@ class LearnedPolicies:
     Args:
         plan: the server.
         entry: its algorithm.
-        max_iterations: see `Trainer`.
+        max_iterations: see `LearningThread`.
         on_failure: likewise.
 
     Raises:
@@ -62,6 +97,7 @@ class LearnedPolicies:
         self.algo = build_algorithm(plan, entry, seats)
         runner = self.algo.env_runner
         assert isinstance(runner, ExternalEnvRunner)
+        self._runner = runner
         self.acting = runner.inference
         self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
         runner.attach(
@@ -79,7 +115,7 @@ class LearnedPolicies:
         scales: dict[str, RewardScale] = {}
         if plan.normalize_rewards:
             scales = {seat.policy_id: RewardScale(config.gamma) for seat in seats.values()}
-        self._normalization = resume.Normalization(observing, scales)
+        self._normalization = Normalization(observing, scales)
         self._local = LocalInference(plan, entry, seats.values(), observing, self.acting)
         self.weights = self._local.weights
         self.store = EpisodeStore(
@@ -102,8 +138,8 @@ class LearnedPolicies:
                 epsilon=self._local.epsilon,
             ),
         )
-        self.trainer = Trainer(
-            self.algo,
+        self.trainer = LearningThread(
+            RLlibLearning(self.algo, runner),
             plan,
             self.feed,
             self.store.counts,
@@ -127,7 +163,7 @@ class LearnedPolicies:
 
     @property
     def policy_lag(self) -> tuple[float, int] | None:
-        lag = self.trainer.env_runner.policy_lag
+        lag = self._runner.policy_lag
         return lag.mean, lag.max
 
     def start(self) -> None:

@@ -8,11 +8,9 @@ episodes are not saved: a server that is started again does not know them.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,21 +18,23 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 
-from muxrl.servers.agents.observing import Observing
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.resuming import (
+    Normalization,
+    State,
+    get_random_state,
+    set_random_state,
+    told_of,
+)
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
-from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.rllib.learner_tables import get_tables, set_tables
 from muxrl.servers.training.feed import Feed
-from muxrl.servers.training.policies import ServerProblem
 
 logger = logging.getLogger(__name__)
-
-State = dict[str, Any]
 
 
 class SavesReplay(Protocol):
@@ -55,42 +55,6 @@ class SavesReplay(Protocol):
 
     def refill_replay(self, env_steps: int) -> None:
         """Has learning wait, after so many env steps, until there is enough in the replay again."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Normalization:
-    """What belongs to a checkpoint beside the weights, which mean little without it.
-
-    Attributes:
-        observing: reads the observations.
-        rewards: by policy; {}: rewards are learned as they come.
-    """
-
-    observing: Observing
-    rewards: Mapping[str, RewardScale] = dataclasses.field(default_factory=dict)
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns all statistics, as plain values and arrays; for the thread that acts."""
-        return {
-            "observations": self.observing.get_state(),
-            "rewards": {policy_id: scale.get_state() for policy_id, scale in self.rewards.items()},
-        }
-
-    def set_state(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
-        """Goes on with what `get_state` returned; rewards that it lacks begin anew.
-
-        Args:
-            state: of another server, perhaps.
-            names: what policies are called there, where that differs.
-
-        Raises:
-            ValueError: it is of other observations.
-        """
-        self.observing.set_state(state["observations"], names=names)
-        for policy_id, scale in self.rewards.items():
-            there = (names or {}).get(policy_id, policy_id)
-            if there in state["rewards"]:
-                scale.set_state(state["rewards"][there])
 
 
 def replay_of(algo: Algorithm) -> SavesReplay | None:
@@ -122,7 +86,7 @@ def get_state(
             "acting": acting.get_random_state(),
             "normalization": normalization.get_state(),
             "untrained": acting.untrained,
-            "random": _get_random_state(),
+            "random": get_random_state(),
         }
 
     state = feed.on_serving_thread(serving)
@@ -148,17 +112,6 @@ def find_not_finite(algo: Algorithm) -> str:
                 held[f"{key} of parameter {i} in optimizer {name!r}"] = value
     tensors = {n: t for n, t in held.items() if torch.is_tensor(t) and t.is_floating_point()}
     return next((name for name, t in tensors.items() if not t.isfinite().all()), "")
-
-
-def _get_random_state() -> State:
-    state: State = {
-        "torch": torch.get_rng_state().numpy(),
-        "numpy": np.random.get_state(),
-        "python": random.getstate(),
-    }
-    if torch.cuda.is_initialized():
-        state["cuda"] = [s.numpy() for s in torch.cuda.get_rng_state_all()]
-    return state
 
 
 # --- going on -------------------------------------------------------------------------------
@@ -234,7 +187,7 @@ def restore(
         if state.get("untrained") is not None and plan.keeps_untrained:
             acting.untrained = state["untrained"]  # else those of the same seed, as it was built
         # Last, since what was built and loaded has drawn from them.
-        _set_random_state(state["random"])
+        set_random_state(state["random"])
         trainer: State = state["trainer"]
     logger.info(
         "server %r goes on from %s: iteration %d, %d env steps",
@@ -278,19 +231,6 @@ def _with_own_critic(module: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     acting = module.unwrapped().get_state(inference_only=True)
     own: dict[str, Any] = module.unwrapped().get_state()
     return {key: saved.get(key) if key in acting else value for key, value in own.items()}
-
-
-@contextlib.contextmanager
-def told_of(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
-    """Makes what is raised a `ServerProblem` that names the server and the checkpoint."""
-    try:
-        yield
-    except Exception as error:  # RLlib's files are pickles, which may raise anything
-        # Those of `Checkpoint` are sentences already.
-        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ServerProblem(
-            f"server {plan.server_id!r} cannot {what} {path!r}: {reason}"
-        ) from error
 
 
 def _check_networks(
@@ -377,11 +317,3 @@ def _set_hyperparameters(learner: Any, fresh: Mapping[str, list[State]], env_ste
         schedule = learner._optimizer_lr_schedules.get(optimizer)
         if schedule is not None:
             learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=env_steps))
-
-
-def _set_random_state(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(torch.from_numpy(state["torch"]))
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])
-    if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])

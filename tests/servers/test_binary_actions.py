@@ -14,12 +14,12 @@ from tests.servers.untrained import act
 
 from muxrl.protocol.spaces import Box, MultiBinary
 from muxrl.protocol.values import Mismatch, conform
+from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import Seat, SoloSeat
 from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.config import AgentPlan
-from muxrl.servers.rllib.inference import log_probs_of
 
 LIGHTS = MultiBinary(3)
 TAKING = ["PPO", "A2C", "IMPALA", "APPO"]

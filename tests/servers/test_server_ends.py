@@ -22,7 +22,7 @@ from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.server import PolicyServer
 from muxrl.servers.training.feed import Feed, FeedClosed
 from muxrl.servers.training.policies import StillLearning
-from muxrl.servers.training.trainer import _MAX_RECORDS, Trainer
+from muxrl.servers.training.thread import _MAX_RECORDS, LearningThread, PolicyLag
 
 _SERVE = """
     from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
@@ -131,15 +131,8 @@ def test_the_address_of_a_server_is_one_that_clients_understand(host: str) -> No
 
 def test_records_that_nobody_reads_do_not_fill_the_memory() -> None:
     num = _MAX_RECORDS + 5
-    runner = SimpleNamespace(
-        inference=SimpleNamespace(weights_seq_no=0), policy_lag=SimpleNamespace(mean=0.0, max=0)
-    )
-
-    class Numbered(Trainer):
-        env_runner: Any = runner
-
-    trainer = Numbered(
-        SimpleNamespace(train=dict),  # type: ignore[arg-type]
+    trainer = LearningThread(
+        SimpleNamespace(train=dict, weights_seq_no=0, policy_lag=PolicyLag()),  # type: ignore[arg-type]
         make_plan(),
         Feed(max_ahead=0),
         EpisodeCounts(),
@@ -168,7 +161,7 @@ def test_nothing_is_saved_in_the_middle_of_an_update() -> None:
         may_end.wait()
         raise FeedClosed
 
-    trainer = Trainer(
+    trainer = LearningThread(
         SimpleNamespace(train=train),  # type: ignore[arg-type]
         make_plan(),
         Feed(max_ahead=0),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from ray.rllib.core.columns import Columns
 from tests.servers.resumable import Served, assert_same, plan_of, scramble
+from tests.servers.rllib.test_inference import act, inference, step
 from tests.servers.scripted_store import ScriptedStore, make_plan
-from tests.servers.test_inference import act, inference, step
 
 from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step

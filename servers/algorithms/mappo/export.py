@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from muxrl.servers.algorithms.action_masks import OBS
+from muxrl.servers.agents.masks import OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.export import graph

@@ -20,6 +20,7 @@ import numpy as np
 from muxrl.protocol import spaces as plain
 from muxrl.servers.agents.action_forms import ActionForm
 from muxrl.servers.agents.frames import stacked_shape
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import (
     PolicySignature,
@@ -38,7 +39,6 @@ from muxrl.servers.agents.spaces import (
     without_state,
 )
 from muxrl.servers.agents.teams import team_reward
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
 from muxrl.servers.config import AgentPlan, ServerPlan
 

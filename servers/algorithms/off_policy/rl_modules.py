@@ -23,13 +23,8 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor, nn
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
-from muxrl.servers.algorithms.action_masks import (
-    ACTION_MASK,
-    FollowsMask,
-    ReadsNoMask,
-    masked,
-    unmasked,
-)
+from muxrl.servers.agents.masks import ACTION_MASK
+from muxrl.servers.algorithms.action_masks import FollowsMask, ReadsNoMask, masked, unmasked
 from muxrl.servers.rllib.numpy_mlp import mlp_layers
 
 

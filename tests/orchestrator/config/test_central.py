@@ -15,7 +15,7 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDiscrete, Space
-from muxrl.servers.algorithms.action_masks import has_action_mask
+from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import ServerConfig, ServerPlan
 

@@ -12,8 +12,8 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.policy.policy import PolicySpec
 
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.agents.seats import SeatAction
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner

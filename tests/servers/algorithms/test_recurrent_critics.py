@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from muxrl.servers.algorithms.action_masks import masked_space
+from muxrl.servers.agents.masks import masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
 
 SEES = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -14,14 +14,14 @@ from ray.rllib.policy.policy import PolicySpec
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Space
+from muxrl.servers.agents.masks import has_action_mask
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.spaces import to_gymnasium
-from muxrl.servers.algorithms.action_masks import has_action_mask
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.checkpoints.checkpoint import _MODULES, ABOUT_FILE, STATE_FILE, _about
+from muxrl.servers.checkpoints.resuming import Normalization
 from muxrl.servers.checkpoints.state_file import write_state
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.rllib.resume import Normalization
 
 SMALL = {"fcnet_hiddens": [8]}
 

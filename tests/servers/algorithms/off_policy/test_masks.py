@@ -17,7 +17,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.policy.policy import PolicySpec
 from torch import Tensor
 
-from muxrl.servers.algorithms.action_masks import ACTION_MASK, OBS, masked_space
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.algorithms.registry import get_algorithm
 
 SEES = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -1,4 +1,4 @@
-"""The learning thread: calls `algo.train()`, records each iteration, lets others in between."""
+"""The learning thread: trains, records each iteration, lets others in between."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import concurrent.futures
 import functools
 import logging
 import math
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-import torch
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.utils.metrics import ALL_MODULES, LEARNER_RESULTS
+import numpy as np
 
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.store import EpisodeCounts
-from muxrl.servers.rllib.env_runner import ExternalEnvRunner
+from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.training.feed import Feed, FeedClosed
 from muxrl.servers.training.policies import LearnerDiverged, Record, StillLearning
 
@@ -34,11 +34,59 @@ _THREAD_CHECK_S = 0.2
 """How often a checkpoint that waits for the learning thread sees whether that has ended."""
 
 
-class Trainer:
+@dataclass
+class PolicyLag:
+    """How many versions of the weights the actions of the last batch were behind."""
+
+    mean: float = 0.0
+    max: int = 0
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk], weights_seq_no: int) -> PolicyLag:
+        """Returns that of a batch, with the version of the weights in use."""
+        lags = weights_seq_no - np.concatenate([chunk.weights_seq_nos for chunk in chunks])
+        return cls(float(lags.mean()), int(lags.max()))
+
+
+class Learning(Protocol):
+    """What the thread trains."""
+
+    @property
+    def policy_lag(self) -> PolicyLag:
+        """Of the last batch."""
+
+    @property
+    def weights_seq_no(self) -> int:
+        """Version of the weights in use."""
+
+    @property
+    def num_env_steps(self) -> int:
+        """Env steps learned from."""
+
+    def train(self) -> Mapping[str, Mapping[str, float]]:
+        """Does one training iteration: takes batches from the feed, and updates.
+
+        Returns:
+            Metrics by policy and name; `TOTAL_LOSS` is among them where there is one loss.
+
+        Raises:
+            FeedClosed: the server is stopping.
+            LearnerDiverged: there is no use in going on.
+        """
+
+
+def limit_torch_threads(plan: ServerPlan) -> None:
+    """Limits torch's threads, where torch is used; it keeps the number for each thread."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(plan.resources.num_torch_threads)
+
+
+class LearningThread:
     """Trains in a thread of its own up to `max_iterations`, or until it is stopped.
 
     Args:
-        algo: its local env runner is attached to `feed`.
+        learning: what is trained.
         plan: of the server.
         feed: closed by `stop`.
         counts: of the episodes served, for the records.
@@ -49,7 +97,7 @@ class Trainer:
 
     def __init__(
         self,
-        algo: Algorithm,
+        learning: Learning,
         plan: ServerPlan,
         feed: Feed,
         counts: EpisodeCounts,
@@ -57,9 +105,9 @@ class Trainer:
         max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
-        self.algo = algo
         self.iteration = 0
         self.is_finished = False
+        self._learning = learning
         self._feed = feed
         self._counts = counts
         self._max_iterations = max_iterations
@@ -71,13 +119,6 @@ class Trainer:
         self._time_before_s = 0.0
         # Not a daemon: a daemon thread inside torch can abort the interpreter at its exit.
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=False)
-
-    @property
-    def env_runner(self) -> ExternalEnvRunner:
-        """The algorithm's local env runner."""
-        runner = self.algo.env_runner
-        assert isinstance(runner, ExternalEnvRunner)
-        return runner
 
     @property
     def _time_s(self) -> float:
@@ -142,7 +183,7 @@ class Trainer:
         """Returns how far it is."""
         return {
             "iteration": self.iteration,
-            "env_steps": self.env_runner.inference.num_env_steps_sampled,
+            "env_steps": self._learning.num_env_steps,
             "time_s": self._time_s,
         }
 
@@ -152,13 +193,12 @@ class Trainer:
         self._time_before_s = state["time_s"]
 
     def _run(self) -> None:
-        # Once more, since torch keeps the number for each thread.
-        torch.set_num_threads(self._plan.resources.num_torch_threads)
+        limit_torch_threads(self._plan)
         try:
             while self._max_iterations is None or self.iteration < self._max_iterations:
-                result = self.algo.train()
+                metrics = self._learning.train()
                 self.iteration += 1
-                self._records.append(self._record(result))
+                self._records.append(self._record(metrics))
             logger.info("training finished after %d iterations; acting goes on", self.iteration)
         except FeedClosed:
             logger.info("training stopped after %d iterations", self.iteration)
@@ -173,15 +213,9 @@ class Trainer:
             self._feed.discard()
             self._feed.run_errands()
 
-    def _record(self, result: dict[str, Any]) -> Record:
-        time_s = self._time_s
-        learners = {
-            module_id: _scalars(values)
-            for module_id, values in result.get(LEARNER_RESULTS, {}).items()
-            if module_id != ALL_MODULES and isinstance(values, dict)
-        }
-        losses = [m[TOTAL_LOSS] for m in learners.values() if TOTAL_LOSS in m]
-        runner = self.env_runner
+    def _record(self, metrics: Mapping[str, Mapping[str, float]]) -> Record:
+        time_s, lag = self._time_s, self._learning.policy_lag
+        losses = [m[TOTAL_LOSS] for m in metrics.values() if TOTAL_LOSS in m]
         return {
             "time_s": time_s,
             "env_steps": self._counts.num_env_steps,
@@ -190,15 +224,15 @@ class Trainer:
             "iteration": self.iteration,
             "env_steps_per_s": self._counts.num_env_steps / max(time_s, 1e-9),
             "episode_return_mean": self._counts.episode_return_mean,
-            "weights_seq_no": runner.inference.weights_seq_no,
-            "policy_lag_mean": runner.policy_lag.mean,
-            "policy_lag_max": runner.policy_lag.max,
+            "weights_seq_no": self._learning.weights_seq_no,
+            "policy_lag_mean": lag.mean,
+            "policy_lag_max": lag.max,
             "loss": sum(losses) if losses else None,
-            "learner": learners,
+            "learner": {policy_id: _scalars(values) for policy_id, values in metrics.items()},
         }
 
 
-def _scalars(values: dict[str, Any]) -> dict[str, float]:
+def _scalars(values: Mapping[str, Any]) -> dict[str, float]:
     """Returns the entries that are finite numbers."""
     scalars = {}
     for name, value in values.items():

@@ -1,0 +1,18 @@
+"""Log-probabilities of actions, and under which names they are recorded with them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LOG_PROB = "action_logp"
+"""Of the action that was taken; RLlib's ``Columns.ACTION_LOGP``."""
+DISTRIBUTION = "action_dist_inputs"
+"""What the action was drawn from, such as logits; RLlib's ``Columns.ACTION_DIST_INPUTS``."""
+
+
+def log_probs_of(logits: np.ndarray) -> np.ndarray:
+    """Returns the logarithms of the probabilities ``[B, n]`` of actions with these logits."""
+    # The ufuncs' own `reduce`: arrays' methods go through a Python function.
+    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+    shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
+    return shifted

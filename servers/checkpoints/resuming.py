@@ -1,0 +1,94 @@
+"""What every server that learns needs to go on as if it had never stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.reward_scale import RewardScale
+from muxrl.servers.training.policies import ServerProblem
+
+State = dict[str, Any]
+"""Plain values and arrays; see `muxrl.servers.checkpoints.state_file`."""
+
+
+@contextlib.contextmanager
+def told_of(plan: ServerPlan, what: str, path: str) -> Iterator[None]:
+    """Makes what is raised a `ServerProblem` that names the server and the checkpoint."""
+    try:
+        yield
+    except Exception as error:  # RLlib's files are pickles, which may raise anything
+        # Those of `Checkpoint` are sentences already.
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ServerProblem(
+            f"server {plan.server_id!r} cannot {what} {path!r}: {reason}"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalization:
+    """What belongs to a checkpoint beside the weights, which mean little without it.
+
+    Attributes:
+        observing: reads the observations.
+        rewards: by policy; {}: rewards are learned as they come.
+    """
+
+    observing: Observing
+    rewards: Mapping[str, RewardScale] = dataclasses.field(default_factory=dict)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all statistics, as plain values and arrays; for the thread that acts."""
+        return {
+            "observations": self.observing.get_state(),
+            "rewards": {policy_id: scale.get_state() for policy_id, scale in self.rewards.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
+        """Goes on with what `get_state` returned; rewards that it lacks begin anew.
+
+        Args:
+            state: of another server, perhaps.
+            names: what policies are called there, where that differs.
+
+        Raises:
+            ValueError: it is of other observations.
+        """
+        self.observing.set_state(state["observations"], names=names)
+        for policy_id, scale in self.rewards.items():
+            there = (names or {}).get(policy_id, policy_id)
+            if there in state["rewards"]:
+                scale.set_state(state["rewards"][there])
+
+
+def get_random_state() -> State:
+    """Returns where the generators are that a process has in common; torch's if it is used."""
+    state: State = {
+        "numpy": np.random.get_state(),
+        "python": random.getstate(),
+    }
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        state["torch"] = torch.get_rng_state().numpy()
+        if torch.cuda.is_initialized():
+            state["cuda"] = [s.numpy() for s in torch.cuda.get_rng_state_all()]
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Puts those generators where they were."""
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(torch.from_numpy(state["torch"]))
+        if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])
