@@ -12,6 +12,7 @@ from importlib.util import find_spec
 
 from muxrl import SERVERS_PYTHON, needs_newer_python
 from muxrl.orchestrator.commands import (
+    algorithms,
     compare,
     compliance,
     configs,
@@ -37,7 +38,7 @@ from muxrl.protocol.suggestions import did_you_mean
 _LONG_COMMANDS = frozenset({"launch", "serve", "gateway", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
-_PRINTING_COMMANDS = frozenset({"configs", "check", "probe", "runs", "logs"})
+_PRINTING_COMMANDS = frozenset({"algorithms", "configs", "check", "probe", "runs", "logs"})
 """Those that only print: whoever reads it may have seen enough, as in ``muxrl runs | head``."""
 
 _MODULES = (
@@ -118,6 +119,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     experiment.add_parsers(commands)
     for command in (
+        algorithms,
         configs,
         probe,
         gateway,

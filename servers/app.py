@@ -19,11 +19,11 @@ import msgspec
 from muxrl.protocol.errors import NotServing, ProtocolError
 from muxrl.protocol.messages import AnyItem, AnyReply, Recorded, Refused, ServerSpec, Status
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.network.exposition import Family, counter, gauge, histogram
 from muxrl.servers.network.front import Answered, Front, internal_error
 from muxrl.servers.network.latency import Latencies
-from muxrl.servers.training.feed import Feed
 from muxrl.servers.training.policies import Acting
 
 logger = logging.getLogger(__name__)

@@ -66,8 +66,8 @@ class ServerConfig:
     """One policy server: an algorithm, its agents, and how they share policies."""
 
     algorithm: str = "PPO"
-    """PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG; or
-    without learning RANDOM, SCRIPTED, FROZEN."""
+    """PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
+    without learning RANDOM, SCRIPTED, FROZEN; or your own, as "package.module:Class"."""
     agents: list[str] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
     label: str = ""
@@ -135,6 +135,11 @@ class ServerConfig:
     """Placement and threads."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """Refusals and expiry."""
+
+
+def algorithm_label(name: str) -> str:
+    """Returns what an algorithm is called in results: what is behind an import path's colon."""
+    return name.rpartition(":")[2]
 
 
 @dataclass(frozen=True)

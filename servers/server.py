@@ -21,13 +21,15 @@ from pathlib import Path
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_bytes
 from muxrl.protocol.messages import AgentInfo, ServerSpec, Status
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.app import Batcher, PolicyServerApp, expire_episodes
 from muxrl.servers.checkpoints.checkpoint import find_newest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.network.listening import CannotListen, Network
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.lookup import find_trainer
+from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import Policies, Record, ServerProblem, StillLearning
 from muxrl.servers.training.thread import limit_torch_threads
 
@@ -161,7 +163,7 @@ class PolicyServer:
         """Goes on beside the network, in its thread."""
         # Without it, MKL's tanh of a handful of numbers wakes a thread for every core (milliseconds
         # instead of 2 µs).
-        limit_torch_threads(self.plan)
+        limit_torch_threads(self.plan.resources.num_torch_threads)
         self._loop = asyncio.get_running_loop()
         self.policies.feed.bind(self._loop)
         await expire_episodes(self.policies.store)
@@ -246,12 +248,20 @@ def make_policies(
     Raises:
         ServerProblem: they cannot be built.
     """
+    try:
+        if (trainer := find_trainer(plan.algorithm)) is not None:
+            limit_torch_threads(plan.resources.num_torch_threads)
+            return TrainerPolicies(
+                plan, trainer, max_iterations=max_iterations, on_failure=on_failure
+            )
+    except AlgorithmProblem as problem:
+        raise ServerProblem(f"server {plan.server_id!r}: {problem}") from problem
     fixed = find_fixed(plan.algorithm)
     if fixed is None:
         from muxrl.servers.algorithms.registry import get_algorithm
-        from muxrl.servers.rllib.learned_policies import LearnedPolicies
+        from muxrl.servers.learned.learned_policies import LearnedPolicies
 
-        limit_torch_threads(plan)
+        limit_torch_threads(plan.resources.num_torch_threads)
         entry = get_algorithm(plan.algorithm)
         return LearnedPolicies(plan, entry, max_iterations=max_iterations, on_failure=on_failure)
     try:

@@ -15,7 +15,7 @@ from muxrl.orchestrator.errors import CannotExport, ExitCode, NotExported
 
 if TYPE_CHECKING:
     from muxrl.orchestrator.records.run_directory import RunDirectory
-    from muxrl.servers.export.checkpoint import ExportedPolicy
+    from muxrl.servers.fixed_policies.exported import ExportedPolicy
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -117,10 +117,10 @@ def _positive(text: str) -> float:
 def _export(
     server_id: str, checkpoint: Path, folder: Path, tolerance: float
 ) -> Iterator[ExportedPolicy]:
-    from muxrl.servers.algorithms.setting_values import AlgorithmProblem
     from muxrl.servers.export import graph
-    from muxrl.servers.export.checkpoint import export_checkpoint
     from muxrl.servers.export.verify import Differs
+    from muxrl.servers.fixed_policies.exported import export_checkpoint
+    from muxrl.servers.setting_values import AlgorithmProblem
 
     try:
         yield from export_checkpoint(checkpoint, folder, tolerance=tolerance)

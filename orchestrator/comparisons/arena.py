@@ -35,12 +35,12 @@ from muxrl.orchestrator.supervise.episodes import (
     play_episodes,
     returns_by_agent,
 )
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
+from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.server import PolicyServer
+from muxrl.servers.setting_values import AlgorithmProblem
 
 RANDOM = "random"
 """Label of uniformly random actions."""
@@ -107,7 +107,7 @@ def player_of(
     try:
         about = Checkpoint.open(path).about
         frozen = freeze(server, path, server.algorithm, should_explore=should_explore)
-        forms_teams = get_algorithm(server.algorithm).seating.forms_teams
+        forms_teams = find_entry(server.algorithm).seating.forms_teams
     except AlgorithmProblem as error:
         raise CannotCompare(f"run {run.name!r}, server {server_id!r}: {error}") from error
     groups = _teams_of_role(about, server, agents, run.name, role)

@@ -18,7 +18,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from muxrl.orchestrator.config.memory import find_overflow
 from muxrl.orchestrator.config.resolve import Experiment
 from muxrl.servers.algorithms.milestones import Milestone, Schedule
-from muxrl.servers.algorithms.registry import AlgorithmEntry, get_algorithm
+from muxrl.servers.algorithms.registry import AlgorithmEntry, TrainerEntry, find_entry
 from muxrl.servers.config import ServerPlan
 
 _LONG_EPISODE = 100
@@ -123,7 +123,9 @@ def _find_lag(experiment: Experiment) -> Iterator[str]:
 def _learners(experiment: Experiment) -> Iterator[_Learner]:
     for server_id, plan in experiment.servers.items():
         if server_id not in experiment.fixed_servers:
-            algorithm = get_algorithm(plan.algorithm)
+            algorithm = find_entry(plan.algorithm)
+            if isinstance(algorithm, TrainerEntry):
+                continue  # its settings mean something to it alone
             config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
             yield _Learner(
                 f"server {server_id!r}",

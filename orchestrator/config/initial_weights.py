@@ -17,12 +17,12 @@ import numpy as np
 from muxrl.orchestrator.storage.checkpoints import LAST, CheckpointFolder
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
+from muxrl.servers.algorithms.registry import TrainerEntry, find_entry
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, READ_ALIKE, Checkpoint
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.fixed_policies.frozen import plan_of
-from muxrl.servers.rllib.algorithm_config import build_networks
+from muxrl.servers.learned.algorithm_config import build_networks
+from muxrl.servers.setting_values import AlgorithmProblem
 
 
 def find_initial_weights(given: str, plan: ServerPlan) -> tuple[str, list[str]]:
@@ -56,7 +56,9 @@ def find_other_networks(given: str, plan: ServerPlan) -> Iterator[str]:
     Both are built, and no code of the checkpoint runs. The plan must be one without problems.
     """
     about = Checkpoint.open(Path(plan.initialize_from)).about
-    entry = get_algorithm(plan.algorithm)
+    entry = find_entry(plan.algorithm)
+    if isinstance(entry, TrainerEntry):
+        return  # what it brings is known to nobody else
     try:
         saved = dataclasses.replace(
             plan_of(about),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from muxrl.orchestrator.config.resolve import Experiment
 from muxrl.servers.agents.observing import Observing
-from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.algorithms.registry import AlgorithmEntry, find_entry
 from muxrl.servers.algorithms.replay_size import ReplaySize
 
 _SHOWN_LENGTH = 100
@@ -33,8 +33,8 @@ def find_replays(experiment: Experiment) -> list[_Replay]:
     for server_id, plan in experiment.servers.items():
         if server_id in experiment.fixed_servers:
             continue
-        algorithm = get_algorithm(plan.algorithm)
-        if algorithm.replay_size is not None:
+        algorithm = find_entry(plan.algorithm)
+        if isinstance(algorithm, AlgorithmEntry) and algorithm.replay_size is not None:
             config = algorithm.make_config(plan.settings, plan.model, plan.rl_module)
             seats = algorithm.seating.make_seats(plan, Observing.of(plan))
             found.append(_Replay(server_id, algorithm.replay_size(config, seats)))

@@ -20,7 +20,7 @@ from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol import assignment
 from muxrl.protocol.patterns import match, similar_pattern
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import ServerPlan, algorithm_label
 from muxrl.servers.fixed_policies import find_fixed
 
 
@@ -39,7 +39,10 @@ class Experiment:
         """Which algorithm serves which agents, as `muxrl.protocol.assignment` writes it."""
         servers = self.config.servers
         labels = assignment.server_labels(
-            {s: servers[s].label or plan.algorithm for s, plan in self.servers.items()}
+            {
+                s: servers[s].label or algorithm_label(plan.algorithm)
+                for s, plan in self.servers.items()
+            }
         )
         return assignment.canonical({labels[s]: list(p.agents) for s, p in self.servers.items()})
 
@@ -142,11 +145,11 @@ def resolve(
 
 
 def _respawn_problems(experiment: Experiment) -> Iterator[str]:
-    from muxrl.servers.algorithms.registry import get_algorithm  # it imports RLlib
+    from muxrl.servers.algorithms.registry import find_entry  # it imports RLlib
 
     for server_id, plan in experiment.servers.items():
         is_fixed = server_id in experiment.fixed_servers
-        is_joint = not is_fixed and get_algorithm(plan.algorithm).seating.is_joint
+        is_joint = not is_fixed and find_entry(plan.algorithm).seating.is_joint
         if is_joint or plan.frame_stack > 1:
             what = "frame_stack" if plan.frame_stack > 1 else f"{plan.algorithm}, a joint algorithm"
             yield (
@@ -158,7 +161,7 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
 
 def local_inference_problems(experiment: Experiment) -> Iterator[str]:
     """Yields the sentence of each client that would be refused local inference."""
-    from muxrl.servers.rllib.local_inference import find_local_problem
+    from muxrl.servers.learned.local_inference import find_local_problem
 
     simulation = experiment.config.simulation
     modes = InferenceModes(simulation.inference_mode, simulation.update_interval_s)

@@ -27,11 +27,13 @@ from muxrl.protocol.spaces import Box, Space, bounds
 from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.scaling import Scaling, scales_any
 from muxrl.servers.agents.spaces import has_numbers
-from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmEntry, get_algorithm
+from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmEntry, TrainerEntry, find_entry
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
 
 DEFAULT_POLICY = "default"
+
+Algorithm = AlgorithmEntry | TrainerEntry | FixedAlgorithm
 
 
 class ServerResolver:
@@ -60,12 +62,12 @@ class ServerResolver:
         """Returns the plan, None if there is no way to make one."""
         config = self._config
         find = find_fixed(config.algorithm)
-        algorithm: AlgorithmEntry | FixedAlgorithm
+        algorithm: Algorithm
         try:
             algorithm = (
                 find(config.settings, config.model, may_run_code=self._may_run_checkpoints)
                 if find
-                else get_algorithm(config.algorithm)
+                else find_entry(config.algorithm)
             )
         except ValueError as error:
             self._refuse(error)
@@ -111,7 +113,7 @@ class ServerResolver:
                 self._refuse(problem)
         return plan
 
-    def _initial_weights(self, algorithm: AlgorithmEntry | FixedAlgorithm, plan: ServerPlan) -> str:
+    def _initial_weights(self, algorithm: Algorithm, plan: ServerPlan) -> str:
         given = self._config.initialize_from
         if not given:
             for name in ("initialize_policies", "initialize_only"):
@@ -126,9 +128,7 @@ class ServerResolver:
             self._refuse(f"initialize_from: {problem}")
         return path
 
-    def _scaling(
-        self, algorithm: AlgorithmEntry | FixedAlgorithm, agents: Mapping[str, AgentPlan]
-    ) -> Scaling:
+    def _scaling(self, algorithm: Algorithm, agents: Mapping[str, AgentPlan]) -> Scaling:
         """Returns what is scaled; "none" if nothing is, as older checkpoints say."""
         given = self._config.scale_observations
         if not algorithm.learns:
@@ -149,9 +149,7 @@ class ServerResolver:
             )
         return "none"
 
-    def _check_normalization(
-        self, algorithm: AlgorithmEntry | FixedAlgorithm, plan: ServerPlan
-    ) -> None:
+    def _check_normalization(self, algorithm: Algorithm, plan: ServerPlan) -> None:
         if isinstance(algorithm, FixedAlgorithm):
             return  # it refuses them by itself
         if plan.normalize_rewards and algorithm.learns_from != "newest":
@@ -170,7 +168,7 @@ class ServerResolver:
 
     def _draft(
         self,
-        algorithm: AlgorithmEntry | FixedAlgorithm,
+        algorithm: Algorithm,
         groups: dict[str, tuple[str, ...]],
         seed: int,
     ) -> ServerPlan:
@@ -220,7 +218,7 @@ class ServerResolver:
     def _refuse(self, problem: object) -> None:
         self._problems.append(f"server {self._server_id!r}: {' '.join(str(problem).split())}")
 
-    def _groups(self, algorithm: AlgorithmEntry | FixedAlgorithm) -> dict[str, tuple[str, ...]]:
+    def _groups(self, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
         """Returns the groups by name, none for an algorithm that has no use for them."""
         if not algorithm.seating.is_joint:
             if self._config.groups:
@@ -270,9 +268,7 @@ class ServerResolver:
             f"{similar_pattern(pattern, self._agents)} ({listed(self._agents)})"
         )
 
-    def _policies(
-        self, algorithm: AlgorithmEntry | FixedAlgorithm, draft: ServerPlan
-    ) -> dict[str, str]:
+    def _policies(self, algorithm: Algorithm, draft: ServerPlan) -> dict[str, str]:
         """Returns the policy of every unit, a unit being a team or an agent in none."""
         seating = algorithm.seating
         teams = draft.groups if seating.forms_teams else {}

@@ -50,11 +50,11 @@ from muxrl.orchestrator.supervise.episodes import (
 )
 from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import listed, similar_or_known
-from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
+from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
-from muxrl.servers.config import ServerConfig
+from muxrl.servers.config import ServerConfig, algorithm_label
 from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.setting_values import AlgorithmProblem
 
 RANDOM = "random"
 """Stands, in `replace`, for uniformly random actions."""
@@ -243,7 +243,7 @@ def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConf
     about = Checkpoint.open(path)
     return dataclasses.replace(
         freeze(server, path, about.algorithm, should_explore=should_explore),
-        label=about.algorithm or "",
+        label=algorithm_label(about.algorithm or ""),
         groups=about.about.get("groups", server.groups),
         policies={},
     )
@@ -385,7 +385,7 @@ def freeze(
     Raises:
         AlgorithmProblem: there is no such algorithm.
     """
-    can_sample = trained_by is None or get_algorithm(trained_by).samples_actions
+    can_sample = trained_by is None or find_entry(trained_by).samples_actions
     return ServerConfig(
         algorithm="FROZEN",
         agents=server.agents,
@@ -418,5 +418,6 @@ def label_of(server: ServerConfig) -> str:
         AlgorithmProblem: its checkpoint cannot be read.
     """
     if server.label or server.algorithm.upper() != "FROZEN":
-        return server.label or server.algorithm
-    return Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm or ""
+        return server.label or algorithm_label(server.algorithm)
+    trained_by = Checkpoint.open(Path(server.settings.get("checkpoint", ""))).algorithm
+    return algorithm_label(trained_by or "")

@@ -64,7 +64,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Attributes:
         is_lost: it is being started again; then nothing else is known (rarely).
-        time_s, learning_s, held_s: seconds, see `muxrl.servers.training.feed.Activity`; they and
+        time_s, learning_s, held_s: seconds, see `muxrl.servers.episodes.feed.Activity`; they and
             the next two are None before it has reported.
         num_refused: items of messages that its process has refused.
         num_env_steps: env steps of training in which one of its agents acted.

@@ -133,7 +133,7 @@ def _import_rllib() -> None:
     # Else the allocator of pyarrow, which Ray imports, begins a thread; a copy inherits its locks.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     with _ids_by_python():
-        import muxrl.servers.rllib.learned_policies
+        import muxrl.servers.learned.learned_policies
         import muxrl.servers.server  # noqa: F401
 
     gc.freeze()  # nor does a copy look through it, and so make it its own

@@ -38,7 +38,7 @@ class ServerReport(ProcessReport):
     cpu_s: float = 0.0
     """Processor seconds since the server was ready."""
     activity: Mapping[str, float] = field(default_factory=dict)
-    """What the process has spent its time on; see `muxrl.servers.training.feed.Activity`."""
+    """What the process has spent its time on; see `muxrl.servers.episodes.feed.Activity`."""
     latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How long it took; see `muxrl.servers.server.PolicyServer.latencies`."""
 

@@ -34,7 +34,7 @@ from muxrl.orchestrator.sweeps.schema import AlgorithmTemplate, SweepConfig
 from muxrl.protocol.assignment import canonical, file_name, server_labels
 from muxrl.protocol.patterns import match
 from muxrl.protocol.suggestions import did_you_mean, listed, similar_or_known
-from muxrl.servers.config import ServerConfig
+from muxrl.servers.config import ServerConfig, algorithm_label
 from muxrl.servers.fixed_policies import find_fixed
 
 
@@ -77,7 +77,9 @@ class SweepPlan:
         """Returns the canonical string of a trial that is not resolved."""
         config, _ = self._config(roles, parameters, 0)
         names = list(self.facts(config.simulation).agents)
-        labels = server_labels({s: c.label or c.algorithm for s, c in config.servers.items()})
+        labels = server_labels(
+            {s: c.label or algorithm_label(c.algorithm) for s, c in config.servers.items()}
+        )
         return canonical({labels[s]: match(c.agents, names)[0] for s, c in config.servers.items()})
 
     def facts(self, simulation: SimulationConfig) -> SimulationFacts:
@@ -351,12 +353,12 @@ def _server(role: str, name: str, template: AlgorithmTemplate, agents: list[str]
 
 def _needs_teams(server: ServerConfig) -> bool:
     """Whether the algorithm acts for teams; False if it is unknown, as `resolve` will say."""
-    from muxrl.servers.algorithms.registry import get_algorithm
+    from muxrl.servers.algorithms.registry import find_entry
 
     try:
         find = find_fixed(server.algorithm)
         if find is not None:
             return find(dict(server.settings), dict(server.model)).seating.forms_teams
-        return get_algorithm(server.algorithm).seating.forms_teams
+        return find_entry(server.algorithm).seating.forms_teams
     except ValueError:
         return False

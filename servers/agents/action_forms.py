@@ -40,11 +40,14 @@ class ActionForm:
         space: what the network acts in, or the simulation's own space where there is no way.
         kind: the simulation's space.
         is_one_choice: whether `space` is Discrete for a `kind` of several choices.
+        is_scaled: whether real numbers are chosen in -1..1 where the bounds are known; else they
+            are chosen within the bounds, and clipped to them.
     """
 
     space: spaces.Space
     kind: plain.Space
     is_one_choice: bool = False
+    is_scaled: bool = True
 
     @cached_property
     def choices(self) -> tuple[int, ...]:
@@ -81,17 +84,21 @@ class ActionForm:
         return chosen
 
     def _scaled(self, value: np.ndarray) -> np.ndarray:
-        """Returns a network's action in -1..1 within the bounds, as RLlib does."""
-        if not is_scaled(self.space):
+        """Returns a network's real numbers within the bounds, as RLlib does."""
+        if not isinstance(self.space, spaces.Box):
             return value
         low, high = self.space.low, self.space.high
+        if not self.is_scaled:
+            return np.clip(value, low, high)
+        if not self.space.is_bounded("both"):
+            return value
         return np.clip(low + (value + 1.0) * (high - low) / 2.0, low, high)
 
     def read(self, value: Any) -> Any:
         """Returns what a network would have chosen for a conforming action: undoes `write`."""
         if not self.choices:
             value = np.ravel(value)
-            if not is_scaled(self.space):
+            if not self.is_scaled or not is_scaled(self.space):
                 return value
             low, high = self.space.low, self.space.high
             return (value - low) * 2.0 / (high - low) - 1.0

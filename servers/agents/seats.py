@@ -194,7 +194,7 @@ class SoloSeat:
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         log_prob = log_probs.get(self.seat_id)
         space: Any = self.action_space
-        if log_prob is None or not is_scaled(space):
+        if log_prob is None or not (self._form.is_scaled and is_scaled(space)):
             return log_prob
         # The density of an action scaled to [-1, 1] is that of the action times the scale.
         widths = np.subtract(space.high, space.low, dtype=np.float64)

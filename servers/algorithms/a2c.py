@@ -17,7 +17,6 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.on_policy.config import OnPolicyConfig
@@ -28,6 +27,7 @@ from muxrl.servers.algorithms.on_policy.learner import (
     mean_over,
 )
 from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 
 
 class A2CConfig(OnPolicyConfig):

@@ -25,7 +25,7 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from muxrl.servers.algorithms.setting_values import ReadValue, read_limit
+from muxrl.servers.setting_values import ReadValue, read_limit
 
 
 @dataclass(frozen=True)

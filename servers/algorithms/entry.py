@@ -24,11 +24,11 @@ from muxrl.servers.agents.spaces import module_observation_space
 from muxrl.servers.algorithms.milestones import FIRST_UPDATE, Milestone, Schedule, find_schedules
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.algorithms.settings import TrainingSettings, find_minibatch_problem
 from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.export.graph import PolicyGraph
 from muxrl.servers.rllib.numpy_mlp import mlp_network
+from muxrl.servers.setting_values import AlgorithmProblem
 
 LearnsFrom = Literal["newest", "recent", "replay"]
 SpaceProblem = tuple[Literal["observation", "action"], str]

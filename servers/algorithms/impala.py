@@ -33,12 +33,12 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule, masked, unmasked
 from muxrl.servers.algorithms.declared_settings import ActorCriticSettings
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.settings import TrainingSettings
 from muxrl.servers.algorithms.sound_updates import SoundUpdates
+from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule, masked, unmasked
 
 
 class _InPlaceConfig(ActorCriticSettings):

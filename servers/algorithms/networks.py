@@ -18,8 +18,8 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.models.utils import get_filter_config
 
 from muxrl.servers.agents.masks import OBS
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 
 _BOARD_SIZE = 10
 """Cells a side that are seen without a stride."""

@@ -17,7 +17,6 @@ from ray.rllib.utils.torch_utils import explained_variance
 from torch import Tensor
 
 from muxrl.servers.agents.seating import Seating
-from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
 from muxrl.servers.algorithms.declared_settings import Limit
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.networks import Networks
@@ -29,6 +28,7 @@ from muxrl.servers.algorithms.on_policy.learner import (
 )
 from muxrl.servers.algorithms.on_policy.policy_terms import policy_terms
 from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 
 
 class LeanPPOTorchLearner(LeanUpdate, PPOTorchLearner):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from muxrl.servers.algorithms.brought_settings import where_it_went
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.checkpoints.formats import format_problem
 from muxrl.servers.checkpoints.state_file import read_state, write_state
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.setting_values import AlgorithmProblem
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
@@ -216,13 +216,6 @@ class Checkpoint:
             path = _old(path)
         if not path.is_dir():
             raise AlgorithmProblem(f"there is no checkpoint at {str(path)!r}: no such folder")
-        if has_networks and not (path / _MODULES).is_dir():
-            inside = sorted(str(p.relative_to(path)) for p in _checkpoints_below(path))
-            shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
-            raise AlgorithmProblem(
-                f"{str(path)!r} is no RLlib checkpoint: it has no folder {str(_MODULES)!r}"
-                + (f"; did you mean one of those in it: {shown}?" if inside else "")
-            )
         about: Any = {}
         with contextlib.suppress(FileNotFoundError):
             try:
@@ -232,6 +225,13 @@ class Checkpoint:
                     f"the {ABOUT_FILE} of checkpoint {str(path)!r} is not JSON ({error}); was it "
                     "edited?"
                 ) from error
+        if has_networks and not (path / _MODULES).is_dir() and not about.get("is_of_trainers"):
+            inside = sorted(str(p.relative_to(path)) for p in _checkpoints_below(path))
+            shown = ", ".join(map(repr, inside[:_MOST_LISTED]))
+            raise AlgorithmProblem(
+                f"{str(path)!r} is no RLlib checkpoint: it has no folder {str(_MODULES)!r}"
+                + (f"; did you mean one of those in it: {shown}?" if inside else "")
+            )
         if about and (problem := format_problem(about.get("format"), _FORMAT)):
             raise AlgorithmProblem(f"the {ABOUT_FILE} of checkpoint {str(path)!r} {problem}")
         return cls(path, {**_ADDED, **about} if about else {})

@@ -37,11 +37,11 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
-from muxrl.servers.training.feed import Feed
 
 MAX_TOMBSTONES = 100_000
 """Ended episodes that are remembered, some 30 MB; a client that lost an answer asks again before so

@@ -37,6 +37,7 @@ class Trajectory:
         is_terminated: the seat ended, and nothing follows.
         is_truncated: it ended by a limit; its value is bootstrapped from the last observation, as
             that of a piece which goes on (neither of both).
+        masks: action masks beside the observations, for trainers; None: they are part of them.
     """
 
     id: str
@@ -51,6 +52,12 @@ class Trajectory:
     num_lookback: int = 0
     is_terminated: bool = False
     is_truncated: bool = False
+    masks: Any = None
+
+    @property
+    def agent_id(self) -> str:
+        """The seat, where each agent has one of its own."""
+        return self.seat_id
 
     def __len__(self) -> int:
         return len(self.rewards) - self.num_lookback

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.config import ServerConfig, ServerPlan
-from muxrl.servers.fixed_policies.names import FROZEN, RANDOM, SCRIPTED
+from muxrl.servers.fixed_names import FROZEN, RANDOM, SCRIPTED
+from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 
 if TYPE_CHECKING:
     from muxrl.servers.agents.seating import Seating
@@ -186,7 +186,7 @@ class FrozenAlgorithm(FixedAlgorithm):
     def __init__(
         self, settings: Mapping[str, Any], model: Mapping[str, Any], *, may_run_code: bool = True
     ) -> None:
-        from muxrl.servers.fixed_policies.frozen import FrozenModules
+        from muxrl.servers.fixed_policies.frozen_trainers import open_policies
 
         super().__init__(settings, model, may_run_code=may_run_code)
         path = self.settings["checkpoint"]
@@ -203,7 +203,7 @@ class FrozenAlgorithm(FixedAlgorithm):
         checkpoint = Checkpoint.open(Path(path))
         # Absolute, since a server's process may run in another folder than the command did.
         self.settings["checkpoint"] = str(checkpoint.path)
-        self._modules = FrozenModules(
+        self._modules = open_policies(
             checkpoint, self.settings["policies"], may_run_code=may_run_code
         )
 

@@ -21,12 +21,13 @@ from muxrl.protocol.spaces import Space
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.agents.spaces import split_state, without_bounds
-from muxrl.servers.algorithms.registry import get_algorithm, seating_of
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
+from muxrl.servers.algorithms.registry import find_entry, seating_of
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.acting import Actors
 
 
 class FrozenModules:
@@ -65,7 +66,7 @@ class FrozenModules:
         self.seating = seating_of([observed for observed, _ in self._spaces.values()])
         if checkpoint.algorithm is not None:
             # What a policy observes does not say whether it was one agent's by default.
-            trained = get_algorithm(checkpoint.algorithm).seating
+            trained = find_entry(checkpoint.algorithm).seating
             self.seating = replace(
                 self.seating,
                 shares_policies=trained.shares_policies,
@@ -97,7 +98,7 @@ class FrozenModules:
                 raise AlgorithmProblem(f"{problem} (its {ABOUT_FILE} says otherwise)")
         return self._checkpoint.env_steps
 
-    def make_inference(self, plan: ServerPlan) -> Inference:
+    def make_inference(self, plan: ServerPlan) -> Inference | Actors:
         """Loads the modules for a server, and returns what acts with them.
 
         Raises:
@@ -321,7 +322,7 @@ def saved_spaces(checkpoint: Checkpoint) -> dict[str, Spaces]:
     if not checkpoint.about:
         return {}
     try:
-        algorithm = get_algorithm(checkpoint.about["algorithm"])
+        algorithm = find_entry(checkpoint.about["algorithm"])
         seats = algorithm.seating.make_seats(plan_of(checkpoint.about))
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may have been edited
         raise AlgorithmProblem(

@@ -10,10 +10,12 @@ from muxrl.protocol.spaces import Space
 from muxrl.protocol.values import conform
 from muxrl.servers.agents.frames import Frames
 from muxrl.servers.agents.seats import Seat, SeatRecord, SeatRequest, StepView
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
-from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
+from muxrl.servers.fixed_policies.frozen import plan_of
+from muxrl.servers.fixed_policies.frozen_trainers import open_policies
 from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.acting import Actors
 
 
 class LoadedPolicy:
@@ -26,7 +28,9 @@ class LoadedPolicy:
         inference: acts for the whole checkpoint.
     """
 
-    def __init__(self, agent_id: str, space: Space, seat: Seat, inference: Inference) -> None:
+    def __init__(
+        self, agent_id: str, space: Space, seat: Seat, inference: Inference | Actors
+    ) -> None:
         self._agent_id = agent_id
         self._space = space
         self._seat = seat
@@ -69,7 +73,7 @@ def load_checkpoint(path: Path) -> dict[str, LoadedPolicy]:
     checkpoint = Checkpoint.open(path)
     if not checkpoint.about:
         raise AlgorithmProblem(f"checkpoint {str(path)!r} has no {ABOUT_FILE}: did RLlib write it?")
-    modules = FrozenModules(checkpoint, {}, may_run_code=True)
+    modules = open_policies(checkpoint, {}, may_run_code=True)
     # A member acts alone here; what a mixer or critic sees does not matter.
     plan = dataclasses.replace(plan_of(checkpoint.about), late_members="allow")
     inference = modules.make_inference(plan)

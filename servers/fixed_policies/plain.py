@@ -19,10 +19,10 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.agents.spaces import to_gymnasium
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.setting_values import AlgorithmProblem
 
 Policy = Callable[[Any], Any]
 """From an agent's observation to its action; called once for each step that the agent acts in."""

@@ -34,10 +34,10 @@ from ray.rllib.utils.metrics import (
 )
 
 from muxrl.servers.agents.seats import Seat
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.rllib.episodes import by_agent, episode_of
 from muxrl.servers.rllib.inference import Inference
-from muxrl.servers.training.feed import Feed
 from muxrl.servers.training.thread import PolicyLag
 
 

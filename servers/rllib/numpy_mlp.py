@@ -21,7 +21,7 @@ from muxrl.protocol.dense import UNAVAILABLE
 from muxrl.protocol.dense import forward as dense_forward
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.algorithms.action_masks import MaskablePPOTorchRLModule
+from muxrl.servers.rllib.action_masks import MaskablePPOTorchRLModule
 
 MAX_BATCH = 64
 """Rows up to which numpy is faster than torch."""

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.training.feed import Feed
 
 Record = dict[str, Any]
 """Metrics of one training iteration; see `muxrl.orchestrator.records.metrics`."""

@@ -18,14 +18,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.feed import Feed, FeedClosed
 from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.episodes.trajectories import Chunk
-from muxrl.servers.training.feed import Feed, FeedClosed
 from muxrl.servers.training.policies import LearnerDiverged, Record, StillLearning
 
 logger = logging.getLogger(__name__)
 
 TOTAL_LOSS = "total_loss"
+"""RLlib's name of a policy's loss."""
+LOSS = "loss"
+"""A trainer's."""
 
 _MAX_RECORDS = 10_000
 """Kept for `drain_records`, the newest ones: under ``muxrl serve`` nobody reads them."""
@@ -67,7 +70,7 @@ class Learning(Protocol):
         """Does one training iteration: takes batches from the feed, and updates.
 
         Returns:
-            Metrics by policy and name; `TOTAL_LOSS` is among them where there is one loss.
+            Metrics by policy and name; `TOTAL_LOSS` or `LOSS` is among them where there is one.
 
         Raises:
             FeedClosed: the server is stopping.
@@ -75,11 +78,11 @@ class Learning(Protocol):
         """
 
 
-def limit_torch_threads(plan: ServerPlan) -> None:
+def limit_torch_threads(num: int) -> None:
     """Limits torch's threads, where torch is used; it keeps the number for each thread."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(plan.resources.num_torch_threads)
+        torch.set_num_threads(num)
 
 
 class LearningThread:
@@ -193,7 +196,7 @@ class LearningThread:
         self._time_before_s = state["time_s"]
 
     def _run(self) -> None:
-        limit_torch_threads(self._plan)
+        limit_torch_threads(self._plan.resources.num_torch_threads)
         try:
             while self._max_iterations is None or self.iteration < self._max_iterations:
                 metrics = self._learning.train()
@@ -215,7 +218,8 @@ class LearningThread:
 
     def _record(self, metrics: Mapping[str, Mapping[str, float]]) -> Record:
         time_s, lag = self._time_s, self._learning.policy_lag
-        losses = [m[TOTAL_LOSS] for m in metrics.values() if TOTAL_LOSS in m]
+        found = [m.get(TOTAL_LOSS, m.get(LOSS)) for m in metrics.values()]
+        losses = [loss for loss in found if loss is not None]
         return {
             "time_s": time_s,
             "env_steps": self._counts.num_env_steps,

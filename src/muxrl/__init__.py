@@ -35,8 +35,12 @@ if TYPE_CHECKING:
     from muxrl.orchestrator.load_policy import load_policy
     from muxrl.orchestrator.sweeps import SweepResult
     from muxrl.servers.config import ServerConfig
+    from muxrl.servers.episodes.trajectories import Trajectory
+    from muxrl.servers.trainers.check_trainer import check_trainer
+    from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
 
 _EXPORTS = {
+    "Acted": "muxrl.servers.trainers.interface:Acted",
     "BackgroundRun": "muxrl.orchestrator.launch.background:BackgroundRun",
     "CannotCompare": "muxrl.orchestrator.errors:CannotCompare",
     "Comparison": "muxrl.orchestrator.comparisons.compare:Comparison",
@@ -45,11 +49,16 @@ _EXPORTS = {
     "ExperimentConfig": "muxrl.orchestrator.config.schema:ExperimentConfig",
     "MultiplexingClient": "muxrl.client:MultiplexingClient",
     "PolicyClient": "muxrl.client:PolicyClient",
+    "PolicySpec": "muxrl.servers.trainers.interface:PolicySpec",
+    "Rows": "muxrl.servers.trainers.interface:Rows",
     "RunResult": "muxrl.orchestrator.launch.result:RunResult",
     "ServerConfig": "muxrl.servers.config:ServerConfig",
     "SimulationConfig": "muxrl.orchestrator.config.schema:SimulationConfig",
     "StopConfig": "muxrl.orchestrator.config.schema:StopConfig",
     "SweepResult": "muxrl.orchestrator.sweeps:SweepResult",
+    "Trainer": "muxrl.servers.trainers.interface:Trainer",
+    "Trajectory": "muxrl.servers.episodes.trajectories:Trajectory",
+    "check_trainer": "muxrl.servers.trainers.check_trainer:check_trainer",
     "compare": "muxrl.orchestrator.comparisons.compare:compare_runs",
     "evaluate": "muxrl.orchestrator.evaluations.evaluate:evaluate_run",
     "launch": "muxrl.orchestrator.api:launch",
@@ -62,6 +71,7 @@ SERVERS_PYTHON = (3, 11)
 """The oldest Python on which more runs than the client; pyproject.toml has the same."""
 
 __all__ = [
+    "Acted",
     "BackgroundRun",
     "CannotCompare",
     "Comparison",
@@ -70,11 +80,16 @@ __all__ = [
     "ExperimentConfig",
     "MultiplexingClient",
     "PolicyClient",
+    "PolicySpec",
+    "Rows",
     "RunResult",
     "ServerConfig",
     "SimulationConfig",
     "StopConfig",
     "SweepResult",
+    "Trainer",
+    "Trajectory",
+    "check_trainer",
     "compare",
     "evaluate",
     "launch",

@@ -10,7 +10,7 @@ import pytest
 from tests.compliance.real_servers import PPO_SETTINGS, SEES, SMALL_MODEL, MakeServer, make_plan
 
 from muxrl.client import MultiplexingClient, RefusedByServer
-from muxrl.servers.rllib.learned_policies import LearnedPolicies
+from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer
 
 SOON_S = 1.0

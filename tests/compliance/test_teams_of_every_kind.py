@@ -20,7 +20,7 @@ from muxrl.orchestrator.config import (
 )
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, Space
 from muxrl.servers.config import ServerConfig
-from muxrl.servers.rllib.learned_policies import LearnedPolicies
+from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer
 
 PATIENCE_S = 60.0

@@ -13,7 +13,7 @@ from muxrl import RunResult, SweepResult, launch, load_policy, sweep
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.errors import OrchestratorError
 from muxrl.orchestrator.watch.app import view_of
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
+from muxrl.servers.setting_values import AlgorithmProblem
 
 NEWER = "was made by a newer muxrl (format 3; this one reads up to 1): update muxrl"
 

@@ -28,12 +28,12 @@ from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
 from muxrl.servers.config import AgentPlan, LimitsConfig, ResourcesConfig, ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory
 from muxrl.servers.rllib.episodes import episode_of
-from muxrl.servers.training.feed import Feed
 
 SEES = Box((2,))
 ACTS = Discrete(3)

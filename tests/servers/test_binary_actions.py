@@ -18,8 +18,8 @@ from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import Seat, SoloSeat
 from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.algorithms.registry import get_algorithm
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.config import AgentPlan
+from muxrl.servers.setting_values import AlgorithmProblem
 
 LIGHTS = MultiBinary(3)
 TAKING = ["PPO", "A2C", "IMPALA", "APPO"]

@@ -19,7 +19,7 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 from muxrl.servers.agents.seats import SoloSeat
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.rllib.learned_policies import LearnedPolicies
+from muxrl.servers.learned.learned_policies import LearnedPolicies
 
 NUM_STEPS = 24
 BATCH = {"train_batch_size_per_learner": NUM_STEPS, "lr": 0.01}

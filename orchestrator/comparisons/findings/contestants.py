@@ -22,7 +22,7 @@ from muxrl.orchestrator.records.rows import AgentReturns
 from muxrl.orchestrator.records.series import EvaluationPoint, Floats, returns_by_episode
 from muxrl.protocol.patterns import match, unnumbered
 from muxrl.protocol.suggestions import listed
-from muxrl.servers.config import ServerConfig
+from muxrl.servers.config import ServerConfig, algorithm_label
 
 Kind = Literal["role", "team", "agent", "total", "metric"]
 Roles = Mapping[str, tuple[str, ...]]
@@ -293,7 +293,7 @@ def _labels(runs: Sequence[ComparedRun], roles: Roles) -> list[dict[str, str]]:
         servers = [server_of_role(run, agents) for run in runs]
         plain = []
         for run, (server_id, server) in zip(runs, servers, strict=True):
-            label = server.label or server.algorithm.lower()
+            label = server.label or algorithm_label(server.algorithm).lower()
             also = [
                 other
                 for other, members in roles.items()

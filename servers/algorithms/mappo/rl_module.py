@@ -32,8 +32,8 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, check_maskable
-from muxrl.servers.algorithms.action_masks import mask_logits
 from muxrl.servers.algorithms.mappo.memory import advance, encode, inputs_of
+from muxrl.servers.rllib.action_masks import mask_logits
 from muxrl.servers.rllib.numpy_mlp import is_pi_of_encoder
 
 STATE = "state"

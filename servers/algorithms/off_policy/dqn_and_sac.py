@@ -39,14 +39,14 @@ from muxrl.servers.algorithms.off_policy.target_entropy import (
     read_target_entropy,
 )
 from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
-from muxrl.servers.algorithms.setting_values import (
+from muxrl.servers.algorithms.settings import TrainingSettings
+from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
+from muxrl.servers.setting_values import (
     AlgorithmProblem,
     check_kind,
     read_count,
     suggestion,
 )
-from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
 
 UNIFORM = "MultiAgentEpisodeReplayBuffer"
 PRIORITIZED = "MultiAgentPrioritizedEpisodeReplayBuffer"

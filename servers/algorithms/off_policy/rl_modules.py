@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from muxrl.protocol.messages import DenseLayer, PolicyNetwork
 from muxrl.servers.agents.masks import ACTION_MASK
-from muxrl.servers.algorithms.action_masks import FollowsMask, ReadsNoMask, masked, unmasked
+from muxrl.servers.rllib.action_masks import FollowsMask, ReadsNoMask, masked, unmasked
 from muxrl.servers.rllib.numpy_mlp import mlp_layers
 
 

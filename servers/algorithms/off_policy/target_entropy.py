@@ -11,8 +11,8 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.servers.agents.masks import ACTION_MASK
-from muxrl.servers.algorithms.setting_values import AlgorithmProblem
 from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
+from muxrl.servers.setting_values import AlgorithmProblem
 
 AUTO = "auto"
 SHARE = 0.3

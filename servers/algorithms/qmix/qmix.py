@@ -22,9 +22,9 @@ from muxrl.servers.algorithms.qmix.networks import AgentName
 from muxrl.servers.algorithms.qmix.priorities import PrioritySettings
 from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
-from muxrl.servers.algorithms.setting_values import read_share
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
 from muxrl.servers.algorithms.team_replay.config import TeamReplayConfig
+from muxrl.servers.setting_values import read_share
 
 EPSILON = "epsilon"
 

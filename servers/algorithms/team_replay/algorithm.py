@@ -122,7 +122,7 @@ class TeamReplayAlgorithm(Algorithm):
             module_to_env=self.module_to_env_connector,
         )
 
-    # See `muxrl.servers.rllib.resume.SavesReplay`.
+    # See `muxrl.servers.learned.resume.SavesReplay`.
 
     def count_replay_bytes(self) -> int:
         return sum(replay.num_bytes for replay in self._replays.values())

@@ -15,9 +15,9 @@ from ray.rllib.policy.policy import PolicySpec
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
-from muxrl.servers.training.feed import Feed
 
 OBSERVED = np.ones(2, np.float32)
 GAMMA = 0.5

@@ -15,7 +15,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
 from tests.servers.resumable import CASES, Served, plan_of
 
-from muxrl.servers.rllib.resume import find_not_finite
+from muxrl.servers.learned.resume import find_not_finite
 from muxrl.servers.training.policies import LearnerDiverged
 
 LEARNERS = [case for case in CASES if "normalised" not in case and "stacked" not in case]

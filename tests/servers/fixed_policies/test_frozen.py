@@ -20,7 +20,7 @@ from muxrl.orchestrator.launch.in_process import Served, serve
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE, Checkpoint
 from muxrl.servers.config import ServerConfig
 from muxrl.servers.fixed_policies.frozen import saved_spaces
-from muxrl.servers.rllib.learned_policies import LearnedPolicies
+from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer, ServerProblem
 
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("rllib")]

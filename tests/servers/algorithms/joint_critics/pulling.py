@@ -27,7 +27,7 @@ from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
-from muxrl.servers.rllib.learned_policies import LearnedPolicies
+from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import make_policies
 
 COSTS = {"a": 0.1, "b": 0.4}

@@ -27,8 +27,8 @@ from tests.servers.scripted_store import make_plan
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
 from muxrl.protocol.spaces import Box, DictSpace, MultiBinary
 from muxrl.servers.agents.masks import ACTION_MASK, OBS
-from muxrl.servers.algorithms.action_masks import mask_logits
 from muxrl.servers.algorithms.mappo.rl_module import AGENT_ID, ALIVE, STATE
+from muxrl.servers.rllib.action_masks import mask_logits
 
 GAMMA, LAMBDA = 0.9, 0.8
 MAX_SEQ_LEN = 4

@@ -14,9 +14,9 @@ from ray.rllib.policy.policy import PolicySpec
 
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.registry import get_algorithm
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
-from muxrl.servers.training.feed import Feed
 
 LENGTH = 4
 POSITIONS = np.eye(LENGTH, dtype=np.float32)

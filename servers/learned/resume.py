@@ -29,10 +29,10 @@ from muxrl.servers.checkpoints.resuming import (
 )
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.rllib.learner_tables import get_tables, set_tables
-from muxrl.servers.training.feed import Feed
 
 logger = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoints.checkpoint import save_checkpoint
 from muxrl.servers.checkpoints.resuming import Normalization
 from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.rllib import resume
-from muxrl.servers.rllib.algorithm_config import rllib_config
+from muxrl.servers.learned import resume
+from muxrl.servers.learned.algorithm_config import rllib_config
+from muxrl.servers.learned.local_inference import LocalInference
 from muxrl.servers.rllib.connector_callers import find_callers_without_source
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
-from muxrl.servers.rllib.local_inference import LocalInference
 from muxrl.servers.rllib.object_store import keep_objects_here
-from muxrl.servers.training.feed import Feed
 from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
 from muxrl.servers.training.thread import LearningThread, PolicyLag
 

@@ -14,7 +14,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorica
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from muxrl.servers.agents.masks import ACTION_MASK, OBS, masked_space
-from muxrl.servers.algorithms.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule, mask_logits
+from muxrl.servers.rllib.action_masks import UNAVAILABLE, MaskablePPOTorchRLModule, mask_logits
 from muxrl.servers.rllib.numpy_mlp import numpy_policy
 
 SEES = spaces.Box(-1, 1, (3,), np.float32)

@@ -21,10 +21,11 @@ from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.algorithms.registry import get_algorithm
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.episodes.played import StateShape
+from muxrl.servers.fixed_names import no_weights
 from muxrl.servers.fixed_policies.entry import find_fixed
-from muxrl.servers.fixed_policies.names import no_weights
-from muxrl.servers.rllib.algorithm_config import build_networks
+from muxrl.servers.learned.algorithm_config import build_networks
 from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.trainers.lookup import find_trainer
 
 
 class LocalInference:
@@ -109,6 +110,8 @@ def find_local_problem(plan: ServerPlan) -> str:
     """
     if find_fixed(plan.algorithm) is not None:
         return no_weights(plan.algorithm)
+    if find_trainer(plan.algorithm) is not None:
+        return f"only the server can act with a trainer of one's own ({plan.algorithm})"
     entry, observing = get_algorithm(plan.algorithm), Observing.of(plan)
     seats = entry.seating.make_seats(plan, observing)
     problem = _problem_of_agents(plan, entry, seats.values(), observing)

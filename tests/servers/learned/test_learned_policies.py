@@ -13,8 +13,8 @@ from ray.rllib.connectors import connector_v2
 from ray.tune.utils.util import UtilMonitor
 from tests.compliance.real_servers import SEES, SMALL_MODEL, make_plan
 
-from muxrl.servers.rllib import learned_policies
-from muxrl.servers.rllib.learned_policies import LearnedPolicies
+from muxrl.servers.learned import learned_policies
+from muxrl.servers.learned.learned_policies import LearnedPolicies
 from muxrl.servers.server import PolicyServer
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from muxrl.servers.episodes.feed import Activity, Feed, FeedClosed
 from muxrl.servers.episodes.trajectories import Chunk
-from muxrl.servers.training.feed import Activity, Feed, FeedClosed
 
 PATIENCE_S = 10.0
 
@@ -205,7 +205,7 @@ def test_a_loop_that_is_gone_does_not_matter() -> None:
 
 def test_learning_and_holding_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("muxrl.servers.training.feed.time.monotonic", lambda: now)
+    monkeypatch.setattr("muxrl.servers.episodes.feed.time.monotonic", lambda: now)
     feed = Feed(max_ahead=1)
     now = 10.0
     feed.put(batch("one"))

@@ -18,6 +18,8 @@ from muxrl.servers.export.graph import CannotExport, PolicyGraph
 from muxrl.servers.export.onnx_file import OnnxPolicy, to_onnx
 from muxrl.servers.export.verify import TOLERANCE, Differs, Verification
 from muxrl.servers.fixed_policies.frozen import FrozenModules, plan_of
+from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.trainers.lookup import find_trainer
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,16 @@ def export_checkpoint(
             f"checkpoint {str(found.path)!r} has no {ABOUT_FILE}, which says what the "
             "simulation's agents observe and do; was it written by plain RLlib?"
         )
+    if find_trainer(found.algorithm or "") is not None:
+        raise CannotExport(
+            f"checkpoint {str(found.path)!r} is of {found.algorithm}, a trainer of your own, whose "
+            "networks muxrl does not know; export them from its state"
+        )
     modules = FrozenModules(found, {}, may_run_code=True)
     plan = plan_of(found.about)
     entry = get_algorithm(plan.algorithm)
     inference = modules.make_inference(plan)
+    assert isinstance(inference, Inference)
     observing = modules.observing(plan)
     seats = modules.make_seats(plan, observing)
     for policy_id, module in modules.build(plan).items():

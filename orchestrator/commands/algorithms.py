@@ -1,0 +1,43 @@
+"""``muxrl algorithms``: what a server can train or play with."""
+
+from __future__ import annotations
+
+import argparse
+
+from muxrl.orchestrator.commands.terminal import table_console
+from muxrl.orchestrator.errors import ExitCode
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "algorithms",
+        help="list the algorithms that a server can have",
+        description="Lists muxrl's algorithms, and those that installed packages have registered.",
+    )
+    parser.set_defaults(execute=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the list, and returns the exit code."""
+    from rich.markup import escape
+
+    from muxrl.orchestrator.reports.plain_table import plain_table
+    from muxrl.servers.algorithms.registry import ALGORITHMS
+    from muxrl.servers.fixed_policies import FIXED
+    from muxrl.servers.trainers.lookup import registered
+
+    table = plain_table("algorithms: servers.NAME.algorithm, or your own as package.module:Class")
+    table.add_column("name", no_wrap=True)
+    for title in ("learns from", "for", "what it is"):
+        table.add_column(title)
+    for entry in ALGORITHMS:
+        who = "teams" if entry.seating.forms_teams else "agents"
+        who = "agents, groups" if entry.seating.is_joint and who == "agents" else who
+        table.add_row(entry.name, entry.learns_from, who, escape(entry.summary))
+    for fixed in FIXED:
+        table.add_row(fixed.name, "-", "agents", escape(fixed.summary))
+    for name, path in registered().items():
+        table.add_row(name, "", "agents", escape(path))
+    table_console().print(table)
+    return ExitCode.DONE

@@ -1,0 +1,88 @@
+"""An RLlib algorithm of people's own: a subclass of `AlgorithmConfig`, by its import path."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from muxrl.servers.algorithms.declared_settings import DeclaredSettings
+from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.settings import NOT_SETTINGS, TrainingSettings
+from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
+
+
+@dataclass(frozen=True)
+class BroughtSettings(TrainingSettings):
+    """The arguments of ``training()`` of the config's class, and of those above it."""
+
+    config_class: Any
+
+    def known(self) -> dict[str, Any]:
+        config = self.config_class()
+        methods = [vars(one)["training"] for one in type(config).__mro__ if "training" in vars(one)]
+        names = {
+            parameter.name
+            for method in methods
+            for parameter in inspect.signature(method).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+        return {n: getattr(config, n) for n in sorted(names - NOT_SETTINGS) if hasattr(config, n)}
+
+    def make_config(
+        self, algorithm: str, given: Mapping[str, Any], model: Collection[str] = ()
+    ) -> AlgorithmConfig:
+        config: AlgorithmConfig = self.config_class()
+        known = self.known()
+        refusals = [
+            f"{algorithm} has no setting {name!r}{suggestion(name, known)}"
+            for name in given
+            if name not in known
+        ]
+        if refusals:
+            raise AlgorithmProblem("\n".join(refusals))
+        for name, value in given.items():
+            check_kind(f"{algorithm}'s setting {name!r}", value, known[name])
+        return config.training(**given)
+
+
+def entry_of(
+    name: str, config_class: type[AlgorithmConfig], entries: Sequence[AlgorithmEntry]
+) -> AlgorithmEntry:
+    """Returns the entry of an RLlib config: that of the algorithm which it is a variant of.
+
+    Args:
+        name: the import path.
+        config_class: found there.
+        entries: of muxrl's algorithms; the one whose RLlib config is the nearest ancestor counts.
+
+    Raises:
+        AlgorithmProblem: it is a variant of none of them.
+    """
+    ancestors = config_class.__mro__
+    found = min(
+        (entry for entry in entries if _rllib_class(entry) in ancestors),
+        key=lambda entry: ancestors.index(_rllib_class(entry)),
+        default=None,
+    )
+    if found is None:
+        known = dict.fromkeys(_rllib_class(entry).__name__ for entry in entries)
+        raise AlgorithmProblem(
+            f"algorithm {name!r} is an RLlib config of none of the kinds that a server knows how "
+            f"to feed; derive it from {', '.join(known)}, or bring a trainer of your own"
+        )
+    if issubclass(config_class, DeclaredSettings):
+        training = TrainingSettings(config_class)
+    else:
+        training = BroughtSettings(config_class)
+    summary = (inspect.getdoc(config_class) or f"a variant of {found.name}").partition("\n")[0]
+    return replace(found, name=name, summary=summary, training=training)
+
+
+def _rllib_class(entry: AlgorithmEntry) -> type[AlgorithmConfig]:
+    """Returns the nearest RLlib class above an entry's config."""
+    mro = entry.training.config_class.__mro__
+    return next(one for one in mro if one.__module__.startswith("ray.rllib."))

@@ -1,0 +1,61 @@
+"""The policies of a checkpoint whose trainers are people's own; and which kind a checkpoint has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.fixed_policies.frozen import FrozenModules
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.entry import TrainerEntry
+from muxrl.servers.trainers.lookup import find_trainer
+
+
+class FrozenTrainers(FrozenModules):
+    """Trainers that are not asked to learn; see `FrozenModules`.
+
+    Args:
+        entry: the class that learned.
+    """
+
+    def __init__(
+        self, entry: TrainerEntry, checkpoint: Checkpoint, names: Mapping[str, str]
+    ) -> None:
+        self._entry = entry
+        super().__init__(checkpoint, names, may_run_code=True)
+        self.seating = entry.seating
+
+    def make_inference(self, plan: ServerPlan) -> Actors:
+        about = self._checkpoint.about
+        seats = self.seating.make_seats(plan, self.observing(plan))
+        actors = self._entry.make_actors(replace(plan, settings=about["settings"]), seats)
+        try:
+            saved = self._checkpoint.read_state()["trainers"]
+            actors.set_state({p: saved[name] for p, name in self._names_of(plan).items()})
+        except (OSError, KeyError, ValueError, TrainerFailed) as error:
+            raise AlgorithmProblem(
+                f"checkpoint {str(self._checkpoint.path)!r} cannot be loaded: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        actors.num_env_steps_sampled = self._checkpoint.env_steps
+        return actors
+
+
+def open_policies(
+    checkpoint: Checkpoint, names: Mapping[str, str], *, may_run_code: bool
+) -> FrozenModules:
+    """Returns the policies of a checkpoint, RLlib's or of people's own trainers.
+
+    Args:
+        checkpoint, names, may_run_code: see `FrozenModules`.
+
+    Raises:
+        AlgorithmProblem: as `FrozenModules`; or the trainer's class cannot be imported.
+    """
+    entry = find_trainer(checkpoint.algorithm or "")
+    if entry is not None:
+        return FrozenTrainers(entry, checkpoint, names)
+    return FrozenModules(checkpoint, names, may_run_code=may_run_code)

@@ -1,0 +1,287 @@
+"""Asks trainers for actions: rows from requests, checked actions back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.seats import SeatAction, SeatRequest
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.trainers.interface import Acted, PolicySpec, Rows, Trainer
+from muxrl.servers.trainers.plain_state import from_plain, to_plain
+
+IS_LOGGED = "is_logged"
+"""Output of each action: whether the client chose it, not the trainer."""
+
+MakeTrainer = Callable[[PolicySpec], Trainer]
+
+
+class TrainerFailed(RuntimeError):
+    """A trainer raised, or returned what it must not; the sentence names its class."""
+
+
+class _Pass(NamedTuple):
+    """Requests that are rows of one call."""
+
+    policy_id: str
+    should_explore: bool
+    is_training: bool
+    is_untrained: bool
+
+
+class Actors:
+    """Chooses actions with the trainers of a server; see `muxrl.servers.training.policies.Acting`.
+
+    A trainer that says so (``acts_while_learning``) learns while a copy of it acts. Any other is
+    asked when it does not learn: `lock` is held meanwhile.
+
+    Args:
+        name: of the trainers' class, for messages.
+        specs: by policy id.
+        make: makes a trainer.
+        seed: of the generators that actions are drawn from.
+    """
+
+    def __init__(
+        self, name: str, specs: Mapping[str, PolicySpec], make: MakeTrainer, seed: int
+    ) -> None:
+        self._name = name
+        self._specs = specs
+        self._make = make
+        self.learners = {policy_id: make(spec) for policy_id, spec in specs.items()}
+        self.lock = threading.RLock()
+        self.weights_seq_no = 0
+        self.needs_log_probabilities = False
+        self.num_env_steps_sampled = 0
+        first = next(iter(self.learners.values()))
+        self.has_weights = hasattr(first, "weights")
+        self.has_copies = getattr(first, "acts_while_learning", False)
+        self._actors = dict(self.learners)
+        if self.has_copies:
+            self._actors = {policy_id: make(spec) for policy_id, spec in specs.items()}
+            self.publish()
+        self.untrained: dict[str, Any] | None = None
+        """State of each trainer at its beginning, if they are kept, as plain values."""
+        self._untrained_actors: dict[str, Trainer] | None = None  # made when it is first asked for
+        self._rng = np.random.default_rng((seed, 0))
+        self._evaluation_rng = np.random.default_rng((seed, 1))
+
+    def publish(self) -> None:
+        """Has the copies act with what was learned."""
+        if self.has_copies:
+            for policy_id, learner in self.learners.items():
+                weights = to_plain(learner.weights(), "weights()")  # type: ignore[attr-defined]
+                with self.lock:
+                    self._actors[policy_id].set_weights(from_plain(weights))  # type: ignore[attr-defined]
+
+    def keep_untrained(self) -> None:
+        """Keeps what the trainers begin with, for agents that act untrained."""
+        self.untrained = self.get_state()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state of each trainer, as plain values.
+
+        Raises:
+            TrainerFailed: one holds what cannot be saved.
+        """
+        with self.lock:
+            return {
+                policy_id: self._call("state", policy_id, partial(_plain_state_of, one))
+                for policy_id, one in self.learners.items()
+            }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `get_state` returned.
+
+        Raises:
+            TrainerFailed: a trainer cannot load it.
+        """
+        with self.lock:
+            _load(self.learners, state, self._call)
+        self.publish()
+
+    def get_random_state(self) -> dict[str, Any]:
+        """Returns where the generators are."""
+        return {
+            "training": self._rng.bit_generator.state,
+            "evaluation": self._evaluation_rng.bit_generator.state,
+        }
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Puts the generators where those of `get_random_state` were."""
+        self._rng.bit_generator.state = state["training"]
+        self._evaluation_rng.bit_generator.state = state["evaluation"]
+
+    # --- acting -------------------------------------------------------------------------
+
+    def act(self, steps: Sequence[PendingStep]) -> tuple[list[list[SeatAction]], int]:
+        passes: dict[_Pass, list[SeatRequest]] = {}
+        order: list[_Pass] = []
+        for step in steps:
+            for request in step.requests:
+                seat = request.seat
+                key = _Pass(
+                    seat.policy_id,
+                    step.should_explore,
+                    step.is_training,
+                    seat.seat_id in step.untrained,
+                )
+                passes.setdefault(key, []).append(request)
+                order.append(key)
+        with self.lock:
+            chosen = {key: iter(self._act(key, batch)) for key, batch in passes.items()}
+            weights_seq_no = self.weights_seq_no
+        actions = (next(chosen[key]) for key in order)
+        return [list(islice(actions, len(step.requests))) for step in steps], weights_seq_no
+
+    def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
+        """Answers requests to one policy without exploration, outside of any episode."""
+        with self.lock:
+            return self._act(_Pass(policy_id, False, False, False), requests)
+
+    def _act(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+        acted = self.ask(key.policy_id, self._rows(key, requests), is_untrained=key.is_untrained)
+        actions, outputs = acted.actions, dict(acted.outputs)
+        for i, request in enumerate(requests):
+            if request.logged_action is not None:
+                actions[i] = request.logged_action
+        outputs[IS_LOGGED] = np.array([r.logged_action is not None for r in requests])
+        return [
+            SeatAction(
+                action,
+                {name: column[i] for name, column in outputs.items()},
+                None if acted.states is None else acted.states[i],
+            )
+            for i, action in enumerate(actions)
+        ]
+
+    def ask(self, policy_id: str, rows: Rows, *, is_untrained: bool = False) -> Acted:
+        """Returns a trainer's answer, checked, in arrays.
+
+        Raises:
+            TrainerFailed: it raised, or gave no actions of the space.
+        """
+        trainer = (self._untrained() if is_untrained else self._actors)[policy_id]
+        answer = self._call("act", policy_id, lambda: trainer.act(rows))
+        acted = answer if isinstance(answer, Acted) else Acted(answer)
+        outputs = {name: np.asarray(column) for name, column in acted.outputs.items()}
+        return Acted(self._checked(policy_id, rows, acted), outputs, acted.states)
+
+    def _rows(self, key: _Pass, requests: list[SeatRequest]) -> Rows:
+        observations = [request.observation for request in requests]
+        masks = None
+        if self._specs[key.policy_id].has_masks:
+            masks = np.array([one[ACTION_MASK] for one in observations])
+            observations = [one[OBS] for one in observations]
+        return Rows(
+            np.array(observations),
+            masks,
+            [request.module_state for request in requests],
+            tuple(request.seat.seat_id for request in requests),
+            key.should_explore,
+            key.is_training,
+            self._rng if key.is_training else self._evaluation_rng,
+        )
+
+    def _checked(self, policy_id: str, rows: Rows, acted: Acted) -> np.ndarray:
+        """Returns the actions as an array of the space's dtype.
+
+        Raises:
+            TrainerFailed: they are not of the action space, or not as many as the rows.
+        """
+        space = self._specs[policy_id].action_space
+        got = acted.actions
+        actions = np.asarray(got.detach().cpu() if hasattr(got, "detach") else got)
+        shape = (len(rows), *(space.shape or ()))
+        problem = ""
+        if actions.shape != shape or actions.dtype.kind not in "iufb":
+            problem = f"an array of shape {shape}, got shape {actions.shape} of {actions.dtype}"
+        elif isinstance(space, gymnasium.spaces.Box):
+            if np.isnan(actions).any():
+                problem = f"numbers, got NaN for agent {_first(rows, np.isnan(actions))!r}"
+        else:
+            problem = _no_choice(space, rows, actions)
+        columns = {**acted.outputs} | ({} if acted.states is None else {"states": acted.states})
+        for name, column in columns.items():
+            if len(column) != len(rows):
+                problem = problem or f"{len(rows)} rows of {name!r}, got {len(column)}"
+        if problem:
+            raise self._failure("act", policy_id, f"expected {problem}")
+        return actions.astype(space.dtype, copy=True)
+
+    def _untrained(self) -> Mapping[str, Trainer]:
+        if self._untrained_actors is None:
+            assert self.untrained is not None, "the store refuses what is not kept"
+            made = {policy_id: self._make(spec) for policy_id, spec in self._specs.items()}
+            _load(made, self.untrained, self._call)
+            self._untrained_actors = made
+        return self._untrained_actors
+
+    # --- failures -----------------------------------------------------------------------
+
+    def learn(self, policy_id: str, trajectories: Any) -> dict[str, float]:
+        """Has a trainer learn; returns its metrics.
+
+        Raises:
+            TrainerFailed: it raised, or returned no metrics.
+        """
+        trainer = self.learners[policy_id]
+        metrics = self._call("learn", policy_id, lambda: trainer.learn(trajectories))
+        if metrics is None:
+            return {}
+        if not isinstance(metrics, Mapping):
+            kind = type(metrics).__name__
+            raise self._failure("learn", policy_id, f"expected metrics by name or None, got {kind}")
+        return dict(metrics)
+
+    def _call(self, method: str, policy_id: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except TrainerFailed:
+            raise
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise self._failure(method, policy_id, problem) from error
+
+    def _failure(self, method: str, policy_id: str, problem: str) -> TrainerFailed:
+        return TrainerFailed(f"{self._name}.{method} of policy {policy_id!r}: {problem}")
+
+
+def _plain_state_of(trainer: Trainer) -> Any:
+    return to_plain(trainer.state())
+
+
+def _load(
+    trainers: Mapping[str, Trainer], state: Mapping[str, Any], call: Callable[..., Any]
+) -> None:
+    for policy_id, one in trainers.items():
+        call("load", policy_id, partial(one.load, from_plain(state[policy_id])))
+
+
+def _no_choice(space: gymnasium.Space, rows: Rows, actions: np.ndarray) -> str:
+    """Says which choice is none of the space, or is masked; "" if all are right."""
+    num = np.array([space.n]) if isinstance(space, gymnasium.spaces.Discrete) else space.nvec  # type: ignore[attr-defined]
+    chosen = actions.reshape(len(rows), -1)
+    outside = (chosen < 0) | (chosen >= num) | (chosen != np.floor(chosen))
+    if outside.any():
+        agent = _first(rows, outside)
+        wrong = actions[outside.any(axis=1)][0]
+        return f"whole numbers from 0 below {num.tolist()}, got {wrong} for agent {agent!r}"
+    if rows.masks is not None:
+        first = np.concatenate([[0], np.cumsum(num)[:-1]])
+        available = np.take_along_axis(rows.masks, chosen.astype(int) + first, axis=1) != 0
+        if not available.all():
+            wrong, agent = actions[~available.all(axis=1)][0], _first(rows, ~available)
+            return f"an available action, got {wrong}, which the mask of agent {agent!r} forbids"
+    return ""
+
+
+def _first(rows: Rows, is_wrong: np.ndarray) -> str:
+    return rows.agents[int(np.argmax(is_wrong.reshape(len(rows), -1).any(axis=1)))]

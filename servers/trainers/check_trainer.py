@@ -1,0 +1,200 @@
+"""Tries a trainer's class outside of any run, as its tests would: `check_trainer`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from muxrl.servers.checkpoints.resuming import get_random_state, set_random_state
+from muxrl.servers.checkpoints.state_file import read_state, write_state
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.acting import Actors
+from muxrl.servers.trainers.interface import PolicySpec, Rows
+from muxrl.servers.training.thread import limit_torch_threads
+
+_SIZE = 3
+_AGENTS = ("a", "b")
+
+
+def check_trainer(
+    make: Callable[..., Any],
+    *,
+    action_space: gymnasium.Space | None = None,
+    has_masks: bool = False,
+    num_batches: int = 200,
+    min_return: float | None = 0.8,
+    seed: int = 0,
+    **settings: Any,
+) -> None:
+    """Checks that a class is a trainer which learns, resumes to the bit, and survives odd ends.
+
+    The task is a contextual bandit: an agent observes a one-hot of three, and is paid 1 for the
+    action of that number, else 0 (of a Box: 1 less the distance to a target that it observes).
+    Pieces of episodes have every kind of end, agents stay away from some batches, and pieces of one
+    step are among them.
+
+    Args:
+        make: the class; it is called with a `PolicySpec` and the settings.
+        action_space: Discrete(3) if None; or a Box of one number.
+        has_masks: whether rows come with action masks, which forbid one wrong action.
+        num_batches: batches of ``batch_env_steps`` env steps that it may learn from.
+        min_return: mean reward of a greedy action that it has to reach; None: any.
+        seed: of the task and of the trainer.
+        **settings: of the class.
+
+    Raises:
+        AssertionError: it does not; the sentence says what was expected and got.
+        TrainerFailed: it raised, or returned what it must not.
+    """
+    space = action_space or gymnasium.spaces.Discrete(_SIZE)
+    box = gymnasium.spaces.Box(-1.0, 1.0, (_SIZE,), np.float32)
+    spec = PolicySpec("default", _AGENTS, box, space, has_masks, seed)
+    name = getattr(make, "__name__", repr(make))
+
+    def fresh() -> _Tried:
+        return _Tried(Actors(name, {"default": spec}, lambda s: make(s, **settings), seed), seed)
+
+    limit_torch_threads(1)
+    tried = fresh()
+    before = tried.greedy_return()
+    for _ in range(num_batches // 2):
+        tried.play_and_learn()
+    where = get_random_state()
+    resumed = fresh()
+    resumed.continue_from(tried)
+    assert np.array_equal(resumed.greedy_actions(), tried.greedy_actions()), (
+        f"{name}: after load(state()) it takes other greedy actions than before"
+    )
+    for one in (tried, resumed):
+        set_random_state(where)
+        for _ in range(3):
+            one.play_and_learn()
+    assert not (different := _difference(tried.actors.get_state(), resumed.actors.get_state())), (
+        f"{name}: after load(state()) and three batches its {different} is another than without; "
+        "does state() leave something out, or does it draw from a generator of its own?"
+    )
+    for _ in range(num_batches - num_batches // 2):
+        tried.play_and_learn()
+    if min_return is not None:
+        after = tried.greedy_return()
+        assert after >= min_return, (
+            f"{name} earns {after:.2f} a step after {num_batches} batches, expected at least "
+            f"{min_return}; {before:.2f} before"
+        )
+
+
+class _Tried:
+    """A trainer, the bandit that it plays, and the generators of both."""
+
+    def __init__(self, actors: Actors, seed: int) -> None:
+        self.actors = actors
+        self._trainer: Any = actors.learners["default"]
+        self._spec = actors._specs["default"]
+        self._rng = np.random.default_rng(seed)
+        self._act_rng = np.random.default_rng(seed + 1)
+        self._num_played = 0
+
+    def continue_from(self, other: _Tried) -> None:
+        """Takes over another one's state, through a file as a checkpoint has it."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "state.npz"
+            write_state(path, other.actors.get_state())
+            self.actors.set_state(read_state(path))
+        self._rng.bit_generator.state = other._rng.bit_generator.state
+        self._act_rng.bit_generator.state = other._act_rng.bit_generator.state
+        self._num_played = other._num_played
+
+    def play_and_learn(self) -> None:
+        """Plays a batch in pieces of every kind, and has the trainer learn it."""
+        pieces: list[Trajectory] = []
+        left = int(self._trainer.batch_env_steps)
+        while left > 0:
+            num = min(left, int(self._rng.integers(1, 9)))
+            left -= num
+            pieces += [self._piece(agent, num) for agent in self._present()]
+            self._num_played += 1
+        self.actors.learn("default", pieces)
+        self.actors.publish()
+
+    def _present(self) -> Sequence[str]:
+        """Agents of a piece: both, or one alone."""
+        return (_AGENTS, _AGENTS[:1], _AGENTS, _AGENTS[1:])[self._num_played % 4]
+
+    def _piece(self, agent: str, num: int) -> Trajectory:
+        observations, masks = self._contexts(num + 1)
+        acted = self.actors.ask(
+            "default",
+            Rows(
+                observations[:-1], None if masks is None else masks[:-1], [None] * num,
+                (agent,) * num, True, True, self._act_rng,
+            ),
+        )  # fmt: skip
+        kind = self._num_played % 3
+        return Trajectory(
+            id=f"e{self._num_played}_{agent}",
+            episode_id=f"e{self._num_played}",
+            seat_id=agent,
+            policy_id="default",
+            observations=observations,
+            masks=masks,
+            actions=acted.actions,
+            rewards=self._rewards(observations[:-1], acted.actions),
+            outputs=acted.outputs,
+            is_terminated=kind == 0,
+            is_truncated=kind == 1,
+        )
+
+    def greedy_actions(self) -> np.ndarray:
+        """Returns its best actions in each context."""
+        observations = np.eye(_SIZE, dtype=np.float32)
+        masks = np.ones((_SIZE, _SIZE), np.float32) if self._spec.has_masks else None
+        rows = Rows(
+            observations, masks, [None] * _SIZE, ("a",) * _SIZE, False, False, self._act_rng
+        )
+        actions: np.ndarray = self.actors.ask("default", rows).actions
+        return actions
+
+    def greedy_return(self) -> float:
+        """Returns the mean reward of its best actions."""
+        observations = np.eye(_SIZE, dtype=np.float32)
+        return float(self._rewards(observations, self.greedy_actions()).mean())
+
+    def _contexts(self, num: int) -> tuple[np.ndarray, np.ndarray | None]:
+        which = self._rng.integers(_SIZE, size=num)
+        masks = None
+        if self._spec.has_masks:
+            masks = np.ones((num, _SIZE), np.float32)
+            masks[np.arange(num), (which + 1) % _SIZE] = 0.0
+        return np.eye(_SIZE, dtype=np.float32)[which], masks
+
+    def _rewards(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        which = observations.argmax(axis=1)
+        if isinstance(self._spec.action_space, gymnasium.spaces.Discrete):
+            return (actions == which).astype(np.float64)
+        target = (which - 1) / 2  # -0.5, 0, 0.5
+        return 1.0 - np.abs(np.clip(actions[:, 0], -1.0, 1.0) - target).astype(np.float64)
+
+
+def _difference(left: Any, right: Any, path: str = "state") -> str:
+    """Returns where two plain states differ first; "" if they are equal to the bit."""
+    if isinstance(left, dict) and isinstance(right, dict) and left.keys() == right.keys():
+        parts = [(f"{path}[{key!r}]", left[key], right[key]) for key in left]
+    elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        pairs = zip(left, right, strict=False)
+        parts = [(f"{path}[{i}]", one, other) for i, (one, other) in enumerate(pairs)]
+        if len(left) != len(right):
+            return path
+    else:
+        return "" if type(left) is type(right) and _is_equal(left, right) else path
+    return next((found for where, a, b in parts if (found := _difference(a, b, where))), "")
+
+
+def _is_equal(left: Any, right: Any) -> bool:
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and left.tobytes() == right.tobytes()
+    return bool(left == right) or left != left

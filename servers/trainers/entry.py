@@ -1,0 +1,222 @@
+"""What is known of a trainer's class before it learns: its settings, and what is wrong with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from muxrl.servers.agents.action_forms import ActionForm, action_form
+from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import Seat, SeatRequest
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
+from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
+from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
+
+METHODS = ("act", "learn", "state", "load")
+_LEARNS_FROM = ("newest", "recent", "replay")
+
+
+@dataclass(frozen=True)
+class TrainerSeating(Seating):
+    """Every agent acts alone, in the simulation's own bounds, its mask apart."""
+
+    follows_masks: bool = True
+
+    def action_form(self, agent: AgentPlan) -> ActionForm:
+        return replace(action_form(agent.action_space), is_scaled=False)
+
+
+def is_trainer(found: Any) -> bool:
+    """Whether a server can make trainers of it: it is a class or function with a trainer's methods.
+
+    Of a function nothing is known before it is called.
+    """
+    return callable(found) and (not isinstance(found, type) or hasattr(found, "act"))
+
+
+@dataclass(frozen=True)
+class TrainerEntry:
+    """A trainer's class as an algorithm.
+
+    Attributes:
+        name: the import path, or the name under which a package has registered it.
+        make: the class, or a function that returns a trainer.
+    """
+
+    name: str
+    make: Any
+
+    learns: ClassVar[bool] = True
+    samples_actions: ClassVar[bool] = True
+    seating: ClassVar[Seating] = TrainerSeating()
+    former_defaults: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def summary(self) -> str:
+        """First line of its docstring."""
+        return (inspect.getdoc(self.make) or "").partition("\n")[0]
+
+    @property
+    def learns_from(self) -> LearnsFrom:
+        found: LearnsFrom = getattr(self.make, "learns_from", "newest")
+        return found
+
+    @property
+    def default_while_learning(self) -> Literal["wait", "serve"]:
+        """Whether simulations wait for an update."""
+        return "wait" if self.learns_from == "newest" else "serve"
+
+    # --- settings -----------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting that has a default: the arguments of the class behind the first."""
+        return {
+            name: parameter.default
+            for name, parameter in self._parameters().items()
+            if parameter.default is not parameter.empty
+        }
+
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        try:
+            parameters = list(inspect.signature(self.make).parameters.values())
+        except (TypeError, ValueError):  # of a class written in C
+            return {}
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return {p.name: p for p in parameters[1:] if p.kind in named}
+
+    def _takes_any(self) -> bool:
+        with_any = inspect.Parameter.VAR_KEYWORD
+        return any(p.kind is with_any for p in inspect.signature(self.make).parameters.values())
+
+    def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
+        """Returns the settings for the server's plan."""
+        return dict(config.settings)
+
+    def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
+        """Yields a sentence for each entry of the config that makes no sense for it."""
+        known = self._parameters()
+        for name, value in config.settings.items():
+            if name in known:
+                default = known[name].default
+                try:
+                    check_kind(f"{self.name}'s setting {name!r}", value, default)
+                except AlgorithmProblem as error:
+                    yield str(error)
+            elif not self._takes_any():
+                hint = suggestion(name, known) if known else "; it has none"
+                yield f"{self.name} has no setting {name!r}{hint}"
+        for name, parameter in known.items():
+            if parameter.default is parameter.empty and name not in config.settings:
+                yield f"{self.name} needs the setting {name!r}, which has no default"
+        for name in ("rl_module", "model"):
+            if getattr(config, name):
+                yield f"{self.name} makes its networks itself; leave out {name}"
+        if config.initialize_only != "all":
+            yield f"what acts of {self.name} is not known apart; leave out initialize_only"
+        if config.initialize_from and not hasattr(self.make, "set_weights"):
+            yield f"{self.name} has no weights() and set_weights(), which initialize_from needs"
+        if config.normalize_rewards and not hasattr(self.make, "gamma"):
+            yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
+
+    # --- agents -------------------------------------------------------------------------
+
+    def takes(self, agent_id: str, agent: AgentPlan) -> bool:
+        """It may: nobody knows before it is made."""
+        return True
+
+    def find_problems(self, plan: ServerPlan, others: Sequence[Any] = ()) -> Iterator[str]:
+        """Yields a sentence for each reason why it cannot learn for a plan's agents.
+
+        It makes trainers, and asks them for actions of drawn observations.
+        """
+        for agent_id, agent in plan.agents.items():
+            if problem := self.seating.find_mask_problem(agent_id, agent):
+                yield problem
+                return
+        if not plan.agents or any(True for _ in self._plan_problems(plan)):
+            return
+        try:
+            seats = self.seating.make_seats(plan, Observing.of(plan))
+            actors = self.make_actors(plan, seats)
+            first = next(iter(actors.learners.values()))
+            yield from self._attribute_problems(first)
+            requests = [SeatRequest(seat, _drawn(seat)) for seat in seats.values()]
+            for policy_id in actors.learners:
+                ours = [one for one in requests if one.seat.policy_id == policy_id]
+                actors.act_greedily(policy_id, ours)
+            actors.get_state()
+        except (TrainerFailed, AlgorithmProblem, TypeError) as error:
+            yield str(error)
+
+    def _plan_problems(self, plan: ServerPlan) -> Iterator[str]:
+        config = ServerConfig(algorithm=self.name, settings=plan.settings)
+        yield from self.find_config_problems(config)
+
+    def _attribute_problems(self, trainer: Any) -> Iterator[str]:
+        steps = getattr(trainer, "batch_env_steps", None)
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            yield (
+                f"{self.name}.batch_env_steps is {steps!r}; it must be a whole number from 1 on: "
+                "the env steps between two calls of learn"
+            )
+        if self.learns_from not in _LEARNS_FROM:
+            yield (
+                f"{self.name}.learns_from is {self.learns_from!r}; it must be one of "
+                f"{', '.join(_LEARNS_FROM)}"
+            )
+
+    def make_actors(self, plan: ServerPlan, seats: Mapping[str, Seat]) -> Actors:
+        """Makes a trainer for each policy of a server.
+
+        Raises:
+            AlgorithmProblem: the class raised, or what it made lacks a method.
+        """
+        specs: dict[str, PolicySpec] = {}
+        for i, policy_id in enumerate(dict.fromkeys(seat.policy_id for seat in seats.values())):
+            ours = [seat for seat in seats.values() if seat.policy_id == policy_id]
+            observed: Any = ours[0].observation_space
+            specs[policy_id] = PolicySpec(
+                policy_id,
+                tuple(seat.seat_id for seat in ours),
+                observed[OBS] if has_action_mask(observed) else observed,
+                ours[0].action_space,
+                has_action_mask(observed),
+                int(np.random.SeedSequence((plan.seed, i)).generate_state(1)[0]),
+                "cuda" if plan.resources.num_gpus else "cpu",
+            )
+        return Actors(self.name, specs, lambda spec: self._made(spec, plan.settings), plan.seed)
+
+    def _made(self, spec: PolicySpec, settings: Mapping[str, Any]) -> Any:
+        try:
+            trainer = self.make(spec, **settings)
+        except Exception as error:  # the class is the user's
+            raise AlgorithmProblem(
+                f"{self.name} cannot be made for policy {spec.policy_id!r}: "
+                f"{type(error).__name__}: {error}; it is called with (policy, **settings)"
+            ) from error
+        missing = [name for name in METHODS if not callable(getattr(trainer, name, None))]
+        if missing:
+            raise AlgorithmProblem(
+                f"{self.name} made a {type(trainer).__name__} without {', '.join(missing)}; a "
+                f"trainer has the methods {', '.join(METHODS)}"
+            )
+        return trainer
+
+
+def _drawn(seat: Seat) -> Any:
+    """Returns an observation of a seat's space, every action available."""
+    space: Any = seat.observation_space
+    rng = np.random.default_rng(0)
+    box = space[OBS] if has_action_mask(space) else space
+    low, high = (np.clip(bound, -1.0, 1.0) for bound in (box.low, box.high))
+    observed = rng.uniform(low, high).astype(np.float32)
+    if not has_action_mask(space):
+        return observed
+    return {OBS: observed, ACTION_MASK: np.ones(space[ACTION_MASK].shape, np.float32)}

@@ -1,0 +1,146 @@
+"""The interface of a trainer: what a person or a library brings to learn on a server.
+
+A server makes one trainer for each of its policies:
+
+.. code-block:: python
+
+    class Mine:
+        learns_from = "newest"
+        batch_env_steps = 1_000
+
+        def __init__(self, policy: PolicySpec, lr: float = 1e-3) -> None: ...
+        def act(self, rows: Rows) -> np.ndarray: ...
+        def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]: ...
+        def state(self) -> dict[str, Any]: ...
+        def load(self, state: dict[str, Any]) -> None: ...
+
+Everything else is the server's: messages, episodes, the gate, masks, normalising, evaluation,
+checkpoints, restarts. What a class may have beyond this, by name:
+
+``needs_whole_episodes``
+    Whether `learn` gets ended episodes only; False.
+``weights()``, ``set_weights(weights)``
+    What `act` reads, as plain values; ``initialize_from`` needs them.
+``acts_while_learning``
+    Whether a second trainer acts while `learn` runs, by the ``weights()`` of the first; False:
+    acting waits for `learn`. Worth it where an update takes long.
+``gamma``
+    Discount, which ``normalize_rewards`` needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import gymnasium
+import numpy as np
+
+from muxrl.servers.episodes.trajectories import Trajectory
+
+LearnsFrom = Literal["newest", "recent", "replay"]
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What a trainer is made for.
+
+    Attributes:
+        policy_id: of the policy.
+        agents: those that it acts for, by name.
+        observation_space: of a row of `Rows.observations`: a Box of float32, flat or an image.
+            Other observations are flattened; what is scaled, normalised or stacked is so already.
+        action_space: of a row of actions: Discrete (from 0), MultiDiscrete, or a Box of one
+            dimension with the simulation's own bounds. Actions beyond them are clipped on their
+            way to the simulation, and recorded as they were chosen.
+        has_masks: whether rows have action masks.
+        seed: of this policy.
+        device: "cpu", or "cuda" if the server has a GPU (``resources.num_gpus``).
+    """
+
+    policy_id: str
+    agents: tuple[str, ...]
+    observation_space: gymnasium.spaces.Box
+    action_space: gymnasium.Space
+    has_masks: bool = False
+    seed: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All that a policy is asked in one turn, a row for each agent that acts.
+
+    Attributes:
+        observations: float32 ``[n, ...]``.
+        masks: float32 ``[n, num_actions]``, 1 for available actions (of a MultiDiscrete those of
+            one choice after another); None without masks.
+        states: what `Acted.states` had for this agent's last action in its episode, None for its
+            first: a list of n.
+        agents: whose row it is.
+        should_explore: whether to draw actions as in training; else the best ones are wanted.
+        is_training: whether the steps are learned from.
+        rng: the server's generator for this kind of rows. Actions drawn from it are the same after
+            a resumed run, and training's do not depend on evaluations.
+    """
+
+    observations: np.ndarray
+    masks: np.ndarray | None
+    states: list[Any]
+    agents: tuple[str, ...]
+    should_explore: bool
+    is_training: bool
+    rng: np.random.Generator
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What `Trainer.act` may return in place of the actions alone.
+
+    Attributes:
+        actions: ``[n, ...]``.
+        outputs: by name ``[n, ...]``, recorded beside each action for `learn`: a log-probability,
+            say. The server adds ``is_logged``: whether the client chose the action itself.
+        states: n values of any kind, given back with the agent's next row; forgotten at the end of
+            its episode.
+    """
+
+    actions: Any
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    states: Sequence[Any] | None = None
+
+
+class Trainer(Protocol):
+    """Learns one policy.
+
+    Attributes:
+        learns_from: ``newest``: whole batches, played with the very weights that are updated;
+            simulations wait for the update. ``recent``: whole batches that may be some versions
+            older. ``replay``: anything; the trainer keeps its own replay.
+        batch_env_steps: env steps between two calls of `learn`.
+    """
+
+    learns_from: LearnsFrom
+    batch_env_steps: int
+
+    def act(self, rows: Rows) -> Any:
+        """Returns an action for each row, an array ``[n, ...]``; or an `Acted`."""
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float] | None:
+        """Learns from what was played; returns metrics by name ("loss" is the run's loss).
+
+        Args:
+            trajectories: pieces of episodes, by agent, in arrays. A piece that is neither
+                terminated nor truncated goes on in a later batch.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """Returns all that `load` needs to continue to the bit: numbers, texts, arrays, tensors,
+        None, in dicts, lists and tuples."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continues from what `state` returned, in this or another process."""

@@ -1,0 +1,82 @@
+"""A trainer's state as plain values, which a checkpoint can hold without pickle, and back.
+
+`muxrl.servers.checkpoints.state_file` writes dicts with text keys and arrays. Here PyTorch's
+tensors and dicts with other keys (an optimizer's ``state_dict``) become such, and come back as they
+were.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+_TENSOR, _ITEMS, _BYTES = "@tensor", "@items", "@bytes"
+
+
+def to_plain(value: Any, path: str = "state") -> Any:
+    """Returns a state as plain values; arrays are copied, so that it stays what it is now.
+
+    Raises:
+        TypeError: something is no number, text, array, tensor, None, dict, list or tuple; the
+            sentence says where.
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError(f"{path} is an array of objects ({value.dtype})")
+        return value.copy()
+    if value is None or isinstance(value, bool | int | float | str | np.generic):
+        return value
+    if isinstance(value, bytes):
+        return {_BYTES: np.frombuffer(value, np.uint8)}
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: to_plain(v, f"{path}[{key!r}]") for key, v in value.items()}
+        items = [[to_plain(k, path), to_plain(v, f"{path}[{k!r}]")] for k, v in value.items()]
+        return {_ITEMS: items}
+    if isinstance(value, list):
+        return [to_plain(v, f"{path}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, tuple):
+        return tuple(to_plain(v, f"{path}[{i}]") for i, v in enumerate(value))
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+        return {_TENSOR: value.detach().cpu().numpy().copy()}
+    raise TypeError(
+        f"{path} is {type(value).__name__}, which a checkpoint cannot hold; give numbers, texts, "
+        "arrays or tensors, in dicts, lists and tuples (of a numpy generator its "
+        "bit_generator.state)"
+    )
+
+
+def from_plain(value: Any) -> Any:
+    """Undoes `to_plain`; tensors are on the CPU."""
+    if isinstance(value, list):
+        return [from_plain(v) for v in value]
+    if isinstance(value, tuple):
+        return tuple(from_plain(v) for v in value)
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_TENSOR}:
+        return importlib.import_module("torch").from_numpy(value[_TENSOR].copy())
+    if value.keys() == {_BYTES}:
+        return value[_BYTES].tobytes()
+    if value.keys() == {_ITEMS}:
+        return {from_plain(k): from_plain(v) for k, v in value[_ITEMS]}
+    return {key: from_plain(v) for key, v in value.items()}
+
+
+def find_not_finite(value: Any, path: str = "state") -> str:
+    """Returns where a plain state has a tensor with NaN or infinity; "" if it has none.
+
+    Arrays may have them: a buffer that is not filled yet, a best value so far.
+    """
+    if isinstance(value, dict) and value.keys() == {_TENSOR}:
+        tensor = value[_TENSOR]
+        return path if tensor.dtype.kind == "f" and not np.isfinite(tensor).all() else ""
+    if isinstance(value, dict):
+        parts = [(f"{path}[{key!r}]", v) for key, v in value.items()]
+    elif isinstance(value, list | tuple):
+        parts = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
+    else:
+        return ""
+    return next((found for where, v in parts if (found := find_not_finite(v, where))), "")

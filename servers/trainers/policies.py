@@ -1,0 +1,262 @@
+"""Policies that trainers of people's own learn; see `muxrl.servers.trainers.interface`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muxrl.protocol.codec import encode
+from muxrl.protocol.messages import PolicyWeights
+from muxrl.servers.agents.masks import ACTION_MASK, OBS
+from muxrl.servers.agents.observing import Observing
+from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
+from muxrl.servers.checkpoints.resuming import (
+    Normalization,
+    get_random_state,
+    set_random_state,
+    told_of,
+)
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
+from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.reward_scale import RewardScale
+from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
+from muxrl.servers.episodes.trajectories import Trajectory, stacked
+from muxrl.servers.trainers.acting import Actors, TrainerFailed
+from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, to_plain
+from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
+from muxrl.servers.training.thread import LearningThread, PolicyLag
+
+if TYPE_CHECKING:
+    from muxrl.servers.trainers.entry import TrainerEntry
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerLearning:
+    """Trainers, for the learning thread; see `muxrl.servers.training.thread.Learning`.
+
+    Args:
+        actors: the trainers.
+        feed: where batches come from.
+    """
+
+    def __init__(self, actors: Actors, feed: Feed) -> None:
+        self._actors = actors
+        self._feed = feed
+        self.policy_lag = PolicyLag()
+
+    @property
+    def weights_seq_no(self) -> int:
+        return self._actors.weights_seq_no
+
+    @property
+    def num_env_steps(self) -> int:
+        return self._actors.num_env_steps_sampled
+
+    def train(self) -> Mapping[str, Mapping[str, float]]:
+        actors = self._actors
+        chunks = self._feed.take()
+        self.policy_lag = PolicyLag.of(chunks, actors.weights_seq_no)
+        played: dict[str, list[Trajectory]] = defaultdict(list)
+        for chunk in chunks:
+            for one in chunk.trajectories:
+                played[one.policy_id].append(_in_arrays(one))
+        with contextlib.nullcontext() if actors.has_copies else actors.lock:
+            metrics = {
+                policy_id: actors.learn(policy_id, played[policy_id]) for policy_id in played
+            }
+        actors.publish()
+        actors.num_env_steps_sampled += sum(chunk.num_env_steps for chunk in chunks)
+        actors.weights_seq_no += 1
+        self._feed.finish_learning()
+        return metrics
+
+
+def _in_arrays(one: Trajectory) -> Trajectory:
+    """Returns a trajectory in arrays, masks apart from the observations."""
+    observations, masks = stacked(one.observations), None
+    if isinstance(observations, dict):
+        observations, masks = observations[OBS], observations[ACTION_MASK]
+    return dataclasses.replace(
+        one,
+        observations=observations,
+        masks=masks,
+        actions=stacked(one.actions),
+        rewards=stacked(one.rewards),
+        outputs={name: stacked(rows) for name, rows in one.outputs.items()},
+    )
+
+
+class TrainerPolicies:
+    """See `muxrl.servers.training.policies.Policies`.
+
+    Args:
+        plan: the server.
+        entry: its algorithm.
+        max_iterations: see `LearningThread`.
+        on_failure: likewise.
+
+    Raises:
+        ServerProblem: a trainer cannot be made, or cannot continue from `plan.resume_from`.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        entry: TrainerEntry,
+        *,
+        max_iterations: int | None,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._plan, self._entry = plan, entry
+        observing = Observing.of(plan)
+        seats = entry.seating.make_seats(plan, observing)
+        with told_of(plan, "make its trainers,", entry.name):
+            self.acting = entry.make_actors(plan, seats)
+            first = next(iter(self.acting.learners.values()))
+            scales: dict[str, RewardScale] = {}
+            if plan.normalize_rewards:
+                gamma = first.gamma  # type: ignore[attr-defined]
+                scales = {policy_id: RewardScale(gamma) for policy_id in self.acting.learners}
+        self._normalization = Normalization(observing, scales)
+        self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
+        self.store = EpisodeStore(
+            plan,
+            seats,
+            self.feed,
+            batch_env_steps=first.batch_env_steps,
+            needs_whole_episodes=getattr(first, "needs_whole_episodes", False),
+            lookback=0,
+            recorder=functools.partial(Recorder, reward_scales=scales),
+            observing=observing if observing.normalizes else None,
+        )
+        self._learning = TrainerLearning(self.acting, self.feed)
+        self._thread = LearningThread(
+            self._learning,
+            plan,
+            self.feed,
+            self.store.counts,
+            max_iterations=max_iterations,
+            on_failure=on_failure,
+        )
+        if plan.initialize_from and not plan.resume_from:
+            self._initialize()
+        if plan.keeps_untrained:
+            self.acting.keep_untrained()
+        if plan.resume_from:
+            self._restore()
+
+    @property
+    def iteration(self) -> int:
+        return self._thread.iteration
+
+    @property
+    def policy_lag(self) -> tuple[float, int] | None:
+        lag = self._learning.policy_lag
+        return lag.mean, lag.max
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, timeout_s: float) -> bool:
+        has_ended = self._thread.stop(timeout_s)
+        self._normalization.observing.freeze()  # what acts from now on does not change any more
+        return has_ended
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def weights(self) -> bytes:
+        problem = f"only the server can act with a trainer of one's own ({self._entry.name})"
+        return encode(PolicyWeights(self._plan.server_id, problem=problem))
+
+    def drain_records(self) -> list[Record]:
+        return self._thread.drain_records()
+
+    # --- checkpoints --------------------------------------------------------------------
+
+    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
+        self._thread.between_updates(functools.partial(self._write, path), timeout_s)
+        return path
+
+    def _write(self, path: Path) -> None:
+        try:
+            trainers = self.acting.get_state()
+        except TrainerFailed as error:
+            raise ServerProblem(f"server {self._plan.server_id!r}: {error}") from error
+        if where := find_not_finite(trainers, "state"):
+            raise ServerProblem(
+                f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
+            )
+        state: dict[str, Any] = self.feed.on_serving_thread(
+            lambda: {
+                "counts": dataclasses.asdict(self.store.counts),
+                "pending": self.store.pending,
+                "batches": self.feed.unlearned,
+                "acting": self.acting.get_random_state(),
+                "normalization": self._normalization.get_state(),
+                "untrained": self.acting.untrained,
+                "random": get_random_state(),
+            }
+        )
+        state["pending"] = pack_chunks(state["pending"])
+        state["batches"] = [pack_chunks(batch) for batch in state["batches"]]
+        thread = self._thread.get_state()
+        weights = {}
+        if self.acting.has_weights:
+            for policy_id, one in self.acting.learners.items():
+                weights[policy_id] = to_plain(one.weights())  # type: ignore[attr-defined]
+        save_checkpoint(
+            self._plan,
+            path,
+            {
+                "env_steps": thread["env_steps"],
+                "iteration": thread["iteration"],
+                "weights_seq_no": self.acting.weights_seq_no,
+                "is_of_trainers": True,
+            },
+            {**state, "trainer": thread, "trainers": trainers, "weights": weights},
+            defaults=self._entry.settings(),
+        )
+        logger.info("checkpoint in %s", path)
+
+    def _restore(self) -> None:
+        plan = self._plan
+        with told_of(plan, "go on from", plan.resume_from):
+            checkpoint = Checkpoint.open(Path(plan.resume_from))
+            checkpoint.check_resumable(plan)
+            state = checkpoint.read_state()
+            self.acting.set_state(state["trainers"])
+            self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
+            self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
+            self.acting.set_random_state(state["acting"])
+            if state["untrained"] is not None and plan.keeps_untrained:
+                self.acting.untrained = state["untrained"]
+            self.store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
+            for batch in state["batches"]:
+                self.feed.put(unpack_chunks(batch))
+            self._normalization.set_state(state["normalization"])
+            self._thread.set_state(state["trainer"])
+            # Last, since what was made and loaded has drawn from them.
+            set_random_state(state["random"])
+
+    def _initialize(self) -> None:
+        plan = self._plan
+        with told_of(plan, "begin with the policies of", plan.initialize_from):
+            checkpoint = Checkpoint.open(Path(plan.initialize_from))
+            checkpoint.check_same_policies(plan)
+            saved = checkpoint.read_state()["weights"]
+            names = {p: plan.initialize_policies.get(p, p) for p in self.acting.learners}
+            for policy_id, one in self.acting.learners.items():
+                one.set_weights(from_plain(saved[names[policy_id]]))  # type: ignore[attr-defined]
+            self.acting.publish()
+            if plan.normalize_observations or plan.normalize_rewards:
+                self._normalization.set_state(checkpoint.read_normalization(), names)

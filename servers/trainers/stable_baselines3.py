@@ -1,0 +1,284 @@
+"""Stable-Baselines3's algorithms as trainers: their own ``train()``, buffers and networks.
+
+An example to copy as much as a tool. Agents that share a policy are to it what parallel
+environments are. Settings are the arguments of Stable-Baselines3's class, and ``total_timesteps``,
+by which its schedules go. It draws from the global generators of numpy and torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.trainers.interface import Acted, LearnsFrom, PolicySpec, Rows
+
+try:
+    import stable_baselines3 as sb3
+    from stable_baselines3.common.buffers import RolloutBuffer
+    from stable_baselines3.common.logger import Logger
+    from stable_baselines3.common.noise import NormalActionNoise
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}; Stable-Baselines3 comes with: pip install 'muxrl[sb3]'", name=error.name
+    ) from error
+
+_OURS = frozenset(
+    {
+        *("policy", "env", "seed", "device", "verbose", "tensorboard_log", "action_noise"),
+        *("n_steps", "train_freq", "use_sde", "sde_sample_freq", "use_sde_at_warmup"),
+        *("replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage"),
+        *("rollout_buffer_class", "rollout_buffer_kwargs", "stats_window_size"),
+        *("monitor_wrapper", "_init_setup_model"),
+    }
+)
+"""Arguments that the server decides, or that have no meaning on one."""
+
+
+class _NoSteps(gymnasium.Env):
+    """The spaces of a policy: Stable-Baselines3 reads them off an environment."""
+
+    def __init__(self, policy: PolicySpec) -> None:
+        self.observation_space = policy.observation_space
+        self.action_space = copy.deepcopy(policy.action_space)  # it has a generator of its own
+
+
+class _Algorithm:
+    """What both kinds have in common.
+
+    Args:
+        policy: what it is for; without action masks, which Stable-Baselines3 does not know.
+        batch_env_steps: env steps between two calls of ``train()``: ``n_steps`` or ``train_freq``.
+        total_timesteps: agent steps over which schedules go.
+        network: Stable-Baselines3's policy, such as ``MlpPolicy``.
+        **settings: its arguments.
+    """
+
+    algorithm: ClassVar[Any]
+
+    def __init_subclass__(cls) -> None:
+        """Shows the settings of the class that stands behind, so that a typo is found."""
+        if not hasattr(cls, "algorithm"):
+            return
+        found = {
+            name: parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=parameter.empty)
+            for name, parameter in inspect.signature(cls.algorithm.__init__).parameters.items()
+            if name not in _OURS
+        }
+        for one in reversed(cls.__mro__):
+            if issubclass(one, _Algorithm) and "__init__" in vars(one):
+                found |= inspect.signature(vars(one)["__init__"]).parameters
+        kept = [p for n, p in found.items() if n != "self" and p.kind is not p.VAR_KEYWORD]
+        cls.__signature__ = inspect.Signature(sorted(kept, key=lambda p: p.kind))  # type: ignore[attr-defined]
+
+    def __init__(
+        self,
+        policy: PolicySpec,
+        *,
+        batch_env_steps: int,
+        total_timesteps: int,
+        network: str = "MlpPolicy",
+        **settings: Any,
+    ) -> None:
+        if policy.has_masks:
+            raise ValueError("Stable-Baselines3 knows no action masks; its agents observe one")
+        self.batch_env_steps = batch_env_steps
+        self.gamma = settings.get("gamma", 0.99)
+        self._total_timesteps = total_timesteps
+        self._model: Any = self.algorithm(
+            network, _NoSteps(policy), seed=policy.seed, device=policy.device, **settings
+        )
+        self._model.set_logger(Logger(folder=None, output_formats=[]))
+
+    def weights(self) -> dict[str, Any]:
+        """Returns the networks' parameters."""
+        return dict(self._model.policy.state_dict())
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Puts parameters into the networks."""
+        self._model.policy.load_state_dict(weights)
+
+    def state(self) -> dict[str, Any]:
+        """Returns parameters, optimizers and counts."""
+        model = self._model
+        return {
+            "parameters": model.get_parameters(),
+            "variables": {name: getattr(model, name).detach() for name in self._variables()},
+            "num_timesteps": model.num_timesteps,
+            "n_updates": model._n_updates,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continues from a state."""
+        model = self._model
+        model.set_parameters(state["parameters"])
+        for name in self._variables():
+            getattr(model, name).data.copy_(state["variables"][name])
+        model._n_updates = state["n_updates"]
+        self._count(state["num_timesteps"])
+
+    def _variables(self) -> list[str]:
+        """Returns the names of tensors that are no network's, such as SAC's ``log_ent_coef``."""
+        names: list[str] = self._model._get_torch_save_params()[1]
+        return [name for name in names if hasattr(self._model, name)]
+
+    def _count(self, num: int) -> None:
+        self._model.num_timesteps = num
+        self._model._update_current_progress_remaining(num, self._total_timesteps)
+
+    def _metrics(self) -> dict[str, float]:
+        """Returns what ``train()`` has logged: "loss", "value_loss" and the like."""
+        logged = self._model.logger.name_to_value
+        metrics = {name.removeprefix("train/"): float(value) for name, value in logged.items()}
+        logged.clear()
+        return metrics
+
+
+class _OnPolicy(_Algorithm):
+    """Its rollout buffer holds the trajectories one after another."""
+
+    learns_from: LearnsFrom = "newest"
+
+    def act(self, rows: Rows) -> Any:
+        network = self._model.policy
+        with torch.no_grad():
+            observed, _ = network.obs_to_tensor(rows.observations)
+            if not rows.is_training:
+                return network._predict(observed, deterministic=not rows.should_explore).cpu()
+            chosen, values, log_probs = network(observed, deterministic=not rows.should_explore)
+        outputs = {"value": values[:, 0].cpu().numpy(), "log_prob": log_probs.cpu().numpy()}
+        return Acted(chosen.cpu().numpy(), outputs)
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        model = self._model
+        num = sum(map(len, trajectories))
+        buffer = RolloutBuffer(
+            num, model.observation_space, model.action_space, model.device,
+            gae_lambda=model.gae_lambda, gamma=model.gamma,
+        )  # fmt: skip
+        begin = 0
+        for one in trajectories:
+            rows = slice(begin, begin + len(one))
+            rewards = one.rewards.astype(np.float32)
+            if not one.is_terminated:  # as Stable-Baselines3 does at a time limit
+                with torch.no_grad():
+                    last, _ = model.policy.obs_to_tensor(one.observations[-1:])
+                    rewards[-1] += model.gamma * float(model.policy.predict_values(last))
+            buffer.observations[rows, 0] = one.observations[:-1]
+            buffer.actions[rows, 0] = one.actions.reshape(len(one), -1)
+            buffer.rewards[rows, 0] = rewards
+            buffer.episode_starts[begin] = 1.0
+            buffer.values[rows, 0] = one.outputs["value"]
+            buffer.log_probs[rows, 0] = one.outputs["log_prob"]
+            begin = rows.stop
+        buffer.pos, buffer.full = num, True
+        buffer.compute_returns_and_advantage(torch.zeros(1), np.ones(1))
+        self._count(model.num_timesteps + num)
+        model.rollout_buffer = buffer
+        model.train()
+        return self._metrics()
+
+
+class _OffPolicy(_Algorithm):
+    """Its replay is filled with transitions, and drawn from as often as there are batches."""
+
+    learns_from: LearnsFrom = "replay"
+
+    def act(self, rows: Rows) -> Any:
+        model = self._model
+        if not (rows.should_explore and rows.is_training):
+            return model.predict(rows.observations, deterministic=not rows.should_explore)[0]
+        model._last_obs = rows.observations
+        return model._sample_action(model.learning_starts, model.action_noise, len(rows))[0]
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        model = self._model
+        for one in trajectories:
+            actions = one.actions.reshape(len(one), -1)
+            if isinstance(model.action_space, gymnasium.spaces.Box):
+                actions = model.policy.scale_action(actions)
+            for i in range(len(one)):
+                model.replay_buffer.add(
+                    one.observations[i : i + 1],
+                    one.observations[i + 1 : i + 2],
+                    actions[i],
+                    one.rewards[i : i + 1],
+                    np.array([one.is_terminated and i == len(one) - 1]),
+                    [{}],
+                )
+                self._count(model.num_timesteps + 1)
+                model._on_step()  # DQN's target network and exploration rate
+        if model.num_timesteps > model.learning_starts:
+            given = model.gradient_steps
+            num = given if given >= 0 else sum(map(len, trajectories))
+            model.train(gradient_steps=num, batch_size=model.batch_size)
+        return self._metrics()
+
+    def state(self) -> dict[str, Any]:
+        model, replay = self._model, self._model.replay_buffer
+        held = slice(None) if replay.full else slice(replay.pos)
+        return {
+            **super().state(),
+            "n_calls": getattr(model, "_n_calls", 0),
+            "exploration_rate": getattr(model, "exploration_rate", 0.0),
+            "random_actions": model.action_space.np_random.bit_generator.state,
+            "pos": replay.pos,
+            "full": replay.full,
+            "replay": {name: getattr(replay, name)[held] for name in _COLUMNS},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        model, replay = self._model, self._model.replay_buffer
+        if hasattr(model, "_n_calls"):
+            model._n_calls = state["n_calls"]
+            model.exploration_rate = state["exploration_rate"]
+        model.action_space.np_random.bit_generator.state = state["random_actions"]
+        replay.pos, replay.full = state["pos"], state["full"]
+        for name in _COLUMNS:
+            rows = state["replay"][name]
+            getattr(replay, name)[: len(rows)] = rows
+
+
+_COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+
+class PPO(_OnPolicy):
+    """Stable-Baselines3's PPO; ``batch_env_steps`` is its ``n_steps`` times environments."""
+
+    algorithm = sb3.PPO
+
+
+class A2C(_OnPolicy):
+    """Stable-Baselines3's A2C."""
+
+    algorithm = sb3.A2C
+
+
+class DQN(_OffPolicy):
+    """Stable-Baselines3's DQN; ``batch_env_steps`` is its ``train_freq``."""
+
+    algorithm = sb3.DQN
+
+
+class SAC(_OffPolicy):
+    """Stable-Baselines3's SAC."""
+
+    algorithm = sb3.SAC
+
+
+class TD3(_OffPolicy):
+    """Stable-Baselines3's TD3, with Gaussian noise on actions in -1..1."""
+
+    algorithm = sb3.TD3
+
+    def __init__(self, policy: PolicySpec, *, noise_std: float = 0.1, **settings: Any) -> None:
+        size = policy.action_space.shape or ()
+        noise = NormalActionNoise(np.zeros(size), np.full(size, noise_std))
+        super().__init__(policy, action_noise=noise, **settings)

@@ -1,0 +1,120 @@
+"""Trainers of one's own: a right one, and what can be wrong with one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from muxrl.servers.trainers.interface import Acted
+
+
+class Counting:
+    """Acts the number of updates, modulo the actions; counts what it is given to learn."""
+
+    learns_from = "newest"
+    batch_env_steps = 4
+    gamma = 0.9
+
+    def __init__(self, policy: Any, start: int = 0, *, rate: float = 0.1) -> None:
+        self.policy = policy
+        self.num_updates = start
+        self.rate = rate
+        self.num_rows = 0
+        self.seen: list[Any] = []
+
+    def act(self, rows: Any) -> Any:
+        drawn = rows.rng.integers(1000, size=len(rows))
+        actions = np.full(len(rows), self.num_updates % self.policy.action_space.n)
+        states = [(0 if state is None else state) + 1 for state in rows.states]
+        return Acted(actions, {"drawn": drawn}, states)
+
+    def learn(self, trajectories: Any) -> dict[str, float]:
+        self.num_updates += 1
+        self.num_rows += sum(map(len, trajectories))
+        self.seen += trajectories
+        return {"loss": 1.0 / self.num_updates, "rows": self.num_rows}
+
+    def weights(self) -> dict[str, Any]:
+        return {"num_updates": self.num_updates}
+
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        self.num_updates = weights["num_updates"]
+
+    def state(self) -> dict[str, Any]:
+        return {"num_updates": self.num_updates, "num_rows": self.num_rows}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.num_updates, self.num_rows = state["num_updates"], state["num_rows"]
+
+
+class WithoutLearn:
+    batch_env_steps = 4
+
+    def __init__(self, policy: Any) -> None:
+        pass
+
+    def act(self, rows: Any) -> Any:
+        return np.zeros(len(rows), int)
+
+
+class NeedsASetting(Counting):
+    def __init__(self, policy: Any, width: int) -> None:
+        super().__init__(policy)
+
+
+class FailsToBegin(Counting):
+    def __init__(self, policy: Any) -> None:
+        raise RuntimeError("no such device")
+
+
+class TooFewRows(Counting):
+    def act(self, rows: Any) -> Any:
+        return np.zeros(len(rows) + 1, int)
+
+
+class OutsideOfItsSpace(Counting):
+    def act(self, rows: Any) -> Any:
+        return np.full(len(rows), 99)
+
+
+class Fractions(Counting):
+    def act(self, rows: Any) -> Any:
+        return np.full(len(rows), 0.5)
+
+
+class FailsToAct(Counting):
+    def act(self, rows: Any) -> Any:
+        raise ValueError("lost my weights")
+
+
+class NoBatch(Counting):
+    batch_env_steps = 0  # type: ignore[assignment]
+
+
+class LearnsFromNothing(Counting):
+    learns_from = "old"
+
+
+class KeepsObjects(Counting):
+    def state(self) -> dict[str, Any]:
+        return {"rng": np.random.default_rng(0)}
+
+
+class FailsToLearn(Counting):
+    def learn(self, trajectories: Any) -> Any:
+        raise ArithmeticError("the loss is gone")
+
+
+class WithCopies(Counting):
+    acts_while_learning = True
+
+
+class Forgetful(Counting):
+    """Its state leaves out how many rows it has learned."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.num_updates = state["num_updates"]
+
+
+NOT_CALLABLE = 3

@@ -1,0 +1,85 @@
+"""The kit with which people test their trainers."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.servers.trainers.brought import Counting, Forgetful, OutsideOfItsSpace
+
+from muxrl.servers.trainers.acting import TrainerFailed
+from muxrl.servers.trainers.check_trainer import check_trainer
+
+EXAMPLES = Path(__file__).parents[3] / "experiments" / "examples" / "own_trainer"
+
+
+def example(file: str, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(file, EXAMPLES / f"{file}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def test_the_examples_pass() -> None:
+    check_trainer(example("bandit", "Bandit"), num_batches=40)
+    check_trainer(example("policy_gradient", "PolicyGradient"), num_batches=60, lr=0.02)
+
+
+_FEW = {"gamma": 0.5, "learning_rate": 0.003}
+_REPLAY = {**_FEW, "batch_env_steps": 8, "learning_starts": 50, "buffer_size": 5_000}
+_CONTINUOUS = {**_REPLAY, "gradient_steps": 4, "batch_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("PPO", {**_FEW, "batch_env_steps": 64, "n_epochs": 4, "batch_size": 32}),
+        ("A2C", {**_FEW, "batch_env_steps": 32}),
+        ("DQN", {**_REPLAY, "gradient_steps": -1, "exploration_fraction": 0.5,
+                 "target_update_interval": 50}),
+        ("SAC", _CONTINUOUS),
+        ("TD3", _CONTINUOUS),
+    ],
+)  # fmt: skip
+def test_stable_baselines3_passes(name: str, settings: dict[str, Any]) -> None:
+    """Greedy mean reward a step: random 0.33 (of a Box 0.47), the best 1."""
+    from muxrl.servers.trainers import stable_baselines3
+
+    space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32) if name in ("SAC", "TD3") else None
+    check_trainer(
+        getattr(stable_baselines3, name),
+        action_space=space,
+        num_batches=150 if name == "A2C" else 100 if space is None else 60,
+        min_return=0.7,
+        total_timesteps=5_000,
+        **settings,
+    )
+
+
+def test_what_learns_nothing_does_not_pass() -> None:
+    with pytest.raises(AssertionError, match=r"earns 0\.\d\d a step after 20 batches, expected"):
+        check_trainer(Counting, num_batches=20)
+
+
+def test_a_state_that_leaves_something_out_does_not_pass() -> None:
+    with pytest.raises(AssertionError, match=r"its state\['default'\]\['num_rows'\] is another"):
+        check_trainer(Forgetful, num_batches=20, min_return=None)
+
+
+def test_an_action_outside_of_the_space_does_not_pass() -> None:
+    with pytest.raises(TrainerFailed, match=r"OutsideOfItsSpace\.act of policy 'default'"):
+        check_trainer(OutsideOfItsSpace)
+
+
+def test_masks_are_followed() -> None:
+    class Blind(Counting):
+        """Tries each action in turn, whatever its mask says."""
+
+    with pytest.raises(TrainerFailed, match="which the mask of agent"):
+        check_trainer(Blind, has_masks=True, num_batches=20, min_return=None)

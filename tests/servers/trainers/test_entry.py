@@ -1,0 +1,120 @@
+"""A trainer's class: how it is found, its settings, and what is refused before a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from tests.servers.scripted_store import make_plan
+
+from muxrl.protocol.spaces import Box, DictSpace
+from muxrl.servers.config import AgentPlan, ServerConfig, algorithm_label
+from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers import lookup
+from muxrl.servers.trainers.lookup import find_trainer
+
+HERE = "tests.servers.trainers.brought"
+
+
+def problems(name: str, **settings: Any) -> list[str]:
+    entry = find_trainer(f"{HERE}:{name}")
+    assert entry is not None
+    config = ServerConfig(algorithm=entry.name, settings=settings)
+    found = list(entry.find_config_problems(config))
+    plan = dataclasses.replace(make_plan("ab"), algorithm=entry.name, settings=settings)
+    return [sentence.replace(f"{HERE}:", "") for sentence in (*found, *entry.find_problems(plan))]
+
+
+def test_a_class_with_the_methods_is_a_trainer() -> None:
+    assert problems("Counting", start=2, rate=0.2) == []
+
+
+def test_settings_are_the_arguments_behind_the_first() -> None:
+    entry = find_trainer(f"{HERE}:Counting")
+    assert entry is not None
+    assert entry.settings() == {"start": 0, "rate": 0.1}
+    assert entry.learns_from == "newest"
+    assert entry.default_while_learning == "wait"
+    assert entry.summary.startswith("Acts the number of updates")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sentence"),
+    [
+        ("Counting", {"rat": 0.2}, "Counting has no setting 'rat'; did you mean 'rate'?"),
+        ("Counting", {"rate": "1e-3"}, "Counting's setting 'rate' must be a number, not '1e-3'"),
+        ("NeedsASetting", {}, "NeedsASetting needs the setting 'width', which has no default"),
+        ("WithoutLearn", {}, "made a WithoutLearn without learn, state, load"),
+        ("FailsToBegin", {}, "cannot be made for policy 'default': RuntimeError: no such device"),
+        ("TooFewRows", {}, "act of policy 'default': expected an array of shape (2,), got shape"),
+        ("OutsideOfItsSpace", {}, "from 0 below [3], got 99 for agent 'a'"),
+        ("Fractions", {}, "expected whole numbers from 0 below [3], got 0.5"),
+        ("FailsToAct", {}, "FailsToAct.act of policy 'default': ValueError: lost my weights"),
+        ("NoBatch", {}, "NoBatch.batch_env_steps is 0; it must be a whole number from 1 on"),
+        ("LearnsFromNothing", {}, "learns_from is 'old'; it must be one of newest, recent, replay"),
+        ("KeepsObjects", {}, "state['rng'] is Generator, which a checkpoint cannot hold"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_said_by_name(
+    name: str, settings: dict[str, Any], sentence: str
+) -> None:
+    found = problems(name, **settings)
+    assert len(found) == 1
+    assert sentence in found[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rl_module": "a:B"}, "leave out rl_module"),
+        ({"model": {"fcnet_hiddens": [8]}}, "leave out model"),
+        ({"initialize_only": "actor"}, "leave out initialize_only"),
+    ],
+)
+def test_config_that_means_nothing_to_it(given: dict[str, Any], sentence: str) -> None:
+    entry = find_trainer(f"{HERE}:Counting")
+    assert entry is not None
+    (found,) = entry.find_config_problems(ServerConfig(algorithm=entry.name, **given))
+    assert sentence in found
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    plan = make_plan("a")
+    agent = plan.agents["a"]
+    seen = DictSpace({"observation": agent.observation_space, "action_mask": Box((9,), "int8")})
+    masked = AgentPlan("default", seen, agent.action_space)
+    entry = find_trainer(f"{HERE}:Counting")
+    assert entry is not None
+    (found,) = entry.find_problems(dataclasses.replace(plan, agents={"a": masked}))
+    assert "observes the action mask" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (f"{HERE}:Countin", "has no 'Countin'; did you mean 'Counting'?"),
+        ("no.such.module:Mine", "cannot be imported: ModuleNotFoundError"),
+        ("a b:Mine", "'a b:Mine'"),
+    ],
+)
+def test_a_path_that_leads_nowhere(name: str, sentence: str) -> None:
+    with pytest.raises(AlgorithmProblem, match="algorithm ") as refusal:
+        find_trainer(name)
+    assert sentence in str(refusal.value)
+
+
+def test_a_name_without_a_colon_is_another_s() -> None:
+    assert find_trainer("PPO") is None
+
+
+def test_packages_register_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "registered", lambda: {"Mine": f"{HERE}:Counting"})
+    entry = find_trainer("mine")
+    assert entry is not None
+    assert entry.make.__name__ == "Counting"
+
+
+def test_names_in_results_are_short() -> None:
+    assert algorithm_label("my_package.my_module:Mine") == "Mine"
+    assert algorithm_label("PPO") == "PPO"

@@ -1,0 +1,244 @@
+"""Trainers on a server: what they are asked, what they get to learn, and how they continue."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.scripted_store import make_plan, seen
+
+from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.fixed_policies import find_fixed
+from muxrl.servers.fixed_policies.loaded_policies import load_checkpoint
+from muxrl.servers.server import make_policies
+from muxrl.servers.trainers.policies import TrainerPolicies
+from muxrl.servers.training.policies import ServerProblem
+
+HERE = "tests.servers.trainers.brought"
+PATIENCE_S = 20.0
+
+
+def plan_of(name: str = "Counting", **fields: Any) -> ServerPlan:
+    plan = dataclasses.replace(make_plan("ab"), algorithm=f"{HERE}:{name}")
+    return dataclasses.replace(plan, **fields)
+
+
+_MADE: list[TrainerPolicies] = []
+
+
+@pytest.fixture(autouse=True)
+def _end_all() -> Iterator[None]:
+    yield
+    while _MADE:
+        _MADE.pop().finish(PATIENCE_S)
+
+
+def policies_of(plan: ServerPlan, failures: list[str] | None = None) -> TrainerPolicies:
+    failed = pytest.fail if failures is None else failures.append
+    made = make_policies(plan, None, failed)
+    assert isinstance(made, TrainerPolicies)
+    _MADE.append(made)
+    return made
+
+
+def play(
+    policies: Any, episode_id: str, num_steps: int = 4, agents: str = "ab", **start: Any
+) -> list[dict[str, Any]]:
+    """Plays an episode, waiting at the gate as a frame does; returns the actions."""
+    store, now = policies.store, time.monotonic()
+    store.accept(StartEpisode(episode_id, **start), now)
+    sent = []
+    for t in range(num_steps):
+        rewards = dict.fromkeys(agents, float(t)) if t else {}
+        item = Step(episode_id, t, {a: seen(a, t) for a in agents}, rewards=rewards)
+        pending = store.accept(item, now)
+        assert isinstance(pending, PendingStep)
+        deadline = time.monotonic() + PATIENCE_S
+        while pending.is_training and not policies.feed.is_open:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        (chosen,), version = policies.acting.act([pending])
+        sent.append(dict(pending.finish(chosen, version).actions))
+    rewards, ends = dict.fromkeys(agents, 9.0), dict.fromkeys(agents, True)
+    store.accept(EndEpisode(episode_id, num_steps, rewards=rewards, terminations=ends), now)
+    store.finish_frame()
+    return sent
+
+
+def wait_for(policies: TrainerPolicies, iteration: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while policies.iteration < iteration or not policies.feed.is_open:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_it_acts_learns_and_is_recorded() -> None:
+    policies = policies_of(plan_of())
+    policies.start()
+    first = play(policies, "e1")
+    wait_for(policies, 1)
+    second = play(policies, "e2")
+    wait_for(policies, 2)
+    assert policies.finish(PATIENCE_S)
+    assert first == [{"a": 0, "b": 0}] * 4
+    assert second[0] == {"a": 1, "b": 1}
+    records = policies.drain_records()
+    assert [record["loss"] for record in records] == [1.0, 0.5]
+    assert records[1]["learner"] == {"default": {"loss": 0.5, "rows": 16.0}}
+    assert [record["weights_seq_no"] for record in records] == [1, 2]
+    assert policies.policy_lag == (0.0, 0)
+
+
+def test_what_it_learns_from_is_what_was_played() -> None:
+    policies = policies_of(plan_of())
+    policies.start()
+    play(policies, "e1")
+    wait_for(policies, 1)
+    policies.finish(PATIENCE_S)
+    trainer: Any = policies.acting.learners["default"]
+    one, other = trainer.seen
+    assert (one.agent_id, other.agent_id) == ("a", "b")
+    np.testing.assert_array_equal(one.observations[:4], [seen("a", t) for t in range(4)])
+    assert one.observations.shape == (5, 2)
+    assert one.rewards.tolist() == [1.0, 2.0, 3.0, 9.0]
+    assert one.actions.tolist() == [0, 0, 0, 0]
+    assert one.outputs["drawn"].shape == (4,)
+    assert not one.outputs["is_logged"].any()
+    assert (one.is_terminated, one.is_truncated, one.masks) == (True, False, None)
+
+
+def test_states_go_with_their_agent_and_end_with_the_episode() -> None:
+    policies = policies_of(plan_of())
+    store, now = policies.store, time.monotonic()
+    store.accept(StartEpisode("e"), now)
+    states = []
+    for t in range(3):
+        pending = store.accept(Step("e", t, {"a": seen("a", t)}), now)
+        assert isinstance(pending, PendingStep)
+        (chosen,), version = policies.acting.act([pending])
+        states.append(chosen[0].module_state)
+        pending.finish(chosen, version)
+    assert states == [1, 2, 3]
+
+
+def test_a_logged_action_is_recorded_in_place_of_its_own() -> None:
+    policies = policies_of(plan_of())
+    store, now = policies.store, time.monotonic()
+    store.accept(StartEpisode("e"), now)
+    item = Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2})
+    pending = store.accept(item, now)
+    assert isinstance(pending, PendingStep)
+    (chosen,), version = policies.acting.act([pending])
+    assert pending.finish(chosen, version).actions == {"a": 2}
+    assert chosen[0].extra_outputs["is_logged"]
+
+
+def test_evaluation_draws_from_a_generator_of_its_own() -> None:
+    def drawn(*, evaluates: bool) -> list[int]:
+        policies = policies_of(plan_of())
+        if evaluates:
+            play(policies, "x", mode="eval", should_explore=True)
+        play(policies, "e1", num_steps=3)
+        (chunk,) = policies.store.pending
+        return [int(n) for one in chunk.trajectories for n in one.outputs["drawn"]]
+
+    assert drawn(evaluates=True) == drawn(evaluates=False)
+
+
+def test_agents_act_untrained_beside_the_learned() -> None:
+    policies = policies_of(plan_of(keeps_untrained=True))
+    policies.start()
+    play(policies, "e1")
+    wait_for(policies, 1)
+    policies.finish(PATIENCE_S)
+    sent = play(policies, "x", num_steps=1, mode="eval", untrained=["a"])
+    assert sent == [{"a": 0, "b": 1}]
+
+
+@pytest.mark.parametrize("name", ["Counting", "WithCopies"])
+def test_it_continues_where_it_was_saved(name: str, tmp_path: Path) -> None:
+    whole = policies_of(plan_of(name))
+    whole.start()
+    play(whole, "e1")
+    wait_for(whole, 1)
+    play(whole, "e2", num_steps=3)
+    whole.save(tmp_path / "saved")
+    expected = play(whole, "e3")
+    wait_for(whole, 2)
+    whole.finish(PATIENCE_S)
+
+    resumed = policies_of(plan_of(name, resume_from=str(tmp_path / "saved")))
+    assert resumed.iteration == 1
+    assert resumed.store.counts.num_env_steps == 7
+    resumed.start()
+    assert play(resumed, "e3") == expected
+    wait_for(resumed, 2)
+    resumed.finish(PATIENCE_S)
+    ours: Any = resumed.acting.learners["default"]
+    theirs: Any = whole.acting.learners["default"]
+    assert ours.state() == theirs.state()
+    assert resumed.acting.get_random_state() == whole.acting.get_random_state()
+    assert resumed.acting.weights_seq_no == whole.acting.weights_seq_no == 2
+
+
+def test_another_begins_with_its_weights(tmp_path: Path) -> None:
+    first = policies_of(plan_of(settings={"start": 5}))
+    first.save(tmp_path / "saved")
+    second = policies_of(plan_of(initialize_from=str(tmp_path / "saved")))
+    assert play(second, "e1", num_steps=1) == [{"a": 2, "b": 2}]
+    assert second.iteration == 0
+
+
+def test_frozen_and_loaded_it_acts_as_it_was_saved(tmp_path: Path) -> None:
+    policies_of(plan_of(settings={"start": 5})).save(tmp_path / "saved")
+    settings = {"checkpoint": str(tmp_path / "saved")}
+    fixed = find_fixed("FROZEN")
+    assert fixed is not None
+    algorithm = fixed(settings, {})
+    plan = plan_of(algorithm="FROZEN", settings=settings)
+    plan = dataclasses.replace(plan, algorithm="FROZEN")
+    assert list(algorithm.find_problems(plan)) == []
+    assert play(algorithm.make(plan), "e1", num_steps=1) == [{"a": 2, "b": 2}]
+    assert load_checkpoint(tmp_path / "saved")["a"](seen("a", 0)) == 2
+
+
+def test_an_error_in_learn_ends_the_training_by_name() -> None:
+    failures: list[str] = []
+    policies = policies_of(plan_of("FailsToLearn"), failures)
+    policies.start()
+    play(policies, "e1")
+    deadline = time.monotonic() + PATIENCE_S
+    while not failures:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    policies.finish(PATIENCE_S)
+    assert failures == [
+        f"training failed: TrainerFailed: {HERE}:FailsToLearn.learn of policy 'default': "
+        "ArithmeticError: the loss is gone"
+    ]
+
+
+def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ServerProblem, match="which a checkpoint cannot hold"):
+        policies_of(plan_of("KeepsObjects")).save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_rewards_are_scaled_and_observations_normalised() -> None:
+    policies = policies_of(plan_of(normalize_rewards=True, normalize_observations=True))
+    policies.start()
+    for i in range(3):
+        play(policies, f"e{i}")
+        wait_for(policies, i + 1)
+    policies.finish(PATIENCE_S)
+    trainer: Any = policies.acting.learners["default"]
+    last = trainer.seen[-1]
+    assert np.abs(last.observations).max() < 3.0
+    assert last.rewards.max() < 9.0
