@@ -139,7 +139,7 @@ def rooms_needed(layer: str) -> dict[str, dict[str, str]]:
     return needs
 
 
-@pytest.mark.parametrize("layer", ["protocol", "client", "orchestrator"])
+@pytest.mark.parametrize("layer", ["protocol", "client", "servers", "orchestrator"])
 def test_no_folders_import_each_other_in_a_circle(layer: str) -> None:
     needs = rooms_needed(layer)
     assert len(needs) > 5
@@ -151,14 +151,13 @@ def test_no_folders_import_each_other_in_a_circle(layer: str) -> None:
         pytest.fail("folders in a circle: " + "; ".join(examples))
 
 
-def test_rooms_import_only_those_that_the_architecture_draws_below_them() -> None:
+@pytest.mark.parametrize("layer", ["servers", "orchestrator"])
+def test_rooms_import_only_those_that_the_architecture_draws_below_them(layer: str) -> None:
     page = (ROOT / "docs/architecture.md").read_text()
-    drawn = page.split("<!-- rooms of orchestrator, from the top -->\n\n```\n")[1].split("```")[0]
+    drawn = page.split(f"<!-- rooms of {layer}, from the top -->\n\n```\n")[1].split("```")[0]
     height = {line.split()[0]: -row for row, line in enumerate(drawn.splitlines())}
-    needs = rooms_needed("orchestrator")
-    folders = {
-        path.name for path in (ROOT / "orchestrator").iterdir() if (path / "__init__.py").exists()
-    }
+    needs = rooms_needed(layer)
+    folders = {path.name for path in (ROOT / layer).iterdir() if (path / "__init__.py").exists()}
     assert set(height) == folders
     upward = [
         example
@@ -217,6 +216,22 @@ def test_what_trains_nothing_imports_neither_ray_nor_torch(module: str) -> None:
     code = f"import muxrl.{module}, sys; print([n for n in {never!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "module", ["server", "trainers.policies", "trainers.check_trainer", "fixed_policies.plain"]
+)
+def test_a_server_s_core_imports_neither_ray_nor_torch(module: str) -> None:
+    code = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ray", "torch", "tree", "scipy", "pandas"):
+            raise ImportError(f"{{name}} is not here")
+sys.meta_path.insert(0, Absent())
+import muxrl.servers.{module}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_simulation_s_process_imports_the_client_alone(tmp_path: Path) -> None:
