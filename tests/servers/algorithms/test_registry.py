@@ -17,6 +17,7 @@ from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
 from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmProblem, get_algorithm
 from muxrl.servers.config import AgentPlan, ServerConfig
 from muxrl.servers.fixed_policies import FIXED
+from muxrl.servers.trainers.lookup import registered
 
 BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
 DISCRETE = spaces.Discrete(3)
@@ -47,7 +48,7 @@ def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
 def test_an_unknown_name_is_answered_with_a_known_one(name: str, message: str) -> None:
     with pytest.raises(AlgorithmProblem) as caught:
         get_algorithm(name)
-    known = ", ".join(entry.name for entry in (*ALGORITHMS, *FIXED))
+    known = ", ".join([*(entry.name for entry in (*ALGORITHMS, *FIXED)), *registered()])
     assert str(caught.value) == message + known
 
 

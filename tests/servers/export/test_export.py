@@ -21,10 +21,10 @@ from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary, MultiDi
 from muxrl.servers.agents.spaces import to_gymnasium
 from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.export import checkpoint as door
 from muxrl.servers.export.graph import CannotExport
 from muxrl.servers.export.onnx_file import to_onnx
 from muxrl.servers.export.verify import Differs
+from muxrl.servers.fixed_policies import exported as door
 from muxrl.servers.fixed_policies.exported import export_checkpoint
 
 ROOT = Path(__file__).parents[3]
