@@ -42,7 +42,7 @@ def test_every_entry_makes_a_valid_config_of_its_defaults(entry: Any) -> None:
         ("QMX", "unknown algorithm 'QMX'; did you mean 'QMIX'?; known: "),
         ("a3c", "unknown algorithm 'a3c'; did you mean 'A2C' or 'SAC'?; known: "),
         ("impalla", "unknown algorithm 'impalla'; did you mean 'IMPALA'?; known: "),
-        ("TD3", "unknown algorithm 'TD3'; known: "),
+        ("TD3", "unknown algorithm 'TD3'; did you mean 'SB3_TD3'?; known: "),
     ],
 )
 def test_an_unknown_name_is_answered_with_a_known_one(name: str, message: str) -> None:
