@@ -25,7 +25,7 @@ from muxrl.orchestrator.errors import CannotResume, RunIsRunning
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import read_status
 from muxrl.orchestrator.storage.checkpoints import CheckpointFolder, Manifest, find_whole
-from muxrl.servers.checkpoint import ABOUT_FILE
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 
 logger = logging.getLogger(__name__)
 
