@@ -77,23 +77,14 @@ class TrainerEntry:
 
     def settings(self) -> dict[str, Any]:
         """Every setting that has a default: the arguments of the class behind the first."""
-        return {
-            name: parameter.default
-            for name, parameter in self._parameters().items()
-            if parameter.default is not parameter.empty
-        }
+        return {n: p.default for n, p in self._parameters().items() if p.default is not p.empty}
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
         try:
             parameters = list(inspect.signature(self.make).parameters.values())
-        except (TypeError, ValueError):  # of a class written in C
-            return {}
-        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return {p.name: p for p in parameters[1:] if p.kind in named}
-
-    def _takes_any(self) -> bool:
-        with_any = inspect.Parameter.VAR_KEYWORD
-        return any(p.kind is with_any for p in inspect.signature(self.make).parameters.values())
+        except (TypeError, ValueError):  # of a class written in C, which may take anything
+            return {"settings": inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)}
+        return {p.name: p for p in parameters[1:] if p.kind is not p.VAR_POSITIONAL}
 
     def complete_settings(self, config: ServerConfig) -> dict[str, Any]:
         """Returns the settings for the server's plan."""
@@ -101,7 +92,8 @@ class TrainerEntry:
 
     def find_config_problems(self, config: ServerConfig) -> Iterator[str]:
         """Yields a sentence for each entry of the config that makes no sense for it."""
-        known = self._parameters()
+        parameters = self._parameters()
+        known = {n: p for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
         for name, value in config.settings.items():
             if name in known:
                 default = known[name].default
@@ -109,7 +101,7 @@ class TrainerEntry:
                     check_kind(f"{self.name}'s setting {name!r}", value, default)
                 except AlgorithmProblem as error:
                     yield str(error)
-            elif not self._takes_any():
+            elif len(known) == len(parameters):
                 hint = suggestion(name, known) if known else "; it has none"
                 yield f"{self.name} has no setting {name!r}{hint}"
         for name, parameter in known.items():
@@ -152,7 +144,7 @@ class TrainerEntry:
                 ours = [one for one in requests if one.seat.policy_id == policy_id]
                 actors.act_greedily(policy_id, ours)
             actors.get_state()
-        except (TrainerFailed, AlgorithmProblem, TypeError) as error:
+        except (TrainerFailed, ValueError, TypeError) as error:
             yield str(error)
 
     def _plan_problems(self, plan: ServerPlan) -> Iterator[str]:

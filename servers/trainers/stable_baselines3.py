@@ -61,6 +61,7 @@ class _Algorithm:
     """
 
     algorithm: ClassVar[Any]
+    gamma: float = 0.99
 
     def __init_subclass__(cls) -> None:
         """Shows the settings of the class that stands behind, so that a typo is found."""
@@ -89,7 +90,7 @@ class _Algorithm:
         if policy.has_masks:
             raise ValueError("Stable-Baselines3 knows no action masks; its agents observe one")
         self.batch_env_steps = batch_env_steps
-        self.gamma = settings.get("gamma", 0.99)
+        self.gamma = settings.get("gamma", self.gamma)
         self._total_timesteps = total_timesteps
         self._model: Any = self.algorithm(
             network, _NoSteps(policy), seed=policy.seed, device=policy.device, **settings
