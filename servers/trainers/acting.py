@@ -53,7 +53,7 @@ class Actors:
         self, name: str, specs: Mapping[str, PolicySpec], make: MakeTrainer, seed: int
     ) -> None:
         self._name = name
-        self._specs = specs
+        self.specs = specs
         self._make = make
         self.learners = {policy_id: make(spec) for policy_id, spec in specs.items()}
         self.lock = threading.RLock()
@@ -177,7 +177,7 @@ class Actors:
     def _rows(self, key: _Pass, requests: list[SeatRequest]) -> Rows:
         observations = [request.observation for request in requests]
         masks = None
-        if self._specs[key.policy_id].has_masks:
+        if self.specs[key.policy_id].has_masks:
             masks = np.array([one[ACTION_MASK] for one in observations])
             observations = [one[OBS] for one in observations]
         return Rows(
@@ -196,7 +196,7 @@ class Actors:
         Raises:
             TrainerFailed: they are not of the action space, or not as many as the rows.
         """
-        space = self._specs[policy_id].action_space
+        space = self.specs[policy_id].action_space
         got = acted.actions
         actions = np.asarray(got.detach().cpu() if hasattr(got, "detach") else got)
         shape = (len(rows), *(space.shape or ()))
@@ -219,7 +219,7 @@ class Actors:
     def _untrained(self) -> Mapping[str, Trainer]:
         if self._untrained_actors is None:
             assert self.untrained is not None, "the store refuses what is not kept"
-            made = {policy_id: self._make(spec) for policy_id, spec in self._specs.items()}
+            made = {policy_id: self._make(spec) for policy_id, spec in self.specs.items()}
             _load(made, self.untrained, self._call)
             self._untrained_actors = made
         return self._untrained_actors

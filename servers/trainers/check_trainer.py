@@ -94,7 +94,7 @@ class _Tried:
     def __init__(self, actors: Actors, seed: int) -> None:
         self.actors = actors
         self._trainer: Any = actors.learners["default"]
-        self._spec = actors._specs["default"]
+        self._spec = actors.specs["default"]
         self._rng = np.random.default_rng(seed)
         self._act_rng = np.random.default_rng(seed + 1)
         self._num_played = 0
