@@ -70,12 +70,10 @@ class TrainerLearning:
             for one in chunk.trajectories:
                 played[one.policy_id].append(_in_arrays(one))
         with contextlib.nullcontext() if actors.has_copies else actors.lock:
-            metrics = {
-                policy_id: actors.learn(policy_id, played[policy_id]) for policy_id in played
-            }
-        actors.publish()
-        actors.num_env_steps_sampled += sum(chunk.num_env_steps for chunk in chunks)
-        actors.weights_seq_no += 1
+            metrics = {policy_id: actors.learn(policy_id, own) for policy_id, own in played.items()}
+            actors.publish()
+            actors.num_env_steps_sampled += sum(chunk.num_env_steps for chunk in chunks)
+            actors.weights_seq_no += 1
         self._feed.finish_learning()
         return metrics
 
