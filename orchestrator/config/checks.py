@@ -29,6 +29,7 @@ EXTERNAL = "external"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _METRICS_FILES = ("joint", "evaluation")  # the run's own, beside one for each server
+_PROCESSES = re.compile(r"gateway|trial|simulation-\d+")  # the run's own, whose logs are named so
 # Without "@", which separates a label from the server id where several servers share it.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -262,6 +263,8 @@ def _server_problems(
         )
     if server_id in _METRICS_FILES:
         yield f"servers: the id {server_id!r} is a file of the run's own metrics; choose another"
+    if _PROCESSES.fullmatch(server_id):
+        yield f"servers: the id {server_id!r} is a process of the run's own; choose another"
     if server.label and not is_label(server.label):
         yield (
             f"servers.{server_id}.label: {server.label!r} names algorithms in assignments; use "

@@ -137,6 +137,15 @@ def test_a_server_id_whose_metrics_would_mix_with_the_runs_own(server_id):
     ]
 
 
+@pytest.mark.parametrize("server_id", ["gateway", "trial", "simulation-0"])
+def test_a_server_id_whose_log_would_be_that_of_another_process(server_id):
+    config = experiment()
+    config.servers[server_id] = ServerConfig(agents=["c"])
+    assert find_problems(config) == [
+        f"servers: the id {server_id!r} is a process of the run's own; choose another"
+    ]
+
+
 def test_no_servers():
     config = experiment()
     config.servers = {}
