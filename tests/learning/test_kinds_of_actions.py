@@ -135,6 +135,8 @@ class Cues(gymnasium.Env[Any, Any]):
 )
 def test_every_part_follows_its_cue(algorithm: str, kind: str, masked: bool) -> None:
     server = ServerConfig(algorithm, ["*"], settings=SETTINGS[algorithm])
+    if get_algorithm(algorithm).learns_from == "recent":
+        server.while_learning = "wait"  # or what is learned depends on how busy the machine is
     config = ExperimentConfig(
         name="cues",
         simulation=SimulationConfig(
