@@ -16,9 +16,9 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AlgorithmEntry
 from muxrl.servers.checkpoints.checkpoint import save_checkpoint
-from muxrl.servers.checkpoints.resuming import Normalization
+from muxrl.servers.checkpoints.resuming import Normalization, as_begun
+from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
@@ -28,9 +28,10 @@ from muxrl.servers.learned.algorithm_config import rllib_config
 from muxrl.servers.learned.local_inference import LocalInference
 from muxrl.servers.rllib.connector_callers import find_callers_without_source
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
+from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.rllib.object_store import keep_objects_here
-from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
-from muxrl.servers.training.thread import LearningThread, PolicyLag
+from muxrl.servers.training.policies import ServerProblem
+from muxrl.servers.training.thread import PolicyLag
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class RLlibLearning:
         }
 
 
-class LearnedPolicies:
+class LearnedPolicies(SavedPolicies):
     """See `muxrl.servers.training.policies.Policies`.
 
     Args:
@@ -90,18 +91,17 @@ class LearnedPolicies:
         on_failure: Callable[[str], None],
     ) -> None:
         if plan.resume_from:
-            plan = resume.as_begun(plan, entry)
-        self._plan, self._entry = plan, entry
+            plan = as_begun(plan, entry.settings(), entry.training.former_defaults)
+        self._entry = entry
         observing = Observing.of(plan)
         seats = entry.seating.make_seats(plan, observing)
         self.algo = build_algorithm(plan, entry, seats)
         runner = self.algo.env_runner
         assert isinstance(runner, ExternalEnvRunner)
-        self._runner = runner
-        self.acting = runner.inference
-        self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
+        self.acting: Inference = runner.inference
+        feed = feed_of(plan)
         runner.attach(
-            self.feed,
+            feed,
             seats,
             needs_log_probabilities=entry.needs_log_probabilities,
             corrects_off_policy=entry.corrects_off_policy,
@@ -109,19 +109,19 @@ class LearnedPolicies:
             reads_lists=is_lean(self.algo) or getattr(self.algo, "reads_lists", False),
         )
         if is_lean(self.algo):
-            self.algo.learner_group._learner.note_progress = self.feed.note_progress
+            self.algo.learner_group._learner.note_progress = feed.note_progress
         config = self.algo.config
         assert config is not None
         scales: dict[str, RewardScale] = {}
         if plan.normalize_rewards:
             scales = {seat.policy_id: RewardScale(config.gamma) for seat in seats.values()}
-        self._normalization = Normalization(observing, scales)
+        normalization = Normalization(observing, scales)
         self._local = LocalInference(plan, entry, seats.values(), observing, self.acting)
         self.weights = self._local.weights
-        self.store = EpisodeStore(
+        store = EpisodeStore(
             plan,
             seats,
-            self.feed,
+            feed,
             batch_env_steps=entry.batch_env_steps(config),
             needs_whole_episodes=config.batch_mode == "complete_episodes",
             max_sequence_steps=getattr(config, "max_sequence_steps", None),
@@ -133,16 +133,17 @@ class LearnedPolicies:
                 plan.agents,
                 self._local.problem,
                 lambda: self._local.version,
-                max_lag=self.feed.max_ahead + 1 if entry.needs_log_probabilities else None,
+                max_lag=feed.max_ahead + 1 if entry.needs_log_probabilities else None,
                 states=self._local.states,
                 epsilon=self._local.epsilon,
             ),
         )
-        self.trainer = LearningThread(
-            RLlibLearning(self.algo, runner),
+        super().__init__(
             plan,
-            self.feed,
-            self.store.counts,
+            RLlibLearning(self.algo, runner),
+            store,
+            feed,
+            normalization,
             max_iterations=max_iterations,
             on_failure=on_failure,
         )
@@ -151,43 +152,19 @@ class LearnedPolicies:
         if plan.keeps_untrained:  # a checkpoint brings those of its run's beginning
             self.acting.keep_untrained()
         if plan.resume_from:
-            self.trainer.set_state(
+            self.thread.set_state(
                 resume.restore(
                     self.algo, plan, entry, self.store, self.feed, self.acting, self._normalization
                 )
             )
 
-    @property
-    def iteration(self) -> int:
-        return self.trainer.iteration
-
-    @property
-    def policy_lag(self) -> tuple[float, int] | None:
-        lag = self._runner.policy_lag
-        return lag.mean, lag.max
-
-    def start(self) -> None:
-        self.trainer.start()
-
-    def finish(self, timeout_s: float) -> bool:
-        has_ended = self.trainer.stop(timeout_s)
-        self._normalization.observing.freeze()  # what acts from now on does not change any more
-        return has_ended
-
     def close(self) -> None:
         self.algo.stop()
-
-    def drain_records(self) -> list[Record]:
-        return self.trainer.drain_records()
-
-    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
-        self.trainer.between_updates(functools.partial(self._write, path), timeout_s)
-        return path
 
     def _write(self, path: Path) -> None:
         if what := resume.find_not_finite(self.algo):
             raise ServerProblem(f"{what} of server {self._plan.server_id!r} is not finite any more")
-        trainer = self.trainer.get_state()
+        trainer = self.thread.get_state()
         state = resume.get_state(self.algo, self.store, self.feed, self.acting, self._normalization)
         replay, about_replay = self._get_replay()
         save_checkpoint(

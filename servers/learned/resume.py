@@ -8,7 +8,6 @@ episodes are not saved: a server that is started again does not know them.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,14 +22,13 @@ from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.checkpoints.resuming import (
     Normalization,
     State,
-    get_random_state,
-    set_random_state,
+    get_serving_state,
+    set_serving_state,
     told_of,
 )
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
+from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.rllib.inference import Inference
 from muxrl.servers.rllib.learner_tables import get_tables, set_tables
 
@@ -78,20 +76,7 @@ def get_state(
     To be called by the learning thread, between two updates.
     """
 
-    def serving() -> State:
-        return {
-            "counts": dataclasses.asdict(store.counts),
-            "pending": store.pending,
-            "batches": feed.unlearned,
-            "acting": acting.get_random_state(),
-            "normalization": normalization.get_state(),
-            "untrained": acting.untrained,
-            "random": get_random_state(),
-        }
-
-    state = feed.on_serving_thread(serving)
-    state["pending"] = pack_chunks(state["pending"])
-    state["batches"] = [pack_chunks(batch) for batch in state["batches"]]
+    state = get_serving_state(store, feed, acting, normalization)
     return {**state, "learner": get_tables(algo.learner_group._learner)}
 
 
@@ -115,29 +100,6 @@ def find_not_finite(algo: Algorithm) -> str:
 
 
 # --- going on -------------------------------------------------------------------------------
-
-
-def as_begun(plan: ServerPlan, entry: AlgorithmEntry) -> ServerPlan:
-    """Returns the plan with the settings that `plan.resume_from` was begun with.
-
-    A default that has changed since stays what it was; what the user gives goes before it.
-
-    Raises:
-        ServerProblem: there is no such checkpoint, or it is of another server.
-    """
-    with told_of(plan, "go on from", plan.resume_from):
-        checkpoint = Checkpoint.open(Path(plan.resume_from))
-        checkpoint.check_resumable(plan)
-        defaults, former = entry.settings(), entry.training.former_defaults
-        settings = checkpoint.settings_as_begun(plan, defaults, former)
-    kept = [f"{name}: {settings[name]}" for name in settings if name not in plan.settings]
-    if kept:
-        logger.info(
-            "server %r goes on with defaults that have changed since it began: %s",
-            plan.server_id,
-            ", ".join(kept),
-        )
-    return dataclasses.replace(plan, settings=settings)
 
 
 def restore(
@@ -178,16 +140,7 @@ def restore(
         if changes:
             _set_hyperparameters(learner, fresh, state["trainer"]["env_steps"])
         _restore_replay(algo, checkpoint, plan, state["trainer"]["env_steps"])
-        store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
-        for batch in state["batches"]:
-            feed.put(unpack_chunks(batch))
-        acting.set_random_state(state["acting"])
-        if "normalization" in state:  # older ones normalised nothing
-            normalization.set_state(state["normalization"])
-        if state.get("untrained") is not None and plan.keeps_untrained:
-            acting.untrained = state["untrained"]  # else those of the same seed, as it was built
-        # Last, since what was built and loaded has drawn from them.
-        set_random_state(state["random"])
+        set_serving_state(state, plan, store, feed, acting, normalization)
         trainer: State = state["trainer"]
     logger.info(
         "server %r goes on from %s: iteration %d, %d env steps",

@@ -33,14 +33,6 @@ class TrainerSeating(Seating):
         return replace(action_form(agent.action_space), is_scaled=False)
 
 
-def is_trainer(found: Any) -> bool:
-    """Whether a server can make trainers of it: it is a class or function with a trainer's methods.
-
-    Of a function nothing is known before it is called.
-    """
-    return callable(found) and (not isinstance(found, type) or hasattr(found, "act"))
-
-
 @dataclass(frozen=True)
 class TrainerEntry:
     """A trainer's class as an algorithm.
@@ -56,7 +48,6 @@ class TrainerEntry:
     learns: ClassVar[bool] = True
     samples_actions: ClassVar[bool] = True
     seating: ClassVar[Seating] = TrainerSeating()
-    former_defaults: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def summary(self) -> str:
@@ -118,10 +109,6 @@ class TrainerEntry:
             yield f"{self.name} has no attribute gamma, which normalize_rewards needs"
 
     # --- agents -------------------------------------------------------------------------
-
-    def takes(self, agent_id: str, agent: AgentPlan) -> bool:
-        """It may: nobody knows before it is made."""
-        return True
 
     def find_problems(self, plan: ServerPlan, others: Sequence[Any] = ()) -> Iterator[str]:
         """Yields a sentence for each reason why it cannot learn for a plan's agents.

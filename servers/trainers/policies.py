@@ -9,7 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
@@ -18,21 +18,22 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.resuming import (
     Normalization,
-    get_random_state,
-    set_random_state,
+    as_begun,
+    get_serving_state,
+    set_serving_state,
     told_of,
 )
+from muxrl.servers.checkpoints.saved_policies import SavedPolicies, feed_of
 from muxrl.servers.config import ServerPlan
-from muxrl.servers.episodes.columns import pack_chunks, unpack_chunks
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
+from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.episodes.trajectories import Trajectory, stacked
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.plain_state import find_not_finite, from_plain, to_plain
-from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
-from muxrl.servers.training.thread import LearningThread, PolicyLag
+from muxrl.servers.training.policies import ServerProblem
+from muxrl.servers.training.thread import PolicyLag
 
 if TYPE_CHECKING:
     from muxrl.servers.trainers.entry import TrainerEntry
@@ -93,7 +94,7 @@ def _in_arrays(one: Trajectory) -> Trajectory:
     )
 
 
-class TrainerPolicies:
+class TrainerPolicies(SavedPolicies):
     """See `muxrl.servers.training.policies.Policies`.
 
     Args:
@@ -114,34 +115,35 @@ class TrainerPolicies:
         max_iterations: int | None,
         on_failure: Callable[[str], None],
     ) -> None:
-        self._plan, self._entry = plan, entry
+        if plan.resume_from:
+            plan = as_begun(plan, entry.settings(), former={})
+        self._entry = entry
         observing = Observing.of(plan)
         seats = entry.seating.make_seats(plan, observing)
         with told_of(plan, "make its trainers,", entry.name):
-            self.acting = entry.make_actors(plan, seats)
+            self.acting: Actors = entry.make_actors(plan, seats)
             first = next(iter(self.acting.learners.values()))
             scales: dict[str, RewardScale] = {}
             if plan.normalize_rewards:
                 gamma = first.gamma  # type: ignore[attr-defined]
                 scales = {policy_id: RewardScale(gamma) for policy_id in self.acting.learners}
-        self._normalization = Normalization(observing, scales)
-        self.feed = Feed(0 if plan.while_learning == "wait" else max(1, plan.max_policy_lag))
-        self.store = EpisodeStore(
+        feed = feed_of(plan)
+        store = EpisodeStore(
             plan,
             seats,
-            self.feed,
+            feed,
             batch_env_steps=first.batch_env_steps,
             needs_whole_episodes=getattr(first, "needs_whole_episodes", False),
             lookback=0,
             recorder=functools.partial(Recorder, reward_scales=scales),
             observing=observing if observing.normalizes else None,
         )
-        self._learning = TrainerLearning(self.acting, self.feed)
-        self._thread = LearningThread(
-            self._learning,
+        super().__init__(
             plan,
-            self.feed,
-            self.store.counts,
+            TrainerLearning(self.acting, feed),
+            store,
+            feed,
+            Normalization(observing, scales),
             max_iterations=max_iterations,
             on_failure=on_failure,
         )
@@ -152,38 +154,12 @@ class TrainerPolicies:
         if plan.resume_from:
             self._restore()
 
-    @property
-    def iteration(self) -> int:
-        return self._thread.iteration
-
-    @property
-    def policy_lag(self) -> tuple[float, int] | None:
-        lag = self._learning.policy_lag
-        return lag.mean, lag.max
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def finish(self, timeout_s: float) -> bool:
-        has_ended = self._thread.stop(timeout_s)
-        self._normalization.observing.freeze()  # what acts from now on does not change any more
-        return has_ended
-
     def close(self) -> None:
         """Nothing is held."""
 
     def weights(self) -> bytes:
         problem = f"only the server can act with a trainer of one's own ({self._entry.name})"
         return encode(PolicyWeights(self._plan.server_id, problem=problem))
-
-    def drain_records(self) -> list[Record]:
-        return self._thread.drain_records()
-
-    # --- checkpoints --------------------------------------------------------------------
-
-    def save(self, path: Path, timeout_s: float = SAVE_TIMEOUT_S) -> Path | None:
-        self._thread.between_updates(functools.partial(self._write, path), timeout_s)
-        return path
 
     def _write(self, path: Path) -> None:
         try:
@@ -194,20 +170,8 @@ class TrainerPolicies:
             raise ServerProblem(
                 f"a tensor of server {self._plan.server_id!r} is not finite any more: {where}"
             )
-        state: dict[str, Any] = self.feed.on_serving_thread(
-            lambda: {
-                "counts": dataclasses.asdict(self.store.counts),
-                "pending": self.store.pending,
-                "batches": self.feed.unlearned,
-                "acting": self.acting.get_random_state(),
-                "normalization": self._normalization.get_state(),
-                "untrained": self.acting.untrained,
-                "random": get_random_state(),
-            }
-        )
-        state["pending"] = pack_chunks(state["pending"])
-        state["batches"] = [pack_chunks(batch) for batch in state["batches"]]
-        thread = self._thread.get_state()
+        state = get_serving_state(self.store, self.feed, self.acting, self._normalization)
+        thread = self.thread.get_state()
         weights = {}
         if self.acting.has_weights:
             for policy_id, one in self.acting.learners.items():
@@ -235,16 +199,8 @@ class TrainerPolicies:
             self.acting.set_state(state["trainers"])
             self.acting.weights_seq_no = checkpoint.about["weights_seq_no"]
             self.acting.num_env_steps_sampled = state["trainer"]["env_steps"]
-            self.acting.set_random_state(state["acting"])
-            if state["untrained"] is not None and plan.keeps_untrained:
-                self.acting.untrained = state["untrained"]
-            self.store.restore(EpisodeCounts(**state["counts"]), unpack_chunks(state["pending"]))
-            for batch in state["batches"]:
-                self.feed.put(unpack_chunks(batch))
-            self._normalization.set_state(state["normalization"])
-            self._thread.set_state(state["trainer"])
-            # Last, since what was made and loaded has drawn from them.
-            set_random_state(state["random"])
+            self.thread.set_state(state["trainer"])
+            set_serving_state(state, plan, self.store, self.feed, self.acting, self._normalization)
 
     def _initialize(self) -> None:
         plan = self._plan

@@ -58,7 +58,7 @@ class HostedLaunch:
 
 
 class Host:
-    """The host of this session's launches; started with the first, and anew after a failed test."""
+    """One process for all launches; started with the first, and anew after a failed test."""
 
     def __init__(self) -> None:
         self._process: Started | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.servers.scripted_store import make_plan, seen
 
 from muxrl.protocol.messages import EndEpisode, StartEpisode, Step
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.fixed_policies import find_fixed
@@ -186,6 +188,17 @@ def test_it_continues_where_it_was_saved(name: str, tmp_path: Path) -> None:
     assert ours.state() == theirs.state()
     assert resumed.acting.get_random_state() == whole.acting.get_random_state()
     assert resumed.acting.weights_seq_no == whole.acting.weights_seq_no == 2
+
+
+def test_a_default_that_has_changed_stays_what_it_was(tmp_path: Path) -> None:
+    policies_of(plan_of()).save(tmp_path / "saved")
+    note = tmp_path / "saved" / ABOUT_FILE
+    about = json.loads(note.read_text())
+    about["defaults"]["rate"] = 0.7
+    note.write_text(json.dumps(about))
+    resumed = policies_of(plan_of(resume_from=str(tmp_path / "saved")))
+    trainer: Any = resumed.acting.learners["default"]
+    assert trainer.rate == 0.7
 
 
 def test_another_begins_with_its_weights(tmp_path: Path) -> None:
