@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from muxrl.client.adapters.simulation import COMMON, SimulationError
@@ -20,6 +20,15 @@ RESERVED_METRICS = ("return", EPISODE_LENGTH)
 
 REDUCTIONS = ("last", "sum", "mean", "max", "min")
 """How the numbers of an episode become one."""
+_OF_AGENTS: Mapping[str, Callable[[Collection[float]], float]] = {
+    "sum": sum,
+    "mean": lambda values: sum(values) / len(values),
+    "max": max,
+    "min": min,
+}
+WAYS = (*REDUCTIONS, *(f"{over} of {each}" for over in _OF_AGENTS for each in REDUCTIONS))
+"""What a config may say of a metric: "max of sum" is the largest of the agents' sums, and becomes
+the whole episode's. Otherwise agents are combined by their mean."""
 
 EpisodeMetrics = dict[str, dict[str, float]]
 """By metric, then by agent id, or `COMMON` where it is of the whole episode."""
@@ -37,11 +46,13 @@ class MetricCollector:
     """The metrics of one episode, from the infos of its steps.
 
     Args:
-        reductions: by metric, one of `REDUCTIONS`. Other keys of infos are not looked at.
+        ways: by metric, one of `WAYS`. Other keys of infos are not looked at.
     """
 
-    def __init__(self, reductions: Mapping[str, str]) -> None:
-        self._reductions = reductions
+    def __init__(self, ways: Mapping[str, str]) -> None:
+        split = {name: way.rpartition(" of ") for name, way in ways.items()}
+        self._reductions = {name: each for name, (_, _, each) in split.items()}
+        self._of_agents = {name: _OF_AGENTS[over] for name, (over, _, _) in split.items() if over}
         self._values: EpisodeMetrics = {}
         self._counts: dict[tuple[str, str], int] = {}
 
@@ -84,6 +95,9 @@ class MetricCollector:
         metrics = {name: dict(values) for name, values in self._values.items()}
         for (name, who), count in self._counts.items():
             metrics[name][who] /= count
+        for name, combine in self._of_agents.items():
+            if (values := metrics.get(name)) and COMMON not in values:
+                values[COMMON] = combine(values.values())
         return {**metrics, EPISODE_LENGTH: {COMMON: float(num_steps)}}
 
 

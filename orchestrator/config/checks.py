@@ -14,6 +14,7 @@ from muxrl.client.episode_metrics import (
     EPISODE_LENGTH,
     REDUCTIONS,
     RESERVED_METRICS,
+    WAYS,
     is_metric_name,
 )
 from muxrl.client.local_transport import InferenceMode
@@ -241,7 +242,7 @@ def _inference_problems(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
-    for name, reduction in config.simulation.metrics.items():
+    for name, way in config.simulation.metrics.items():
         if name in RESERVED_METRICS:
             yield f"simulation.metrics: {name!r} is muxrl's own; every episode has it"
         if not is_metric_name(name):
@@ -249,9 +250,12 @@ def _metric_problems(config: ExperimentConfig) -> Iterator[str]:
                 f"simulation.metrics: {name!r} cannot name a metric; use letters, digits, '_', "
                 "'-' and '.', up to 100"
             )
-        if reduction not in REDUCTIONS:
-            hint = similar_or_known(reduction, REDUCTIONS, "there are")
-            yield f"simulation.metrics.{name}: {reduction!r} is no way to reduce numbers{hint}"
+        if way not in WAYS:
+            hint = similar_or_known(way, REDUCTIONS, "there are")
+            yield (
+                f"simulation.metrics.{name}: {way!r} is no way to reduce numbers{hint}; "
+                "'max of sum' is the largest of the agents' sums"
+            )
 
 
 def _server_problems(

@@ -42,8 +42,9 @@ class SimulationConfig:
     """Arguments of the environment. "{index}" in them is the copy's number, from 0 over all
     training processes, then the evaluation's; "{5000 + 2*index}" is a port for each."""
     metrics: dict[str, str] = field(default_factory=dict)
-    """Key of the infos to how an episode's numbers become one: last, sum, mean, max or min. See
-    [Metrics](concepts.md#metrics); not for 'external'."""
+    """Key of the infos to how an episode's numbers become one: last, sum, mean, max or min; "max of
+    sum" and the like say how those of agents do. See [Metrics](concepts.md#metrics); not for
+    'external'."""
     respawn: Literal["refuse", "same_id", "same_step", "new_ids"] = "refuse"
     """How agents of an RLlib environment return after their end in the same episode: "refuse": not;
     "same_id": in a later step; "same_step": the observation in the step of their end is the next

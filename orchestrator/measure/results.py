@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ _RANDOM_RULE = (
 )
 _UNTRAINED_RULE = "Untrained: they act, by the same rule, as the server began. "
 _OWN_SEEDS_RULE = "Pairs are by order: the simulation chose each episode's seed. "
-_SAME_POINT = 0.1  # seeds' evaluations this fraction of their spacing apart are one point
-
 
 _RULES = {None: None, True: "sampled", False: "greedy"}
 _WRITTEN = ("algorithm", "agents", "learns", "has_updates", "env_steps", "train_return")
@@ -309,22 +306,9 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
 
 
 def _aligned(runs: Sequence[Sequence[Measured]]) -> list[list[Measured]]:
-    """For each evaluation that all runs have, its point in each of them.
-
-    Runs are evaluated at slightly different env steps, so points match if they are near each other
-    compared with the spacing of the run that has the fewest points.
-    """
-    reference = min(runs, key=len)
-    spacing = min((b.env_steps - a.env_steps for a, b in pairwise(reference)), default=0)
-    rows = []
-    for point in reference:
-        row = [
-            min(points, key=lambda other: abs(other.env_steps - point.env_steps)) for points in runs
-        ]
-        tolerance = _SAME_POINT * (spacing or point.env_steps)
-        if all(abs(other.env_steps - point.env_steps) <= tolerance for other in row):
-            rows.append(row)
-    return rows
+    """For each number of env steps at which all runs were evaluated, their points there."""
+    at = [{point.env_steps: point for point in points} for points in runs]
+    return [[of_run[n] for of_run in at] for n in sorted(set.intersection(*map(set, at)))]
 
 
 def _check_same_experiment(first: RecordedRun, other: RecordedRun) -> None:
@@ -412,7 +396,7 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 "may have learned against it, or a schedule of its settings does not fit the run"
             )
     last = [run.points[-1].env_steps for run in runs if run.points]
-    if len(runs) > 1 and last and min(last) < 0.9 * max(last):
+    if len(runs) > 1 and last and min(last) < max(last):
         yield (
             f"the runs' last evaluations lie between {min(last):,} and {max(last):,} env steps; "
             "the final numbers mix them"

@@ -54,6 +54,17 @@ def test_agents_and_the_whole_episode_are_kept_apart() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("way", "expected"), [("sum of sum", 6.0), ("max of mean", 3.0), ("min of last", 1.0)]
+)
+def test_agents_are_combined_as_asked_for(way: str, expected: float) -> None:
+    steps = ({"a": {"hits": 2}, "b": {"hits": 3}}, {"a": {"hits": 1}})
+    found = collected({"hits": way}, *steps)["hits"]
+    assert (overall(found), found.keys()) == (expected, {"a", "b", COMMON})
+    told = collected({"hits": way}, *steps, {COMMON: {"hits": 7}})["hits"]
+    assert overall(told) == 7.0, "what the simulation says of the episode counts"
+
+
 def test_what_is_no_number_yet_is_left_out() -> None:
     values = [None, math.nan, math.inf, np.float32(2.0), np.array(4.0)]
     found = collected({"x": "mean"}, *({"a": {"x": value}} for value in values))

@@ -2,8 +2,8 @@
 
 Comparable runs have one simulation, made with the same arguments, and the same evaluation episodes
 under the same rule (greedy or sampled). A refusal names two runs and what differs between them.
-They are compared at the largest number of env steps at which every one of them was evaluated, give
-or take `TOLERANCE`.
+They are compared at the largest number of env steps at which every one of them was evaluated; where
+clocks ended them and there is none, give or take `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from muxrl.servers.config import ServerConfig
 _MAX_LISTED = 5
 
 TOLERANCE = 0.05
-"""Runs stop, and are evaluated, a few env steps apart; a twentieth of a budget is no advantage."""
+"""For runs that a clock ended, and that have no point in common: a twentieth of a budget is no
+advantage."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -227,8 +228,8 @@ class Budget:
     """How much training is compared.
 
     Attributes:
-        place: env steps near which every learning run was evaluated; 0 if none learns. Each run is
-            scored at its last evaluation within `TOLERANCE` of it, see `point_at`.
+        place: env steps at or near which every learning run was evaluated, see `point_at`; 0 if
+            none learns.
         env_steps: the fewest that a run had at that evaluation.
         longest: the most env steps after which any run was evaluated.
         is_cut: whether some runs were trained for longer, and that part is left out.
@@ -263,12 +264,10 @@ def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budge
             f"the budget of {wanted:,} env steps is more than run {run.name!r} has: it was last "
             f"evaluated after {last[run]:,}"
         )
-    places = (
-        [wanted]
-        if wanted is not None
-        else sorted({point.env_steps for run in learning for point in run.points}, reverse=True)
-    )
-    for place in places:
+    reached = [{point.env_steps for point in run.points} for run in learning]
+    everywhere = sorted(set.intersection(*reached) - {0}, reverse=True)
+    anywhere = sorted(set.union(*reached), reverse=True)
+    for place in [*everywhere, *anywhere] if wanted is None else [wanted]:
         points = [p for run in learning if (p := _point_near(run, place)) is not None]
         if len(points) == len(learning) and (place > 0 or longest == 0):
             fixed = [run.points[-1] for run in runs if not run.learns]
@@ -276,7 +275,7 @@ def find_budget(runs: Sequence[ComparedRun], wanted: int | None = None) -> Budge
                 place=place,
                 env_steps=min(point.env_steps for point in points),
                 longest=longest,
-                is_cut=longest > place * (1 + TOLERANCE),
+                is_cut=longest > max(point.env_steps for point in points),
                 num_episodes=min(map(num_episodes_of, [*points, *fixed])),
             )
     if wanted is not None:
@@ -307,6 +306,7 @@ def num_episodes_of(point: EvaluationPoint) -> int:
 
 
 def _point_near(run: ComparedRun, place: int) -> EvaluationPoint | None:
-    """Of the evaluations after about `place` env steps, the one with most of them."""
-    near = [p for p in run.points if abs(p.env_steps - place) <= TOLERANCE * place]
+    """The evaluation after `place` env steps, else the last one after about so many."""
+    at = [p for p in run.points if p.env_steps == place]
+    near = at or [p for p in run.points if abs(p.env_steps - place) <= TOLERANCE * place]
     return near[-1] if near else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muxrl.orchestrator.comparisons.findings.compared_runs import TOLERANCE, Budget, ComparedRun
+from muxrl.orchestrator.comparisons.findings.compared_runs import Budget, ComparedRun
 from muxrl.orchestrator.comparisons.findings.contestants import Contestant, Roles, Subject
 from muxrl.orchestrator.comparisons.findings.head_to_head import HeadToHead
 from muxrl.orchestrator.comparisons.findings.learned import Learner
@@ -116,8 +116,7 @@ def budget_notes(runs: Sequence[ComparedRun], budget: Budget) -> list[str]:
     if budget.is_cut:
         notes.append(
             f"cut to a common budget: runs were evaluated after up to {budget.longest:,} env "
-            f"steps, and are compared after {budget.place:,}, give or take "
-            f"{TOLERANCE:.0%}; what came later is left out"
+            f"steps, and are compared after {budget.place:,}; what came later is left out"
         )
     if budget.env_steps == 0 and any(run.learns for run in runs):
         notes.append("the evaluations compared are those before training: untrained policies")

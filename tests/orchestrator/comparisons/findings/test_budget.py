@@ -34,6 +34,16 @@ def test_unequal_budgets_are_cut_to_what_all_have(tmp_path: Path) -> None:
         compare_runs(paths, num_episodes=2, should_meet=True)
 
 
+def test_a_point_that_all_have_goes_before_a_later_one_nearby(tmp_path: Path) -> None:
+    """Else the run that the clock ended late would be scored with more training."""
+    paths = [
+        made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=10_000),
+        made_up_run(tmp_path, "QMIX", "PPO", 2, 5.0, budget=10_200, points=(0.0, 50 / 51, 1.0)),
+    ]
+    budget = find_budget(read_compared_runs(paths).runs)
+    assert (budget.place, budget.env_steps, budget.is_cut) == (10_000, 10_000, True)
+
+
 def test_budgets_without_a_common_point_are_refused_by_name(tmp_path: Path) -> None:
     short = made_up_run(tmp_path, "QMIX", "PPO", 1, 5.0, budget=1_000)
     long = made_up_run(tmp_path, "PPO", "PPO", 1, 5.0, budget=5_000, points=(0.0, 1.0))
