@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from muxrl.orchestrator.errors import ConfigError
 from muxrl.protocol.suggestions import did_you_mean, listed
+from muxrl.servers.algorithms.brought_settings import where_it_went
 from muxrl.servers.config import ServerConfig
 
 KeyPath = tuple[Any, ...]
@@ -146,7 +147,8 @@ def merge(
         path = _culprit(base, tree, ())
         if not path:
             return base, [*misfits, ((), first_line(error))]
-        misfits.append((path, _describe(path, _at(tree, path), error, schema)))
+        algorithm = _algorithm(base, tree, path[:-1])
+        misfits.append((path, _describe(path, _at(tree, path), error, schema, algorithm)))
         parent = _at(tree, path[:-1])
         del parent[path[-1]]
 
@@ -183,13 +185,22 @@ def _at(tree: Tree, path: KeyPath) -> Any:
     return tree
 
 
-def _describe(path: KeyPath, value: Any, error: Exception | None, schema: type) -> str:
+def _algorithm(base: DictConfig, tree: Tree, parent: KeyPath) -> str:
+    """Returns the algorithm of the server whose key is at fault; "" if it is no server's."""
+    of_base = OmegaConf.select(base, dotted((*parent, "algorithm")))
+    return str(_at(tree, parent).get("algorithm", of_base or ""))
+
+
+def _describe(
+    path: KeyPath, value: Any, error: Exception | None, schema: type, algorithm: str
+) -> str:
     hint: Any = schema
     for i, key in enumerate(path):
         if dataclasses.is_dataclass(hint):
             fields = typing.get_type_hints(hint)
             if key not in fields:
-                return _unknown_key(path[:i], str(key), typing.cast(type, hint), schema)
+                of = typing.cast(type, hint)
+                return _unknown_key(path[:i], str(key), of, schema, algorithm)
             hint = fields[key]
         elif typing.get_origin(hint) is dict:
             if not isinstance(key, str):
@@ -204,11 +215,14 @@ def _describe(path: KeyPath, value: Any, error: Exception | None, schema: type) 
     return f"{dotted(path)}: {first_line(error)}"
 
 
-def _unknown_key(parent: KeyPath, key: str, schema: type, root: type) -> str:
+def _unknown_key(parent: KeyPath, key: str, schema: type, root: type, algorithm: str) -> str:
     names = [f.name for f in dataclasses.fields(schema)]
     elsewhere = [p for p in _schema_paths(root) if p.split(".")[-1] == key]
+    settings = _settings(parent, key, algorithm) if issubclass(schema, ServerConfig) else ""
     if elsewhere:
         hint = f"; it belongs at {' or '.join(elsewhere)}"
+    elif found := settings or where_it_went(key, (), ()):
+        hint = found
     elif similar := did_you_mean(key, names):
         hint = similar
     elif issubclass(schema, ServerConfig):
@@ -216,6 +230,19 @@ def _unknown_key(parent: KeyPath, key: str, schema: type, root: type) -> str:
     else:
         hint = f"; known are {listed(names, 20)}"
     return f"{dotted((*parent, key))}: unknown key {key!r}{hint}"
+
+
+def _settings(parent: KeyPath, key: str, algorithm: str) -> str:
+    """Returns where a server's key belongs, of whichever library it is; "": nobody knows."""
+    from muxrl.servers.algorithms.registry import ALGORITHMS  # imports RLlib
+
+    entry = next((one for one in ALGORITHMS if one.name == algorithm.upper()), None)
+    if entry is None:
+        return where_it_went(key, (), ())
+    at, known = dotted((*parent, "settings")), entry.training.known()
+    if key in known:
+        return f"; it is a setting of {entry.name}, and belongs at {at}.{key}"
+    return where_it_went(key, known, entry.model_settings(), at)
 
 
 def _schema_paths(schema: Any, prefix: str = "") -> Iterator[str]:

@@ -119,13 +119,16 @@ _GONE = {
 _OUTSIDE = ("simulation.", "stop.", "evaluation.", "seed")
 
 
-def where_it_went(name: str, settings: Collection[str], model: Collection[str]) -> str:
+def where_it_went(
+    name: str, settings: Collection[str], model: Collection[str], at: str = ""
+) -> str:
     """Returns what a setting is called here, as the end of a sentence; "": nobody knows.
 
     Args:
         name: as it was given.
         settings: those that the algorithm has.
         model: its network settings.
+        at: where its settings stand, if the name came elsewhere.
     """
     for place in _PLACES.get(name, ()):
         head, _, key = place.partition(".")
@@ -138,5 +141,7 @@ def where_it_went(name: str, settings: Collection[str], model: Collection[str]) 
         if head in settings:
             is_schedule = head in _LISTS and any(part in name for part in _SCHEDULES)
             form = ", as [[0, first value], [env steps, last value]]" if is_schedule else ""
-            return f"; it is {place!r} here{form}"
+            return f"; it is {place!r} here{form}" + (f", and belongs at {at}" if at else "")
+    if settings and _PLACES.get(name) is _EPSILON:  # of an algorithm that has none
+        name = "action_selector"
     return f"; leave it out: {_GONE[name]}" if name in _GONE else ""
