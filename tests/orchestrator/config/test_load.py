@@ -97,23 +97,28 @@ def test_interpolations_are_resolved_after_overrides(write, monkeypatch):
         ),
         (
             "servers: {s: {algorithm: QMIX, lr: 0.1}}",
-            "servers.s.lr: unknown key 'lr'; it is a setting of QMIX, and belongs at "
+            "line 1: servers.s.lr: unknown key 'lr'; it is a setting of QMIX, and belongs at "
             "servers.s.settings.lr",
         ),
         (
             "servers: {s: {algorithm: ppo, num_sgd_iter: 3}}",
-            "servers.s.num_sgd_iter: unknown key 'num_sgd_iter'; it is 'num_epochs' here, and "
-            "belongs at servers.s.settings",
+            "line 1: servers.s.num_sgd_iter: unknown key 'num_sgd_iter'; it is 'num_epochs' here, "
+            "and belongs at servers.s.settings",
         ),
         (
             "servers: {s: {algorithm: PPO, num_workers: 3}}",
-            "unknown key 'num_workers'; it is the experiment's simulation.num_processes here",
+            "line 1: servers.s.num_workers: unknown key 'num_workers'; it is the experiment's "
+            "simulation.num_processes here",
         ),
         (
             "servers: {s: {algorithm: PPO, epsilon_start: 1}}",
-            "unknown key 'epsilon_start'; leave it out: its exploration is the algorithm's own",
+            "line 1: servers.s.epsilon_start: unknown key 'epsilon_start'; leave it out: its "
+            "exploration is the algorithm's own",
         ),
-        ("t_max: 3", "t_max: unknown key 't_max'; it is the experiment's stop.env_steps here"),
+        (
+            "t_max: 3",
+            "line 1: t_max: unknown key 't_max'; it is the experiment's stop.env_steps here",
+        ),
         (
             "time_s: 3",
             "line 1: time_s: unknown key 'time_s'; it belongs at stop.time_s",
