@@ -51,9 +51,9 @@ _HEAD = """\
 An experiment is one YAML file with what differs from these defaults. Keys can also be given on the
 command line: `muxrl launch tag seed=3 servers.qmix.port=9900`. `muxrl check CONFIG` finds mistakes.
 Values may refer to others and to the environment: `${seed}`, `${oc.env:TOKEN}`. Of several choices
-the first is the default. A `null` means "not used". On the command line
-`servers.ppo.settings={}` clears the file's settings; `stop={}` restores the defaults. Sections
-that begin with `(sweep)` are for [sweeps](sweeps.md).
+the first is the default. A `null` means "not used". Keys with keys of their own are
+sections. On the command line `servers.ppo.settings={}` clears the file's settings; `stop={}`
+restores the defaults. Sections that begin with `(sweep)` are for [sweeps](sweeps.md).
 """
 
 
@@ -66,8 +66,14 @@ def markdown() -> str:
         parts += [
             f"| `{name}` | {_shown(kind, default)} | {doc} |\n"
             for name, kind, default, doc in _fields(cls)
+            if not _is_section(f"{where}.{name}".lstrip("."), _shown(kind, default))
         ]
     return "".join(parts)
+
+
+def _is_section(path: str, shown: str) -> bool:
+    """Returns whether a key's own keys are a section, so that it needs no row."""
+    return shown == "below" and path in SECTIONS.values()
 
 
 def documented_fields(cls: type) -> Iterator[tuple[Any, str]]:

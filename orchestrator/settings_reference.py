@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from muxrl.orchestrator.config_reference import documented_fields
@@ -18,15 +19,8 @@ from muxrl.servers.algorithms.registry import ALGORITHMS, get_algorithm
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = [DOCS / "algorithms.md", *(DOCS / "algorithms").glob("*.md")]
-COMMON = (
-    "gamma",
-    "grad_clip_by",
-    "min_sample_timesteps_per_iteration",
-    "min_time_s_per_iteration",
-    "min_train_timesteps_per_iteration",
-    "train_batch_size",
-)
-"""Settings that have the same meaning wherever they are declared."""
+SHOWN_BY = {"VDN": "QMIX", "QPLEX": "QMIX", "IQL": "QMIX", "HAPPO": "MAPPO"}
+"""Algorithms whose settings stand on another one's page."""
 _HEAD = "| setting | default | meaning |\n|---|---|---|\n"
 _TABLE = re.compile(r"(<!-- (?:settings of (\w+)|common settings) -->\n\n)(?:\|.*\n)*")
 
@@ -34,18 +28,19 @@ _TABLE = re.compile(r"(<!-- (?:settings of (\w+)|common settings) -->\n\n)(?:\|.
 def table(algorithm: str) -> str:
     """Returns the table of an algorithm's settings, less the common ones, with the head."""
     meanings = _meanings(algorithm)
+    common = _common()
     defaults = get_algorithm(algorithm).settings()
-    rows = (f"| `{n}` | `{v}` | {meanings[n]} |\n" for n, v in defaults.items() if n not in COMMON)
-    return _HEAD + "".join(rows)
+    own = {n: v for n, v in defaults.items() if (n, meanings[n]) not in common}
+    return _HEAD + "".join(f"| `{n}` | `{v}` | {meanings[n]} |\n" for n, v in own.items())
 
 
 def common_table() -> str:
-    """Returns the table of the common settings, with the head.
-
-    Raises:
-        ValueError: one of them has several meanings.
-    """
-    return _HEAD + "".join(map(_common_row, COMMON))
+    """Returns the table of the settings that three pages would show alike, with the head."""
+    rows = (
+        f"| `{name}` | {_defaults(name, owners)} | {meaning} |\n"
+        for (name, meaning), owners in sorted(_common().items())
+    )
+    return _HEAD + "".join(rows)
 
 
 def with_tables(page: str) -> str:
@@ -62,17 +57,24 @@ def _meanings(algorithm: str) -> dict[str, str]:
     }
 
 
-def _common_row(name: str) -> str:
-    owners = [entry for entry in ALGORITHMS if name in entry.settings()]
-    meanings = {_meanings(entry.name)[name] for entry in owners}
-    if len(meanings) != 1:
-        raise ValueError(f"{name} does not mean the same everywhere: {meanings}")
+@cache
+def _common() -> dict[tuple[str, str], list[str]]:
+    """Returns the algorithms that have a setting, by its name and meaning."""
+    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for entry in ALGORITHMS:
+        meanings = _meanings(entry.name)
+        for name in entry.settings():
+            owners[name, meanings[name]].append(entry.name)
+    return {of: names for of, names in owners.items() if len({*names} - {*SHOWN_BY}) >= 3}
+
+
+def _defaults(name: str, owners: list[str]) -> str:
     by_default: dict[str, list[str]] = defaultdict(list)
-    for entry in owners:
-        by_default[f"`{entry.settings()[name]}`"].append(entry.name)
-    usual, *others = sorted(by_default, key=lambda default: -len(by_default[default]))
-    default = "; ".join([usual, *(f"{', '.join(by_default[o])}: {o}" for o in others)])
-    return f"| `{name}` | {'differs' if len(others) > 1 else default} | {meanings.pop()} |\n"
+    for owner in owners:
+        by_default[f"`{get_algorithm(owner).settings()[name]}`"].append(owner)
+    if len(by_default) == 1 and len(owners) == len(ALGORITHMS):
+        return next(iter(by_default))
+    return "; ".join(f"{', '.join(names)}: {default}" for default, names in by_default.items())
 
 
 if __name__ == "__main__":

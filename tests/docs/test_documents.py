@@ -122,37 +122,23 @@ def test_the_index_lists_every_algorithm() -> None:
 
 
 def test_settings_are_documented_as_they_are_declared() -> None:
-    from muxrl.orchestrator.settings_reference import with_tables
+    from muxrl.orchestrator.settings_reference import SHOWN_BY, with_tables
     from muxrl.servers.algorithms.registry import ALGORITHMS, get_algorithm
 
     index = (DOCS / "algorithms.md").read_text()
     assert "<!-- common settings -->" in index
     assert with_tables(index) == index, "the common table is not new: run make docs"
-    elsewhere = {"VDN": "QMIX", "QPLEX": "QMIX", "IQL": "QMIX", "HAPPO": "MAPPO"}
     for entry in ALGORITHMS:
         page = (DOCS / "algorithms" / f"{entry.name.lower()}.md").read_text()
         assert with_tables(page) == page, f"{entry.name}'s table is not new: run make docs"
-        if entry.name in elsewhere:
-            others = get_algorithm(elsewhere[entry.name]).settings()
+        if entry.name in SHOWN_BY:
+            others = get_algorithm(SHOWN_BY[entry.name]).settings()
             assert others == others | entry.settings(), entry.name
         else:
             assert SETTINGS.findall(page) == [entry.name], entry.name
 
 
-# --- tables of files and tests --------------------------------------------------------------
-
-
-def test_each_row_of_the_clients_table_names_tests_that_exist() -> None:
-    page = DOCS / "client.md"
-    rows = table(page, "Coming from RLlib's PolicyClient")
-    assert len(rows) > 20
-    for row in rows:
-        shown_by = LINK.findall(row[-1])
-        assert shown_by, f"no test shows {row[0]}"
-        for test, target, _ in shown_by:
-            tree = ast.parse((page.parent / target).read_text())
-            functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-            assert test in functions, f"{target} has no {test}"
+# --- files and functions --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -161,9 +147,9 @@ def test_paths_of_the_checkout_exist(page: Path) -> None:
     assert not missing
 
 
-def test_the_map_answers_twenty_questions() -> None:
+def test_the_map_names_files() -> None:
     rows = table(ROOT / "CONTRIBUTING.md", "Where is it?")
-    assert len(rows) == 20
+    assert rows
     for question, answer in rows:
         assert PATH.findall(answer), question
 
