@@ -219,6 +219,7 @@ class Status(msgspec.Struct, omit_defaults=True):
     weights_seq_no: int = 0
     num_refused: int = 0
     num_stale_steps: int = 0
+    num_logged_actions: int = 0
     episode_return_mean: float | None = None
     problem: str = ""
 

@@ -216,6 +216,7 @@ class PolicyServer:
             weights_seq_no=policies.acting.weights_seq_no,
             num_refused=self._app.num_refused,
             num_stale_steps=counts.num_stale_steps,
+            num_logged_actions=counts.num_logged_actions,
             episode_return_mean=counts.episode_return_mean,
             problem=self._problem or self._network.problem,
         )

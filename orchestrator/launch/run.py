@@ -287,6 +287,7 @@ class Run:
             **seconds,
             num_refused=report.status.num_refused,
             num_env_steps=report.status.num_env_steps,
+            num_logged_actions=report.status.num_logged_actions,
             weights_seq_no=report.status.weights_seq_no,
         )
         self._latencies.take(server_id, report.latencies)
@@ -366,9 +367,12 @@ class Run:
         tally = self.tally
         is_evaluating = self._evaluations is not None and self._evaluations.is_running
         restarts = ", ".join(f"{name} {n}×" for name, n in tally.num_restarts.items())
+        rows = self._iterations.items()
+        skipped = ", ".join(f"{s} {n}×" for s, row in rows if (n := row.num_skipped_updates))
         notes = [
             "evaluating" if is_evaluating else "",
             f"started again: {restarts}" if restarts else "",
+            f"updates skipped: {skipped}" if skipped else "",
             self._checkpoints.problem,
         ]
         return Snapshot(

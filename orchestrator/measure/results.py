@@ -69,6 +69,8 @@ class ServerResult:
     """False if its learner made no update in any of the runs: it acts as it began."""
     final: AgainstRandom | None
     """Each seed's last evaluation, the last with random in place if there is one."""
+    is_played_by_others: bool = False
+    """Whether simulations chose its agents' actions, in training at least."""
     plays_itself: bool = False
     """Whether its agents play against each other, so that their mean return says nothing."""
     sides: tuple[SideResult, ...] = ()
@@ -78,7 +80,7 @@ class ServerResult:
     def judgement(self) -> Verdict | str:
         """What the final evaluation says of its learning, in words; "" where it says nothing."""
         if not self.learns:
-            return "does not learn"
+            return "not its actions" if self.is_played_by_others else "does not learn"
         if not self.has_updates:
             return "made no update"
         if self.plays_itself:
@@ -293,6 +295,7 @@ def _server_result(runs: Sequence[RecordedRun], server_id: str, over_seeds: bool
         training=training,
         has_updates=any(run.weights_seq_no.get(server_id, 1) > 0 for run in runs),
         final=final,
+        is_played_by_others=any(server_id in run.num_logged_actions for run in runs),
         plays_itself=bool(sides)
         or any(
             play_against_each_other(
@@ -350,6 +353,18 @@ def _notes(runs: Sequence[RecordedRun], servers: Sequence[ServerResult]) -> Iter
                 "while it was lost; their returns are in no training curve of the run, and the "
                 "other servers learned from them"
             )
+        for name, num in run.num_skipped_updates.items():
+            yield (
+                f"in run {run.name}, {name} skipped {num} updates that would have spoilt its "
+                "networks for good; its log names the cause"
+            )
+        for name, num in run.num_logged_actions.items():
+            if not run.servers[name].learns:
+                yield (
+                    f"in run {run.name}, simulations chose {num:,} actions of {name} themselves "
+                    "(logged_actions): its returns are those of whatever chose them, which may "
+                    "learn, and not of its algorithm alone"
+                )
         for server in servers:
             if server.learns and run.weights_seq_no.get(server.server_id) == 0:
                 why = "its first batch needs more env steps"

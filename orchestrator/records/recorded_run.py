@@ -66,6 +66,10 @@ class RecordedRun(Plan):
     """Training episodes that ended at a value that a server refused."""
     num_random_episodes: Mapping[str, int] = field(default_factory=dict)
     """By server, training episodes in which its agents acted at random, since it was lost."""
+    num_logged_actions: Mapping[str, int] = field(default_factory=dict)
+    """By server, those that simulations chose themselves in training; without those of none."""
+    num_skipped_updates: Mapping[str, int] = field(default_factory=dict)
+    """By server, those that would have spoilt it; without those of none."""
     weights_seq_no: Mapping[str, int] = field(default_factory=dict)
     """By server, the last version of its weights, 0 before any update; unless it is unknown."""
     metric_training: Mapping[tuple[str, str | None], TrainingCurve] = field(default_factory=dict)
@@ -97,6 +101,8 @@ class RecordedRun(Plan):
         last = JointRow(env_steps=0)
         weights_seq_no: dict[str, int] = {}
         of_server: dict[str, int] = {}
+        logged: dict[str, int] = {}
+        skipped: dict[str, int] = {}
         resumed_at: list[int] = []
         restarted_at: dict[str, list[int]] = {}
         for last in iter_rows(directory.metrics / "joint.jsonl", JointRow):
@@ -110,6 +116,8 @@ class RecordedRun(Plan):
                     weights_seq_no[server_id] = state.weights_seq_no
                 if state.num_env_steps is not None:
                     of_server[server_id] = state.num_env_steps
+                if state.num_logged_actions:
+                    logged[server_id] = state.num_logged_actions
         evaluations = EvaluationSeries()
         for row in iter_rows(directory.metrics / "evaluation.jsonl", EvaluationRow):
             evaluations.add(row)
@@ -120,6 +128,8 @@ class RecordedRun(Plan):
             for one in iter_rows(directory.metrics / f"{server_id}.jsonl", IterationRow):
                 if server_id not in of_server:  # the first runs did not say it
                     env_steps[server_id] = one.env_steps or last.env_steps
+                if one.num_skipped_updates:
+                    skipped[server_id] = one.num_skipped_updates
                 if one.weights_seq_no is not None:
                     newest = one.weights_seq_no
                 if one.episode_return_mean is not None:
@@ -141,6 +151,8 @@ class RecordedRun(Plan):
             num_lost_episodes=last.num_lost_episodes,
             num_bad_episodes=last.num_bad_episodes,
             num_random_episodes=last.num_random_episodes,
+            num_logged_actions=logged,
+            num_skipped_updates=skipped,
             weights_seq_no={s: no for s, no in weights_seq_no.items() if s in plan.servers},
             metric_training={
                 key: TrainingCurve.of(curve.points) for key, curve in metrics.curves.items()

@@ -58,6 +58,11 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     loss: float | None = None
     learner: Mapping[str, Mapping[str, float | None]] = {}
 
+    @property
+    def num_skipped_updates(self) -> int:
+        """Since the server was made, of all its modules: those that would have spoilt them."""
+        return sum(int(values.get("num_skipped_updates") or 0) for values in self.learner.values())
+
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a server stands, in a `JointRow`.
@@ -68,6 +73,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             the next two are None before it has reported.
         num_refused: items of messages that its process has refused.
         num_env_steps: env steps of training in which one of its agents acted.
+        num_logged_actions: in training, that simulations chose themselves (rarely).
         weights_seq_no: version of its weights, 0 before any update.
         exchange_p50_s, exchange_p99_s, forward_p50_s, forward_p99_s: quantiles in seconds since
             the last row, see `muxrl.servers.network.latency`; None: it was asked nothing (rarely).
@@ -79,6 +85,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     held_s: float | None = None
     num_refused: int | None = None
     num_env_steps: int | None = None
+    num_logged_actions: int = 0
     weights_seq_no: int | None = None
     exchange_p50_s: float | None = None
     exchange_p99_s: float | None = None

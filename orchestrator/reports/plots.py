@@ -162,7 +162,7 @@ def _panels(report: Report) -> Iterator[_Panel]:
 
 def _subtitle(server: ServerResult, num_seeds: int) -> str:
     if not server.learns:
-        return "does not learn"
+        return str(server.judgement)
     if server.plays_itself:
         return "plays itself: a mean over its sides"
     return _advantage(server.final, num_seeds)

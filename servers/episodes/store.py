@@ -59,6 +59,8 @@ class EpisodeCounts:
     num_expired: int = 0
     num_stale_steps: int = 0
     """Agent steps that clients played with weights too old to teach the policy."""
+    num_logged_actions: int = 0
+    """That simulations chose themselves, in training."""
     recent_returns: list[float] = field(default_factory=list)
 
     def add_return(self, value: float) -> None:
@@ -274,6 +276,7 @@ class EpisodeStore:
         outcome = episode.step(item)
         if episode.is_training and not is_repeat:
             self.counts.num_agent_steps += len(item.observations)
+            self.counts.num_logged_actions += len(item.logged_actions)
             self._count_env_steps(episode.recorder.num_uncut_steps - num_before)
             self._cut_if_due()
             if (

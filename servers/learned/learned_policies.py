@@ -63,10 +63,16 @@ class RLlibLearning:
     def train(self) -> Mapping[str, Mapping[str, float]]:
         result = self._algo.train()
         return {
-            module_id: values
+            module_id: values | self._epsilon(module_id)
             for module_id, values in result.get(LEARNER_RESULTS, {}).items()
             if module_id != ALL_MODULES and isinstance(values, dict)
         }
+
+    def _epsilon(self, module_id: str) -> dict[str, float]:
+        """Returns the probability of an action at random, of a module that has one."""
+        module: Any = self._runner.inference.modules[module_id]
+        schedule = getattr(module, "epsilon_schedule", None)
+        return {} if schedule is None else {"epsilon": float(schedule.update(self.num_env_steps))}
 
 
 class LearnedPolicies(SavedPolicies):

@@ -92,6 +92,32 @@ def test_who_made_no_update_is_not_judged(tmp_path: Path, num_updates: int) -> N
     assert ("sheep (PPO) made no update" in shown[-1]) == (not num_updates)
 
 
+def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    plan = json.loads((run.path / "plan.json").read_text())
+    plan["servers"]["sheep"] |= {"algorithm": "RANDOM", "learns": False}
+    run.write_plan(plan)
+    write_whole_run(run)
+    with MetricsWriter(run) as metrics:
+        of_server = {"wolves": {"num_logged_actions": 9}, "sheep": {"num_logged_actions": 1_234}}
+        metrics.joint({"env_steps": 1_000, "servers": of_server})
+    report = write_report(run)
+    judged = [server.judgement for server in report.servers]
+    assert judged == ["better than random", "not its actions"]
+    (note,) = [note for note in report.notes if "logged_actions" in note]
+    assert "simulations chose 1,234 actions of sheep themselves" in note
+
+
+def test_skipped_updates_are_counted_in_the_report(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write_whole_run(run)
+    with MetricsWriter(run) as metrics:
+        for learner in ({"a": {"num_skipped_updates": 3}, "b": {"num_skipped_updates": 1}}, {}):
+            metrics.server("sheep", {"env_steps": 990, "learner": learner})
+    (note,) = [note for note in write_report(run).notes if "skipped" in note]
+    assert "sheep skipped 4 updates that would have spoilt" in note
+
+
 def test_episodes_of_a_simulation_of_somebody_elses_share_no_seeds(tmp_path: Path) -> None:
     run = new_run(tmp_path, is_external=True)
     write_whole_run(run)

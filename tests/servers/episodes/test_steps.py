@@ -193,6 +193,7 @@ def test_logged_actions_reach_inference() -> None:
     pending = store.store.accept(Step("e", 0, {"a": seen("a", 0)}, logged_actions={"a": 2}), 0.0)
     assert isinstance(pending, PendingStep)
     assert pending.requests[0].logged_action == 2
+    assert store.store.counts.num_logged_actions == 1
 
 
 # --- rewards --------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from ray.rllib.connectors import connector_v2
+from ray.rllib.utils.metrics import LEARNER_RESULTS
 from ray.tune.utils.util import UtilMonitor
 from tests.compliance.real_servers import SEES, SMALL_MODEL, make_plan
 
 from muxrl.servers.learned import learned_policies
-from muxrl.servers.learned.learned_policies import LearnedPolicies
+from muxrl.servers.learned.learned_policies import LearnedPolicies, RLlibLearning
 from muxrl.servers.server import PolicyServer
 
 
@@ -51,6 +52,18 @@ def test_connectors_know_their_arguments_as_rllib_finds_them(
     monkeypatch.setattr(learned_policies, "find_callers_without_source", lambda: None)
     assert found == connectors(algorithm)
     assert any(arguments for _, arguments in found)
+
+
+@pytest.mark.parametrize(("algorithm", "epsilon"), [("DQN", 1.0), ("PPO", None)])
+def test_a_record_has_the_epsilon_by_which_its_module_acts(
+    rllib: None, monkeypatch: pytest.MonkeyPatch, algorithm: str, epsilon: float | None
+) -> None:
+    with policies_of(algorithm) as policies:
+        runner: Any = policies.algo.env_runner
+        results = {module_id: {"loss": 1.0} for module_id in policies.algo.config.policies}
+        monkeypatch.setattr(policies.algo, "train", lambda: {LEARNER_RESULTS: results})
+        (record,) = RLlibLearning(policies.algo, runner).train().values()
+        assert record.get("epsilon") == epsilon
 
 
 def test_no_thread_watches_the_load_of_the_system(rllib: None) -> None:
