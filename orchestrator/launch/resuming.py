@@ -155,14 +155,18 @@ def find_checkpoint(folder: RunDirectory) -> tuple[Path, Manifest, list[str]]:
 
 
 def how_to_go_on(folder: RunDirectory) -> str:
-    """Says from where a run that has failed can be resumed, in a clause."""
+    """Says from where a run that has failed, or trial, can be resumed, in a clause."""
+    resume = f"launch --resume {folder.path}"
+    if folder.sweep is not None:
+        resume = f"sweep {folder.sweep} --resume"
     try:
         _, manifest, _ = find_checkpoint(folder)
     except (CannotResume, OSError):
-        return "it has no whole checkpoint, so it cannot be resumed"
+        again = f"'muxrl {resume}' begins it again"
+        return f"it has no whole checkpoint, so {again if folder.sweep else 'it cannot be resumed'}"
     return (
-        f"once the cause is mended, 'muxrl launch --resume {folder.path}' goes on from its "
-        f"checkpoint at {manifest.env_steps:,} env steps"
+        f"once the cause is mended, 'muxrl {resume}' goes on from its checkpoint at "
+        f"{manifest.env_steps:,} env steps"
     )
 
 

@@ -162,14 +162,11 @@ def reserved(
             ray.util.remove_placement_group(group)
 
 
-def _what_is_missing(config: ExperimentConfig, wanted: list[dict[str, float]]) -> str:
+def beyond_every_machine(config: ExperimentConfig) -> str:
+    """Says which process wants more than any machine of the connected cluster has, "" if none."""
     import ray
 
-    is_one_machine = strategy(config) == "STRICT_PACK"
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    sums = {name: sum(b.get(name, 0.0) for b in wanted) for name in ("CPU", "GPU")}
-    asked = " and ".join(f"{total:g} {name}s" for name, total in sums.items() if total)
-    where = ", all on one machine since its servers listen on loopback" if is_one_machine else ""
     for name, bundle in _bundles(config).items():
         for kind, amount in bundle.items():
             most = max((machine.get(kind, 0.0) for machine in machines), default=0.0)
@@ -178,6 +175,19 @@ def _what_is_missing(config: ExperimentConfig, wanted: list[dict[str, float]]) -
                     f"{name!r} wants {amount:g} {kind}s, and no machine of the cluster has more "
                     f"than {most:g}"
                 )
+    return ""
+
+
+def _what_is_missing(config: ExperimentConfig, wanted: list[dict[str, float]]) -> str:
+    import ray
+
+    is_one_machine = strategy(config) == "STRICT_PACK"
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    sums = {name: sum(b.get(name, 0.0) for b in wanted) for name in ("CPU", "GPU")}
+    asked = " and ".join(f"{total:g} {name}s" for name, total in sums.items() if total)
+    where = ", all on one machine since its servers listen on loopback" if is_one_machine else ""
+    if too_large := beyond_every_machine(config):
+        return too_large
     have = ", ".join(
         " and ".join(f"{machine.get(name, 0.0):g} {name}s" for name in sums if sums[name])
         for machine in machines

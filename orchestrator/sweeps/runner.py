@@ -21,7 +21,7 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.json_files import write_text
 from muxrl.orchestrator.storage.process import Process
 from muxrl.orchestrator.supervise.page_process import page_beside
-from muxrl.orchestrator.supervise.placement import cpus_wanted, strategy
+from muxrl.orchestrator.supervise.placement import beyond_every_machine, cpus_wanted, strategy
 from muxrl.orchestrator.supervise.ray_session import ray_session, worker_environment
 from muxrl.orchestrator.supervise.shared_folder import check_shared
 from muxrl.orchestrator.supervise.signals import (
@@ -199,6 +199,13 @@ def placement_notes(plan: SweepPlan) -> Iterator[str]:
     known = [trial for trial in plan.trials if trial.assignment]
     if not plan.config.address or not known:
         return
+    for trial in known:
+        if too_large := beyond_every_machine(plan.config_of(trial)):
+            yield (
+                f"note: of trial {trial.id}, {too_large}; it waits until there is such a machine, "
+                "which only a cluster that grows by itself will have"
+            )
+            return
     trial = max(known, key=lambda each: sum(cpus_wanted(plan.config_of(each))))
     config = plan.config_of(trial)
     num_cpus = sum(cpus_wanted(config))

@@ -20,7 +20,7 @@ from ray import tune
 from muxrl.orchestrator.config import to_yaml
 from muxrl.orchestrator.config.schema import TOTAL
 from muxrl.orchestrator.errors import RunFailed, RunIsRunning
-from muxrl.orchestrator.launch.resuming import locked, take_up
+from muxrl.orchestrator.launch.resuming import how_to_go_on, locked, take_up
 from muxrl.orchestrator.launch.run import Run
 from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
 from muxrl.orchestrator.storage.checkpoints import Manifest
@@ -198,7 +198,7 @@ class Trial(tune.Trainable):
             return
         self._is_over = True
         if status in ("done", "failed"):
-            run.end(status, cause)
+            cause = run.end(status, cause, how_to_go_on).problem
         else:
             run.end("interrupted", "ended by the sweep")
         if run.unsaved and status != "failed":  # a trial is not done without it

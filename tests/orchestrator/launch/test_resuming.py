@@ -16,11 +16,12 @@ from muxrl.orchestrator.errors import CannotResume, ConfigError, RunIsRunning
 from muxrl.orchestrator.launch.resuming import (
     find_checkpoint,
     going_on,
+    how_to_go_on,
     load_resumed_config,
     locked,
 )
 from muxrl.orchestrator.launch.whole_run import resume_experiment, run_experiment
-from muxrl.orchestrator.records.run_directory import RunDirectory
+from muxrl.orchestrator.records.run_directory import TRIALS_FILE, RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 from muxrl.orchestrator.storage.checkpoints import (
     MANIFEST_FILE,
@@ -169,6 +170,19 @@ def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> No
     (write(folder, 1_000) / "ppo" / "state.pkl").unlink()
     with pytest.raises(CannotResume, match=r"no whole checkpoint: .*ppo/state.pkl cannot be read"):
         find_checkpoint(folder)
+
+
+def test_a_failure_names_the_command_that_goes_on(folder: RunDirectory) -> None:
+    assert how_to_go_on(folder) == "it has no whole checkpoint, so it cannot be resumed"
+    write(folder, 1_000)
+    assert f"'muxrl launch --resume {folder.path}' goes on from its checkpoint at 1,000 env" in (
+        how_to_go_on(folder)
+    )
+    sweep = folder.path.resolve().parent.parent
+    (sweep / TRIALS_FILE).write_text("")
+    assert f"'muxrl sweep {sweep} --resume' goes on from its checkpoint at 1,000" in how_to_go_on(
+        folder
+    )
 
 
 def test_one_process_at_a_time(folder: RunDirectory) -> None:

@@ -9,7 +9,13 @@ import pytest
 from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, load_config, prepare
 from muxrl.orchestrator.errors import NoPlace
 from muxrl.orchestrator.launch.whole_run import run_experiment
-from muxrl.orchestrator.supervise.placement import bundles, own_place, reserved, strategy
+from muxrl.orchestrator.supervise.placement import (
+    beyond_every_machine,
+    bundles,
+    own_place,
+    reserved,
+    strategy,
+)
 from muxrl.servers.config import ResourcesConfig, ServerConfig
 
 
@@ -60,6 +66,15 @@ def test_each_process_that_reserves_anything_has_a_bundle_of_its_own() -> None:
     assert [place.placement_group_bundle_index for place in places] == [0, 1, 2, 3, 4]
     assert own_place(Group, experiment, "free") is Group
     assert own_place(None, experiment, "a") is None
+
+
+def test_what_no_machine_of_a_cluster_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = [{"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}, {"CPU": 2.0, "GPU": 4.0}]
+    nodes = [{"Alive": i < 2, "Resources": machine} for i, machine in enumerate(machines)]
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    assert beyond_every_machine(config(8.0, 1.0)) == ""
+    found = beyond_every_machine(config(1.0, 2.0))
+    assert found == "'a' wants 2 GPUs, and no machine of the cluster has more than 1"
 
 
 @pytest.mark.learning
