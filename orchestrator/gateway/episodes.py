@@ -8,6 +8,7 @@ in the Python client.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -170,6 +171,8 @@ class GatewayEpisodes:
         """Open episodes whose simulation does not know yet that all are refused."""
         self.refusal: ProtocolError | None = None
         """Of all episodes, from now on."""
+        self.most_env_steps = math.inf
+        """Of training; steps beyond are not answered, until it is more or training is over."""
         self._evaluation: Evaluation | None = None
         self._trains = True
         self._client = client
@@ -194,14 +197,16 @@ class GatewayEpisodes:
         first step of its episode.
 
         Args:
-            asked: gets the answers.
+            asked: gets the answers, except what is beyond `most_env_steps`, and what follows it in
+                its episode: to be asked again.
             now: monotonic time.
         """
-        rest = list(asked)
+        beyond: set[str] = set()
+        rest = [one for one in asked if one.answer is None]
         while rest:
-            rest = self._answer_round(rest, now)
+            rest = self._answer_round(rest, now, beyond)
 
-    def _answer_round(self, asked: Iterable[Asked], now: float) -> list[Asked]:
+    def _answer_round(self, asked: Iterable[Asked], now: float, beyond: set[str]) -> list[Asked]:
         """Answers the first items of each episode, and returns those that have to wait for them."""
         told: list[_Open] = []
         waiting: list[Asked] = []
@@ -212,6 +217,9 @@ class GatewayEpisodes:
         for one in asked:
             item, episode_id = one.item, one.item.episode_id
             goes_on = isinstance(item, Step | EndEpisode)
+            if episode_id in beyond or self._is_beyond(item, told):
+                beyond.add(episode_id)
+                continue
             if (
                 len(told) >= self._max_told
                 or episode_id in busy
@@ -238,6 +246,15 @@ class GatewayEpisodes:
         for client in dict.fromkeys(one.episode.client for one in told):
             self._exchange(client, [one for one in told if one.episode.client is client])
         return waiting
+
+    def _is_beyond(self, item: AnyItem, told: Sequence[_Open]) -> bool:
+        """Whether a step has to wait, since with those that are told all is played."""
+        episode = self._open.get(item.episode_id)
+        if not isinstance(item, Step) or episode is None or not episode.is_training:
+            return False
+        steps = (t for t in told if t.episode.is_training and isinstance(t.asked.item, Step))
+        num_env_steps = self.counts.num_env_steps + sum(1 for _ in steps)
+        return num_env_steps >= self.most_env_steps and not episode.machine.is_repeat(item.t)
 
     # --- what is asked ------------------------------------------------------------------
 
@@ -469,6 +486,15 @@ class GatewayEpisodes:
         others = (None, evaluation)
         self._close([e for e, one in self._open.items() if one.evaluation not in others],
                     "the evaluation was given up")  # fmt: skip
+
+    def limit(self, num_env_steps: float) -> None:
+        """Takes no more env steps of training than these."""
+        self.most_env_steps = num_env_steps
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether there is nothing more to train with."""
+        return not self._trains or self.counts.num_env_steps >= self.most_env_steps
 
     def end_training(self) -> None:
         """Closes training episodes as truncated.

@@ -39,9 +39,9 @@ _WAITS_S = 0.2
 
 
 class _Waiting(NamedTuple):
-    """A frame that the asker has not taken yet."""
+    """A frame that is not answered yet."""
 
-    items: list[AnyItem]
+    asked: list[Asked]
     reply: Answered
     loop: asyncio.AbstractEventLoop
 
@@ -80,6 +80,9 @@ class Gateway(Front):
         self._held = threading.Event()
         self._released = threading.Event()
         self._released.set()
+        self._beyond: list[_Waiting] = []
+        """Frames with steps beyond what may be played."""
+        self._is_used_up = threading.Event()
         self._busy_since: float | None = None
         self._heard_at = time.monotonic()
         self._asker = threading.Thread(target=self._ask, name="gateway", daemon=True)
@@ -90,7 +93,8 @@ class Gateway(Front):
             why = self._stopped()
             reply([self.refuse(item, why) for item in items])
         else:
-            self._frames.put(_Waiting(items, reply, asyncio.get_running_loop()))
+            asked = [Asked(item) for item in items]
+            self._frames.put(_Waiting(asked, reply, asyncio.get_running_loop()))
 
     def status(self) -> Status:
         counts = self.episodes.counts
@@ -118,8 +122,9 @@ class Gateway(Front):
     @property
     def _is_waiting(self) -> bool:
         """Whether answers are held back: a server learns, is waited for, or all are held."""
-        busy_since = self._busy_since
-        return busy_since is not None and time.monotonic() - busy_since > _WAITS_S
+        since = self._busy_since
+        is_busy = since is not None and time.monotonic() - since > _WAITS_S
+        return is_busy or bool(self._beyond)
 
     @property
     def behind(self) -> list[str]:
@@ -153,6 +158,16 @@ class Gateway(Front):
     def release(self) -> None:
         """Goes on to answer."""
         self._released.set()
+
+    def limit(self, num_env_steps: int) -> None:
+        """Lets so many env steps of training be played; further ones wait for their answers."""
+        self._do(lambda: self.episodes.limit(num_env_steps))
+
+    def allow(self, num_env_steps: int) -> None:
+        """Allows so many more than the limit, and waits until all are used up, or it ends."""
+        self._is_used_up.clear()
+        self._do(lambda: self.episodes.limit(self.episodes.most_env_steps + num_env_steps))
+        self._is_used_up.wait()
 
     def evaluate(self, evaluation: Evaluation, timeout_s: float) -> bool:
         """Has the next training episodes be played as evaluations instead.
@@ -191,6 +206,7 @@ class Gateway(Front):
         self.release()
         self._frames.put(_Order(lambda: None, threading.Event()))
         self._asker.join(_STOP_S)
+        self._is_used_up.set()
         return not self._asker.is_alive()
 
     def _do(self, action: Callable[[], None]) -> None:
@@ -209,17 +225,23 @@ class Gateway(Front):
             frames = [one for one in taken if isinstance(one, _Waiting)]
             if frames:
                 self._heard_at = taken_at
-                self._answer_together(frames)
+            if frames or self._beyond:
+                self._answer_together([*self._beyond, *frames])
             for order in taken:
                 if isinstance(order, _Order):
                     self._guarded(order.action)
+                    self._answer_together(self._beyond)  # it may have raised the limit
                     order.done.set()
+            if self.episodes.is_used_up:
+                self._is_used_up.set()
             if taken_at - looked_at >= _LOOK_EVERY_S:
                 looked_at = taken_at
                 # Not as of now: what has come in since was not looked at.
                 self._guarded(functools.partial(self.episodes.expire, taken_at))
             self._busy_since = None
         self._client.close()
+        for frame in self._beyond:
+            self._refuse_all(frame, self._stopped())
         while not self._frames.empty():  # which came in the last moment
             left = self._frames.get()
             if isinstance(left, _Waiting):
@@ -242,8 +264,8 @@ class Gateway(Front):
             logger.exception("the gateway could not do what it was to do")
 
     def _answer_together(self, frames: list[_Waiting]) -> None:
-        asked = [[Asked(item) for item in frame.items] for frame in frames]
-        together = [one for of_frame in asked for one in of_frame]
+        together = [one for frame in frames for one in frame.asked]
+        self._beyond = []
         try:
             self.episodes.answer(together, self._heard_at)
             self.episodes.touch(together, time.monotonic())
@@ -252,8 +274,11 @@ class Gateway(Front):
             for frame in frames:
                 self._refuse_all(frame, internal_error(error))
             return
-        for frame, of_frame in zip(frames, asked, strict=True):
-            self._send(frame, list(self._replies(of_frame)))
+        for frame in frames:
+            if any(one.answer is None for one in frame.asked):
+                self._beyond.append(frame)
+            else:
+                self._send(frame, list(self._replies(frame.asked)))
 
     def _replies(self, asked: list[Asked]) -> Iterator[AnyReply]:
         for one in asked:
@@ -262,7 +287,7 @@ class Gateway(Front):
             yield self.refuse(one.item, answer) if isinstance(answer, ProtocolError) else answer
 
     def _refuse_all(self, frame: _Waiting, why: ProtocolError) -> None:
-        self._send(frame, [self.refuse(item, why) for item in frame.items])
+        self._send(frame, [self.refuse(one.item, why) for one in frame.asked])
 
     def _send(self, frame: _Waiting, replies: list[AnyReply]) -> None:
         try:

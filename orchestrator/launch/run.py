@@ -307,8 +307,12 @@ class Run:
             evaluations.begin_next(self.tally.env_steps, self.tally.time_s)
 
     def _allow(self) -> None:
-        """Lets simulations play up to the budget or the next evaluation, and wait for that."""
-        due_at = evaluations.next_at if (evaluations := self._evaluations) else None
+        """Lets simulations play up to the budget or the next evaluation, and wait for that.
+
+        External ones evaluate with the episodes that they begin, and so wait for the budget alone.
+        """
+        evaluations = None if self.experiment.is_external else self._evaluations
+        due_at = evaluations.next_at if evaluations else None
         points = [point for point in (self.config.stop.env_steps, due_at) if point is not None]
         if points and not (evaluations and evaluations.is_running):
             self._simulations.allow(min(points) - self.tally.env_steps)

@@ -80,7 +80,7 @@ class ServerResult:
     def judgement(self) -> Verdict | str:
         """What the final evaluation says of its learning, in words; "" where it says nothing."""
         if not self.learns:
-            return "not its actions" if self.is_played_by_others else "does not learn"
+            return "logged actions" if self.is_played_by_others else "does not learn"
         if not self.has_updates:
             return "made no update"
         if self.plays_itself:

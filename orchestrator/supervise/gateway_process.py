@@ -32,6 +32,7 @@ class GatewayProcess:
         patience: how long they are waited for.
         log_path: the process's log file.
         num_restarts: how often the run has started it again.
+        is_limited: whether simulations train with no more env steps than `allow` says.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class GatewayProcess:
         patience: Patience,
         log_path: Path,
         num_restarts: int = 0,
+        is_limited: bool = False,
     ) -> None:
         set_up(log_path)
         self._config = config
         self._servers = dict(servers)
         self._patience = patience
         self._num_restarts = num_restarts
+        self._is_limited = is_limited
         self._should_stop = threading.Event()
 
     def start(self) -> str:
@@ -66,6 +69,8 @@ class GatewayProcess:
         )
         self._gateway = self._served.gateway
         self._gateway.num_restarts = self._num_restarts
+        if self._is_limited:
+            self._gateway.limit(0)
         self._holds = Holds(self._gateway.release)
         settle()
         self._cpu_before_s = time.process_time()
@@ -97,6 +102,10 @@ class GatewayProcess:
     def release(self, number: int) -> None:
         """Lets them go on; see `Holds`."""
         self._holds.release(number)
+
+    def allow(self, num_env_steps: int) -> None:
+        """Allows so many env steps more, and waits until all are used up, or training is over."""
+        self._gateway.allow(num_env_steps)
 
     def evaluate(
         self,

@@ -93,8 +93,9 @@ class SimulationActors(Supervision[SimulationReport]):
         started again is another one once it listens."""
         self.gateway_address = ""
         points = config.stop.env_steps, config.evaluation.interval_env_steps
-        # External simulations play as they like.
-        self._is_limited = points != (None, None) and not self._is_external
+        if self._is_external:  # they play on to the ends of episodes before they evaluate
+            points = config.stop.env_steps, None
+        self._is_limited = points != (None, None)
         self._is_training_over = False
 
     def start(self, servers: Mapping[str, ServerAddress], scheduling: Any) -> None:
@@ -126,7 +127,7 @@ class SimulationActors(Supervision[SimulationReport]):
             return
         self._num_episodes_before[name] = self._num_episodes
         self._playing[self._actors[name].run.remote()] = name
-        if self._is_limited:
+        if self._is_limited and name in self._players:
             self._allowances.add(name, self._actors[name])
 
     def _start_gateway(self) -> None:
@@ -142,9 +143,10 @@ class SimulationActors(Supervision[SimulationReport]):
             patience(self._timeouts),
             self._folder.log(GATEWAY),
             self._quotas[GATEWAY].num_taken,
+            self._is_limited,
             listens=True,
             num_cpus=0,
-            max_concurrency=8,  # run, hold, evaluate, report, ...
+            max_concurrency=10,  # run, hold, evaluate, report, allow twice or more, ...
         )
 
     def _listens(self, name: str, answer: Any) -> None:

@@ -185,7 +185,7 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(
     assert "InjectedFault" in failed.cause
     log = f"{folder / (failed.run_dir or '')}/logs/simulation-0.log"
     assert log in failed.cause
-    assert f"so 'muxrl sweep {folder} --resume' begins it again" in failed.cause
+    assert f"'muxrl sweep {folder} --resume' goes on from its checkpoint" in failed.cause
     assert f"{failed.id} failed: {failed.cause}" in run.output
     run.assert_nothing_is_left()
 

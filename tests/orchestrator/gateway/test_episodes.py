@@ -306,3 +306,40 @@ def test_why_an_episode_is_over_is_told_again(behind: Behind) -> None:
     again = behind.ask(Step("e", 1, SEEN))
     assert isinstance(again, EpisodeGone)
     assert "episode e is over: no such luck" in again.message
+
+
+# --- no more than the run's budget ----------------------------------------------------------
+
+
+def test_no_step_is_played_beyond_the_budget_and_none_is_lost(behind: Behind) -> None:
+    """Of two episodes in lockstep; what follows a step that waits waits with it."""
+    behind.episodes.limit(5)
+    behind.play("x", 2)
+    behind.play("y", 2)
+    x, y = (Asked(Step(e, 2, SEEN)) for e in "xy")
+    end = Asked(EndEpisode("y", 3))
+    behind.episodes.answer([x, y, end], 0.0)
+    assert isinstance(x.answer, Actions)
+    assert (y.answer, end.answer) == (None, None)
+    assert behind.episodes.is_used_up
+    assert isinstance(behind.ask(Step("x", 2, SEEN)), Actions), "a repeat is no new step"
+
+    behind.episodes.limit(6)
+    behind.episodes.answer([x, y, end], 0.0)
+    assert isinstance(y.answer, Actions)
+    assert isinstance(end.answer, Ended)
+    assert behind.episodes.counts.num_env_steps == 6
+
+
+def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> None:
+    behind.episodes.limit(1)
+    behind.play("x")
+    asked = Asked(Step("x", 1, SEEN))
+    behind.episodes.answer([asked], 0.0)
+    assert asked.answer is None
+    behind.episodes.end_training()
+    behind.episodes.answer([asked], 0.0)
+    assert isinstance(asked.answer, EpisodeGone)
+    assert behind.episodes.counts.num_env_steps == 1
+    behind.play("y", 3)  # an evaluation, which no budget ends
+    assert isinstance(behind.ask(Step("y", 3, SEEN)), Actions)

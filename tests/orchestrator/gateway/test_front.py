@@ -197,3 +197,19 @@ def test_an_evaluation_that_nobody_plays_on_is_given_up_and_closed(asked: Asked)
     assert not done.result(PATIENCE_S)
     assert not server.open
     assert asked.gateway.status().num_open_episodes == 0
+
+
+def test_who_asks_beyond_the_budget_waits_until_there_is_more(asked: Asked) -> None:
+    asked.gateway.limit(0)
+    allowed = asked.soon(asked.gateway.allow, 1)
+    asked.ask(StartEpisode("e"))
+    assert isinstance(asked.ask(Step("e", 0, SEEN)), Actions)
+    allowed.result(PATIENCE_S)
+    answer = asked.soon(asked.ask, Step("e", 1, SEEN))
+    assert becomes(lambda: asked.gateway.status().is_waiting_for_learner)
+    assert not answer.done()
+    allowed = asked.soon(asked.gateway.allow, 3)
+    assert isinstance(answer.result(PATIENCE_S), Actions)
+    assert not allowed.done()
+    asked.gateway.end_training()
+    allowed.result(PATIENCE_S)

@@ -103,7 +103,7 @@ def test_whose_actions_simulations_chose_is_not_said_to_be_their_algorithm(tmp_p
         metrics.joint({"env_steps": 1_000, "servers": of_server})
     report = write_report(run)
     judged = [server.judgement for server in report.servers]
-    assert judged == ["better than random", "not its actions"]
+    assert judged == ["better than random", "logged actions"]
     (note,) = [note for note in report.notes if "logged_actions" in note]
     assert "simulations chose 1,234 actions of sheep themselves" in note
 
