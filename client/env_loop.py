@@ -21,7 +21,6 @@ from muxrl.client.episode_metrics import EPISODE_LENGTH, EpisodeMetrics, MetricC
 from muxrl.client.errors import ClientError, EpisodeLost, RefusedByServer, RunIsOver, ServerLost
 from muxrl.client.joint_episode import JointEpisode
 from muxrl.client.multiplexer import MultiplexingClient, Outbox
-from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Mode
 
 logger = logging.getLogger(__name__)
@@ -80,9 +79,9 @@ class EnvLoop:
             or "restart": the episodes that it concerns are closed as truncated on the other
             servers, and begin again with the same seeds. A server that is lost a second time
             before it has answered anything is an error in any case.
-        on_bad_value: what a value that a server refuses ends: "stop": the loop; "episode": that
-            episode, and the next one begins. Of one that was to be measured the result is without
-            returns.
+        on_bad_value: what a number ends that is not finite, or beyond a limit: "stop": the loop;
+            "episode": that episode, and the next one begins. Of one that was to be measured the
+            result is without returns.
         metrics: what of the infos becomes a metric of the episode; see `MetricCollector`. A
             gateway is told of them.
 
@@ -304,7 +303,7 @@ class EnvLoop:
         return lost
 
     def _may_drop(self, failure: ClientError) -> bool:
-        is_bad = isinstance(failure, RefusedByServer) and failure.code == ValueMismatch.code
+        is_bad = isinstance(failure, RefusedByServer) and failure.is_unsound
         return is_bad and self._on_bad_value == "episode" and self._num_bad_in_a_row < _MOST_BAD
 
     def _drop(

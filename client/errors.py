@@ -71,6 +71,7 @@ class RefusedByServer(EpisodeAborted):
         agent_id: the agent at fault, if there is one.
         expected: what the server would have accepted.
         got: what it was sent.
+        is_unsound: whether only a number is wrong: not finite, or beyond a limit.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class RefusedByServer(EpisodeAborted):
         agent_id: str | None = None,
         expected: str | None = None,
         got: str | None = None,
+        is_unsound: bool = False,
     ) -> None:
         super().__init__(message, episode_id=episode_id, server_id=server_id)
+        self.is_unsound = is_unsound
         self.code = code
         self.agent_id = agent_id
         self.expected = expected
@@ -140,4 +143,5 @@ def failure_of(server_id: str, episode_id: str, reply: Refused) -> EpisodeAborte
         agent_id=reply.agent_id,
         expected=reply.expected,
         got=reply.got,
+        is_unsound=reply.is_unsound,
     )

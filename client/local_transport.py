@@ -45,7 +45,7 @@ from muxrl.protocol.messages import (
     Step,
 )
 from muxrl.protocol.spaces import Box
-from muxrl.protocol.values import Mismatch, conform
+from muxrl.protocol.values import Mismatch, Unsound, conform
 
 InferenceMode = Literal["remote", "local"]
 
@@ -372,6 +372,7 @@ class LocalTransport(Transport):
                 agent_id=agent_id,
                 expected=error.expected,
                 got=error.got,
+                is_unsound=isinstance(error, Unsound),
             )
         return Step(
             step.episode_id,

@@ -89,6 +89,10 @@ class ValueMismatch(ProtocolError):
     code = 422
 
 
+class UnsoundValue(ValueMismatch):
+    """A value fits but for a number that is not finite, or beyond a limit: a simulation's slip."""
+
+
 class RunOver(ProtocolError):
     """The run has ended as it should: no episode begins or goes on any more."""
 

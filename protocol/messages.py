@@ -162,13 +162,17 @@ class Aborted(Reply, tag="aborted"):
 
 
 class Refused(Reply, tag="refused"):
-    """The item was refused and nothing of it was recorded; `code` is an HTTP status."""
+    """The item was refused and nothing of it was recorded; `code` is an HTTP status.
+
+    `is_unsound`: it is as declared but for a number that is not finite, or beyond a limit.
+    """
 
     code: int
     message: str
     agent_id: str | None = None
     expected: str | None = None
     got: str | None = None
+    is_unsound: bool = False
 
 
 AnyReply = Started | Actions | Recorded | Ended | Aborted | Refused

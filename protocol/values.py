@@ -54,6 +54,10 @@ class Mismatch(ValueError):
         super().__init__(f"expected {self.expected}, got {got}" + (f" ({hint})" if hint else ""))
 
 
+class Unsound(Mismatch):
+    """A value fits a space, but for a number that is not finite, or beyond a limit."""
+
+
 def conform(space: Space, value: Any, where: str = "", most: float = math.inf) -> Any:
     """Returns `value` as the array, integer, dict or tuple that `space` describes.
 
@@ -185,7 +189,7 @@ def _check_numbers(array: NDArray[Any], where: str, most: float) -> None:
             at = np.unravel_index(int(bad.argmax()), array.shape)
             got = name or f"{array[at]:g}"
             hint = "" if name else "limits.max_abs_observation; is it a mistake, or to scale down?"
-            raise Mismatch(expected, f"{got} at index {list(map(int, at))}", where, hint)
+            raise Unsound(expected, f"{got} at index {list(map(int, at))}", where, hint)
 
 
 def _plain_array(

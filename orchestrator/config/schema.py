@@ -51,8 +51,8 @@ class SimulationConfig:
     life's first; "new_ids": under undeclared ids, which take the places of declared agents of their
     kind that have ended. Not for joint algorithms."""
     on_bad_value: Literal["stop", "episode"] = "stop"
-    """What a refused value, such as NaN, ends: "stop": the simulation's process (see `restarts`);
-    "episode": the episode, which is closed before that step and counted."""
+    """What a number ends that is not finite, or beyond `limits`: "stop": the simulation's process
+    (see `restarts`); "episode": the episode, which is closed before that step and counted."""
     num_processes: int = 1
     """Simulation processes."""
     num_envs_per_process: int = 1

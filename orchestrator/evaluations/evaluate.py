@@ -130,6 +130,10 @@ def evaluate_run(
     with contextlib.ExitStack() as stack:
         file = None if record is None else stack.enter_context(record.open("x", encoding="utf-8"))
         episodes = _play(experiment, seeds, file, video)
+    if not any(episode.returns for episode in episodes):
+        raise CannotEvaluate(
+            f"all {num_episodes} episodes ended at a bad value (simulation.on_bad_value)"
+        )
     result = _result(folder, config, experiment, episodes, replaced)
     return _written(result, folder) if should_write else result
 
@@ -259,8 +263,13 @@ def _play(
         try:
             for number in range(num_envs):
                 simulations.append(_simulation(experiment, number, record, video))
-            metrics = config.simulation.metrics
-            return play_episodes(client, simulations, seeds, metrics=metrics)
+            return play_episodes(
+                client,
+                simulations,
+                seeds,
+                on_bad_value=config.simulation.on_bad_value,
+                metrics=config.simulation.metrics,
+            )
         finally:
             for simulation in simulations:
                 simulation.close()

@@ -203,9 +203,12 @@ def _sections(result: EvaluationResult) -> Iterator[tuple[str, list[_Row]]]:
 
 def _caption(result: EvaluationResult) -> str:
     first, last = result.seeds[0], result.seeds[-1]
+    at_each = zip(*result.episode_returns.values(), strict=True)
+    num_dropped = sum(set(returns) == {None} for returns in at_each)
+    dropped = f" {num_dropped} ended at a bad value, and do not count." if num_dropped else ""
     replaced = "".join(f" In the place of {s}: {what}." for s, what in result.replaced.items())
     return (
-        f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced} "
+        f"{len(result.seeds)} episodes, seeds {first} to {last}.{replaced}{dropped} "
         "Return: sum of an agent's raw rewards in an episode; of several agents, the mean over "
         "them, and beside it their sum. Intervals: 95 %, bootstrap over episodes: they speak of "
         "these policies. IQM: mean of the middle half of the episodes. Metrics: what the "

@@ -8,6 +8,7 @@ from muxrl.protocol.errors import (
     NotServing,
     OutOfOrder,
     ProtocolError,
+    UnsoundValue,
     error_for_code,
 )
 
@@ -23,7 +24,7 @@ def refusal_of(why: ClientError, *, is_start: bool) -> ProtocolError:
         is_start: whether the item was a start.
     """
     if isinstance(why, RefusedByServer) and not (is_start and why.code == OutOfOrder.code):
-        refusal = error_for_code(why.code)(
+        refusal = (UnsoundValue if why.is_unsound else error_for_code(why.code))(
             f"{why}; the episode is closed on every server",
             agent_id=why.agent_id,
             expected=why.expected,

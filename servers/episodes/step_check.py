@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.errors import UnsoundValue, ValueMismatch
 from muxrl.protocol.message_sizes import AgentSpaces
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.protocol.spaces import Box, Discrete, Space
 from muxrl.protocol.suggestions import did_you_mean
-from muxrl.protocol.values import Mismatch, check_available, conform, number
+from muxrl.protocol.values import Mismatch, Unsound, check_available, conform, number
 
 AgentIds = set[str] | frozenset[str]
 
@@ -239,7 +239,7 @@ class StepCheck:
             if -most <= reward <= most and _MIN_RETURN <= total <= MAX_RETURN:  # no NaN is
                 continue
             if math.isfinite(reward) and not -most <= reward <= most:
-                raise ValueMismatch(
+                raise UnsoundValue(
                     f"the reward of agent {agent_id!r} is {reward:g}, larger than "
                     f"limits.max_abs_reward, {most:g}; is it a mistake, or rewards to scale down?",
                     agent_id=agent_id,
@@ -247,13 +247,13 @@ class StepCheck:
                     got=f"{reward:g}",
                 )
             if not math.isfinite(reward):
-                raise ValueMismatch(
+                raise UnsoundValue(
                     f"the reward of agent {agent_id!r} is {reward}",
                     agent_id=agent_id,
                     expected="a finite number",
                     got=str(reward),
                 )
-            raise ValueMismatch(
+            raise UnsoundValue(
                 f"the reward of agent {agent_id!r} is {reward}, which makes its return {total}; "
                 f"learners compute in float32, which ends at {MAX_RETURN:.2g}",
                 agent_id=agent_id,
@@ -279,7 +279,7 @@ class StepCheck:
         try:
             return conform(self._state_space, state, "", self._max_observation)
         except Mismatch as error:
-            raise ValueMismatch(
+            raise _kind_of(error)(
                 f"the global state of the simulation: {error}",
                 expected=error.expected,
                 got=error.got,
@@ -313,9 +313,13 @@ def _plain(agent_id: str, what: str, value: Any) -> float:
 
 
 def _mismatch(agent_id: str, what: str, error: Mismatch) -> ValueMismatch:
-    return ValueMismatch(
+    return _kind_of(error)(
         f"{what} of agent {agent_id!r}: {error}",
         agent_id=agent_id,
         expected=error.expected,
         got=error.got,
     )
+
+
+def _kind_of(error: Mismatch) -> type[ValueMismatch]:
+    return UnsoundValue if isinstance(error, Unsound) else ValueMismatch

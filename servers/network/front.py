@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.episode import MAX_ID_CHARS
-from muxrl.protocol.errors import MalformedMessage, MessageTooLarge, ProtocolError
+from muxrl.protocol.errors import MalformedMessage, MessageTooLarge, ProtocolError, UnsoundValue
 from muxrl.protocol.messages import (
     ERROR_STORY_CHARS,
     AnyItem,
@@ -138,6 +138,7 @@ class Front(ABC):
             agent_id=_cut(error.agent_id),
             expected=_cut(error.expected),
             got=_cut(error.got),
+            is_unsound=isinstance(error, UnsoundValue),
         )
 
     def refuse_message(self, what: str, error: ProtocolError) -> Refused:

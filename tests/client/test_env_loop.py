@@ -6,6 +6,7 @@ import itertools
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 from tests.client.scripted_servers import CountingSimulation, Server, refusing
 
@@ -345,7 +346,7 @@ def test_half_of_what_is_left_can_be_given_back(world: World) -> None:
     assert loop.give_back() == 0
 
 
-def bad_at(*numbers: int, t: int = 1, kind: type = Step) -> Any:
+def bad_at(*numbers: int, t: int = 1, kind: type = Step, is_unsound: bool = True) -> Any:
     """Returns a script that refuses a value in these episodes, counted as they begin."""
     begun = itertools.count()
     bad: set[str] = set()
@@ -354,9 +355,24 @@ def bad_at(*numbers: int, t: int = 1, kind: type = Step) -> Any:
     def script(item: Any) -> Any:
         if isinstance(item, StartEpisode) and next(begun) in numbers:
             bad.add(item.episode_id)
-        return refuse(item) if item.episode_id in bad else None
+        refused = refuse(item) if item.episode_id in bad else None
+        return refused and msgspec.structs.replace(refused, is_unsound=is_unsound)
 
     return script
+
+
+def test_what_is_not_as_declared_is_no_bad_value(world: World) -> None:
+    """A wrong shape or an unknown agent is a mistake in the code, and comes again."""
+    world.left.script = bad_at(1, is_unsound=False)
+    loop = EnvLoop(
+        [CountingSimulation(num_steps=3)],
+        world.client,
+        seeds=iter(range(5)),
+        on_bad_value="episode",
+    )
+    with pytest.raises(RefusedByServer, match="no such luck"):
+        loop.run()
+    assert loop.num_bad_episodes == 0
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.servers.scripted_store import ScriptedStore, make_plan, open_store, seen
 
-from muxrl.protocol.errors import OutOfOrder, ValueMismatch
+from muxrl.protocol.errors import OutOfOrder, UnsoundValue, ValueMismatch
 from muxrl.protocol.messages import EndEpisode, Step
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.episodes.episode import PendingStep
@@ -110,6 +110,8 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str | None]] = {
     "logged action without observation": (
         {"observations": {"a": seen("a", 1)}, "logged_actions": {"b": 0}}, "b"),
 }  # fmt: skip
+UNSOUND = {"NaN", "reward NaN", "reward infinite", "reward beyond float32"}
+"""Those that a simulation may drop an episode for; the others are mistakes in the code."""
 
 
 @pytest.mark.parametrize("name", BAD_STEPS)
@@ -117,7 +119,9 @@ def test_a_refused_step_leaves_the_episode_as_it_was(store: ScriptedStore, name:
     fields, culprit = BAD_STEPS[name]
     store.step(0)
     item = Step("e", 1, **{"observations": GOOD, "rewards": {"a": 1.0}, **fields})
-    assert store.refused(item, ValueMismatch).agent_id == culprit
+    refusal = store.refused(item, ValueMismatch)
+    assert refusal.agent_id == culprit
+    assert isinstance(refusal, UnsoundValue) == (name in UNSOUND)
     assert store.refused(item, ValueMismatch).agent_id == culprit
     assert store.store.counts.num_env_steps == 0
     store.step(1, rewards={"a": 5.0})  # the same t, mended
