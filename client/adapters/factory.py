@@ -22,6 +22,7 @@ from muxrl.client.adapters.gymnasium_multi_agent import (
     GymnasiumMultiAgent,
     has_a_part_for_each_agent,
 )
+from muxrl.client.adapters.parallel_dicts import ParallelDicts
 from muxrl.client.adapters.pettingzoo_aec import PettingZooAEC
 from muxrl.client.adapters.pettingzoo_parallel import PettingZooParallel
 from muxrl.client.adapters.places import Respawn
@@ -145,7 +146,7 @@ def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
 
     Args:
         env: a PettingZoo ParallelEnv or AECEnv, a Gymnasium Env, or RLlib's MultiAgentEnv.
-        respawn: how agents come back after their end; of RLlib's environments.
+        respawn: how agents come back after their end, in environments with dicts by agent.
 
     Raises:
         SimulationError: it is none of these, or its agents or spaces cannot be read.
@@ -160,8 +161,8 @@ def adapt(env: Any, respawn: Respawn = "refuse") -> Simulation:
         made = _adapt(env, respawn)
     if respawn != "refuse" and not isinstance(made, RLlibMultiAgent):
         raise SimulationError(
-            f"simulation.respawn is {respawn!r}, which is for environments with dicts by agent, "
-            f"as RLlib's MultiAgentEnv, and this is {_an_instance(env)}"
+            f"simulation.respawn is {respawn!r}, which is for environments with dicts by agent "
+            f"(PettingZoo's parallel ones, RLlib's), and this is {_an_instance(env)}"
         )
     return made
 
@@ -175,6 +176,8 @@ def _adapt(env: Any, respawn: Respawn) -> Simulation:
     if hasattr(env, "agent_iter"):  # `agent_selection` itself often appears at reset() only
         return PettingZooAEC(env)
     if "ParallelEnv" in bases or (hasattr(env, "possible_agents") and hasattr(env, "step")):
+        if respawn != "refuse":
+            return RLlibMultiAgent(ParallelDicts(env), respawn)
         return PettingZooParallel(env)
     if "VectorEnv" in bases:
         raise SimulationError(

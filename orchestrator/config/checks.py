@@ -192,9 +192,14 @@ def _simulation_problems(config: ExperimentConfig) -> Iterator[str]:
             )
         if simulation.kwargs:
             yield "simulation.kwargs: is given, but an external simulation is not made by muxrl"
-        for name, default in {"respawn": "refuse", "on_bad_value": "stop"}.items():
-            if getattr(simulation, name) != default:
-                yield f"simulation.{name}: is for simulations that muxrl makes; leave it out"
+        if simulation.respawn not in ("refuse", "same_id"):
+            yield (
+                f"simulation.respawn: is {simulation.respawn!r}; an external simulation says by "
+                "itself what is an agent's last observation, and which id it has, so with "
+                "'same_id' its agents may come back in any step"
+            )
+        if simulation.on_bad_value != "stop":
+            yield "simulation.on_bad_value: is for simulations that muxrl makes; leave it out"
         if simulation.metrics:
             yield (
                 "simulation.metrics: is given, but muxrl does not see the infos of an external "

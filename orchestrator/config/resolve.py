@@ -150,12 +150,11 @@ def _respawn_problems(experiment: Experiment) -> Iterator[str]:
     for server_id, plan in experiment.servers.items():
         is_fixed = server_id in experiment.fixed_servers
         is_joint = not is_fixed and find_entry(plan.algorithm).seating.is_joint
-        if is_joint or plan.frame_stack > 1:
-            what = "frame_stack" if plan.frame_stack > 1 else f"{plan.algorithm}, a joint algorithm"
+        if is_joint:
             yield (
-                f"server {server_id!r}: has {what}, which cannot tell the lives of an agent apart "
-                "that comes back (simulation.respawn); take PPO, A2C, IMPALA, APPO, DQN or SAC on "
-                "single observations"
+                f"server {server_id!r}: {plan.algorithm} is a joint algorithm, which cannot tell "
+                "the lives of a member apart that comes back (simulation.respawn); take PPO, A2C, "
+                "IMPALA, APPO, DQN or SAC"
             )
 
 

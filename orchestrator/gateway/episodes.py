@@ -159,9 +159,12 @@ class GatewayEpisodes:
     Args:
         client: of the servers.
         spec: the gateway's own.
+        agents_return: see `StepCheck`.
     """
 
-    def __init__(self, client: MultiplexingClient, spec: ServerSpec) -> None:
+    def __init__(
+        self, client: MultiplexingClient, spec: ServerSpec, *, agents_return: bool = False
+    ) -> None:
         self.counts = EpisodeCounts()
         self.ended: deque[EpisodeResult] = deque(maxlen=_REMEMBERED)
         """The newest training episodes that ended; whoever takes them empties it."""
@@ -177,7 +180,9 @@ class GatewayEpisodes:
         self._trains = True
         self._client = client
         self._spec = spec
-        self._check = StepCheck(spec.agents, spec.state_size, needs_state=False)
+        self._check = StepCheck(
+            spec.agents, spec.state_size, needs_state=False, agents_return=agents_return
+        )
         self._max_told = needed_items(spec.max_episodes)  # which a server takes in one frame
         self._num_ending = 0
         """Open episodes whose ends the servers are told in this round."""
@@ -334,6 +339,7 @@ class GatewayEpisodes:
             checked.observations, checked.state, checked.logged_actions, checked.logged_log_probs
         )
         episode.agents_done |= checked.terminated | checked.truncated
+        episode.agents_done -= checked.observations.keys()
         machine.handle(EpisodeEvent.OBSERVE)
         episode.agents.update(item.observations)
         episode.last_answer = None

@@ -61,6 +61,7 @@ class Gateway(Front):
         address, token: see `Front`.
         server_id: the gateway's own name.
         on_shutdown: see `Front`.
+        agents_return: see `StepCheck`.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Gateway(Front):
         *,
         server_id: str = "gateway",
         on_shutdown: Callable[[], None] | None = None,
+        agents_return: bool = False,
     ) -> None:
         super().__init__(merged_spec(server_id, client.specs), address, token, on_shutdown)
-        self.episodes = GatewayEpisodes(client, self.spec)
+        self.episodes = GatewayEpisodes(client, self.spec, agents_return=agents_return)
         self._client = client
         self._frames: queue.SimpleQueue[_Waiting | _Order] = queue.SimpleQueue()
         self._is_stopping = False

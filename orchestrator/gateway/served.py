@@ -23,6 +23,7 @@ class ServedGateway:
         connect: returns a client of the servers behind it, which is the gateway's from then on.
         host, port, token: where it listens, and who may ask.
         on_shutdown: see `Front`.
+        agents_return: see `StepCheck`.
 
     Raises:
         CannotListen: the port is taken.
@@ -37,11 +38,14 @@ class ServedGateway:
         port: int = 0,
         token: str = "",
         on_shutdown: Callable[[], None] | None = None,
+        agents_return: bool = False,
     ) -> None:
         self._network = Network("the gateway", host, port)
         self.address = self._network.address
         try:
-            self.gateway = Gateway(connect(), self.address, token, on_shutdown=on_shutdown)
+            self.gateway = Gateway(
+                connect(), self.address, token, on_shutdown=on_shutdown, agents_return=agents_return
+            )
         except BaseException:
             self._network.stop(0.0)
             raise

@@ -33,6 +33,7 @@ class GatewayProcess:
         log_path: the process's log file.
         num_restarts: how often the run has started it again.
         is_limited: whether simulations train with no more env steps than `allow` says.
+        agents_return: whether agents may come back in the episode in which they have ended.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class GatewayProcess:
         log_path: Path,
         num_restarts: int = 0,
         is_limited: bool = False,
+        agents_return: bool = False,
     ) -> None:
         set_up(log_path)
         self._config = config
@@ -50,6 +52,7 @@ class GatewayProcess:
         self._patience = patience
         self._num_restarts = num_restarts
         self._is_limited = is_limited
+        self._agents_return = agents_return
         self._should_stop = threading.Event()
 
     def start(self) -> str:
@@ -66,6 +69,7 @@ class GatewayProcess:
             host=self._config.host,
             port=self._config.port,
             token=self._config.token,
+            agents_return=self._agents_return,
         )
         self._gateway = self._served.gateway
         self._gateway.num_restarts = self._num_restarts

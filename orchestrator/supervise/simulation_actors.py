@@ -144,6 +144,7 @@ class SimulationActors(Supervision[SimulationReport]):
             self._folder.log(GATEWAY),
             self._quotas[GATEWAY].num_taken,
             self._is_limited,
+            self._config.simulation.respawn != "refuse",
             listens=True,
             num_cpus=0,
             max_concurrency=10,  # run, hold, evaluate, report, allow twice or more, ...

@@ -12,7 +12,7 @@ and global state. It is read once and remembered so, that its part of later stac
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import gymnasium
 import numpy as np
@@ -45,6 +45,8 @@ class Frames:
         self._past: dict[str, deque[np.ndarray]] = {}
         self._newest: dict[str, np.ndarray] = {}
         """Read in this step, which may still be refused."""
+        self.back: Collection[str] = ()
+        """Agents that this step begins a new life of."""
 
     def stack(self, agent_id: str, frame: np.ndarray, *, is_final: bool) -> np.ndarray:
         """Returns the agent's last frames and this one, float32 ``[..., frame_stack * n]``.
@@ -56,11 +58,14 @@ class Frames:
         """
         if not is_final:
             self._newest[agent_id] = frame
-        past = self._past.get(agent_id)
+        is_new = agent_id in self.back and not is_final
+        past = None if is_new else self._past.get(agent_id)
         return np.concatenate([*(past or [frame] * self._num_past), frame], axis=-1)
 
     def advance(self, agent_ids: Iterable[str]) -> None:
         """Goes on to the next step: what these agents have read now is past."""
+        for agent_id in self.back:
+            self._past.pop(agent_id, None)
         for agent_id in agent_ids:
             frame = self._newest[agent_id]
             past = self._past.get(agent_id)

@@ -88,6 +88,8 @@ class Transitions:
         back = step.observations.keys() & departed if departed else departed
         if back:
             departed = departed - back
+        if self._frames is not None:
+            self._frames.back = back
         view = StepView(step.observations, step.state, departed, frames=self._frames)
         seen: dict[str, Any] = {}
         acting: list[tuple[Seat, SeatRecord, Any]] = []

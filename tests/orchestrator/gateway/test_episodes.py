@@ -343,3 +343,13 @@ def test_what_waits_beyond_the_budget_is_over_with_training(behind: Behind) -> N
     assert behind.episodes.counts.num_env_steps == 1
     behind.play("y", 3)  # an evaluation, which no budget ends
     assert isinstance(behind.ask(Step("y", 3, SEEN)), Actions)
+
+
+@pytest.mark.parametrize("agents_return", [False, True])
+def test_an_agent_comes_back_where_the_config_says_so(behind: Behind, agents_return: bool) -> None:
+    spec = merged_spec("gateway", behind.client.specs)
+    behind.episodes = GatewayEpisodes(behind.client, spec, agents_return=agents_return)
+    behind.play("x")
+    behind.ask(Step("x", 1, {"b": SEEN["b"]}, terminations={"a": True}))
+    answer = behind.ask(Step("x", 2, SEEN))
+    assert isinstance(answer, Actions if agents_return else ValueMismatch)

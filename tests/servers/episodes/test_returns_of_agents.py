@@ -100,3 +100,23 @@ def test_measured_too() -> None:
     store.step(1, terminations={"b": True}, rewards={"b": 5.0})
     assert store.step(2, rewards={"b": 7.0}).actions.keys() == {"a", "b"}
     assert store.end(3).returns == {"b": 12.0}
+
+
+def test_a_life_begins_without_the_frames_of_the_one_before() -> None:
+    plan = replace(make_plan(), agents_return=True, frame_stack=2, late_members="allow")
+    store = ScriptedStore(plan, seating=Seating())
+    store.start()
+    for t in range(2):
+        store.step(t)
+    finals = {"b": seen("b", 90)}
+    store.step(2, truncations={"b": True}, final_observations=finals)
+    store.step(3)
+    store.end(4, is_truncated=True, final_observations={a: seen(a, 99) for a in "ab"})
+    frames = {key: stacks_of(store, key) for key in ("b", "b~2")}
+    assert frames == {"b": [(0, 0), (0, 1), (1, 90)], "b~2": [(2, 2), (2, 3), (3, 99)]}
+
+
+def stacks_of(store: ScriptedStore, key: str) -> list[tuple[float, ...]]:
+    """Returns at which t each frame was seen, of every stack."""
+    (one,) = store.trajectories(key)
+    return [tuple(stack[1::2]) for stack in one.observations]
