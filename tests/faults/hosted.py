@@ -52,6 +52,11 @@ class HostedLaunch:
             time.sleep(0.02)
         return self._files.with_suffix(".output").read_text(), None
 
+    def wait(self, timeout: float | None = None) -> int:
+        self.communicate(timeout)
+        assert self.returncode is not None
+        return self.returncode
+
     def kill(self) -> None:
         self._host.kill()
         self._host.wait()

@@ -136,6 +136,10 @@ class Started:
         self.output, _ = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode
 
+    def interrupt(self) -> None:
+        """Interrupts it as a terminal does: the whole process group receives the signal."""
+        os.killpg(self.popen.pid, signal.SIGINT)
+
     def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
         """Waits until all descendants have ended, except commands that begin with one of `but`."""
         assert_all_end(self.mark, patience_s, but)

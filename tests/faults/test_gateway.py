@@ -17,8 +17,13 @@ import pytest
 from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S, PAUSE_S, ROOT
 from tests.faults.test_intruders import taken
-from tests.faults.test_launch_faults import Run, assert_readable, small_server
-from tests.faults.test_launch_faults import launch_alone as launch
+from tests.faults.test_launch_faults import (
+    Run,
+    assert_readable,
+    launch,
+    launch_alone,
+    small_server,
+)
 from tests.faults.test_restarts import (
     assert_goes_forward,
     lasting,
@@ -30,7 +35,7 @@ from tests.faults.test_restarts import (
 from muxrl.client import PolicyClient
 from muxrl.client.env_loop import EnvLoop
 
-__all__ = ["launch"]
+__all__ = ["launch", "launch_alone"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -232,7 +237,7 @@ def test_a_command_that_cannot_be_started_is_named(launch: Callable[..., Run]) -
 
 
 def test_all_of_an_external_run_is_killed_and_it_is_resumed(
-    launch: Callable[..., Run], tmp_path: Path, temporary: Path
+    launch_alone: Callable[..., Run], tmp_path: Path, temporary: Path
 ) -> None:
     """One simulation is started with the run, and again; another one, outside, just goes on."""
     (tmp_path / "simulation.py").write_text(SIMULATION)
@@ -249,7 +254,7 @@ def test_all_of_an_external_run_is_killed_and_it_is_resumed(
         "command": [sys.executable, str(tmp_path / "simulation.py"), "{gateway}", "{index}",
                     str(tmp_path), str(ROOT)],
     }  # fmt: skip
-    run = launch(experiment)
+    run = launch_alone(experiment)
     run.wait_for("the gateway", (run.folder / "gateway.json").exists)
     outside: list[EnvLoop] = []
 

@@ -14,8 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.faults.started import PATIENCE_S
-from tests.faults.test_launch_faults import Run, assert_readable
-from tests.faults.test_launch_faults import launch_alone as launch
+from tests.faults.test_launch_faults import Run, assert_readable, launch
 from tests.faults.test_restarts import (
     REPORT_S,
     assert_goes_forward,

@@ -95,6 +95,9 @@ class HostedRun(Run):
 
     host: Host = field(default_factory=Host)
 
+    def interrupt(self) -> None:
+        os.kill(self.popen.pid, signal.SIGINT)
+
     def assert_nothing_is_left(self, patience_s: float = 5.0, but: Sequence[str] = ()) -> None:
         self.host.assert_nothing_is_left(patience_s)
 
@@ -165,7 +168,7 @@ def assert_readable(run: Run) -> None:
 def test_a_run_that_is_interrupted(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config())
     run.wait_for_learning()
-    os.killpg(run.popen.pid, signal.SIGINT)
+    run.interrupt()
     assert run.wait() == 130, run.output
     assert "interrupted" in run.output
     assert_readable(run)
@@ -297,7 +300,7 @@ def test_a_run_whose_directory_is_removed_ends_at_once(launch: Callable[..., Run
 def test_a_run_that_is_interrupted_while_it_starts(launch_alone: Callable[..., Run]) -> None:
     run = launch_alone(config())
     run.wait_for("a server's log", lambda: (run.folder / "logs" / "ppo.log").exists())
-    os.killpg(run.popen.pid, signal.SIGINT)
+    run.interrupt()
     assert run.wait() == 130, run.output
     run.assert_nothing_is_left()
 

@@ -17,8 +17,7 @@ import requests
 from benchmarks.soak.agreement import Moment, agreement
 from tests.client.scripted_servers import CountingSimulation
 from tests.faults.started import PATIENCE_S, PAUSE_S
-from tests.faults.test_launch_faults import Run, assert_readable, config, small_server
-from tests.faults.test_launch_faults import launch_alone as launch
+from tests.faults.test_launch_faults import Run, assert_readable, config, launch, small_server
 
 from muxrl.client import ClientError, MultiplexingClient
 from muxrl.client.env_loop import EnvLoop
@@ -96,7 +95,7 @@ def wait_until_it_goes_on(run: Run, name: str) -> None:
 
 def end_well(run: Run) -> dict[str, Any]:
     """Ends a run as its user may, checks what it leaves, and returns its summary."""
-    os.killpg(run.popen.pid, signal.SIGINT)
+    run.interrupt()
     assert run.wait(PATIENCE_S) == 130, run.output
     assert "Traceback" not in run.output
     assert_readable(run)

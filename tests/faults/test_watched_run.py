@@ -68,7 +68,7 @@ def test_the_page_follows_a_run_and_ends_with_it(launch_alone: Callable[..., Run
         assert 0.0 < p50 <= p99 < 60.0
         address = json.loads((run.folder / "servers.json").read_text())[server["id"]]
         assert num_restarts(address) == server["num_restarts"]
-    os.killpg(run.popen.pid, signal.SIGINT)
+    run.interrupt()
     assert run.wait(PATIENCE_S) == 130, run.output
     last = list(news)[-1]
     assert last["status"]["state"] == "interrupted", "the page is told how the run ended"

@@ -1,0 +1,73 @@
+"""The tutorial's files: however fast the simulation, budgets and points are equal, and compare."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from muxrl.orchestrator import cli
+
+_FILES = Path(__file__).parents[2] / "experiments" / "examples" / "tutorial"
+_SLOWED = """
+import time
+from toll_bridge import TollBridge
+
+class SlowBridge(TollBridge):
+    def step(self, actions):
+        time.sleep(0.004 if self.morning % 2 else 0.0)
+        return super().step(actions)
+"""
+_SMALL = [
+    "stop.env_steps=305", "evaluation.interval_env_steps=100", "evaluation.num_episodes=4",
+    "evaluation.final_num_episodes=4", "servers.keeper.settings.train_batch_size_per_learner=50",
+    "servers.keeper.settings.minibatch_size=25", "trackers=[]",
+]  # fmt: skip
+
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_runs_of_one_budget_compare_however_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int
+) -> None:
+    shutil.copytree(_FILES, tmp_path / "bridge")
+    monkeypatch.chdir(tmp_path / "bridge")
+    Path("slow_bridge.py").write_text(_SLOWED)
+    processes = f"simulation.num_processes={num_processes}"
+    for seed, env in enumerate(("toll_bridge:TollBridge", "slow_bridge:SlowBridge")):
+        given = [*_SMALL, processes, f"simulation.env={env}", f"seed={seed}"]
+        assert cli.main(["launch", "bridge.yaml", "--run-dir", f"runs/{seed}", *given]) == 0
+        file = Path("runs", str(seed), "metrics", "evaluation.jsonl")
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        played = {r["env_steps"]: r["env_steps_played"] for r in records}
+        assert list(played) == [0, 100, 200, 300, 305]
+        assert [played[n] for n in (0, 100, 200, 300)] == [0, 100, 200, 300]
+        # Each process has one episode open, of 10 steps.
+        assert 305 <= played[305] < 305 + 10 * num_processes
+        config = Path("runs", str(seed), "config.yaml")  # the clock is all that differs
+        config.write_text(config.read_text().replace("slow_bridge:Slow", "toll_bridge:Toll"))
+    assert cli.main(["compare", "runs/0", "runs/1", "--head-to-head", "--episodes", "4"]) == 0
+
+
+def test_the_tutorials_sweep_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of its steps 5, 8 and 9, on a simulation that is slow at times."""
+    shutil.copytree(_FILES, tmp_path / "bridge")
+    monkeypatch.chdir(tmp_path / "bridge")
+    Path("slow_bridge.py").write_text(_SLOWED)
+    bridge, sweep = Path("bridge.yaml"), "bridge_sweep.yaml"
+    bridge.write_text(bridge.read_text().replace("toll_bridge:Toll", "slow_bridge:Slow"))
+    assert "slow_bridge:SlowBridge" in bridge.read_text()
+    small = [
+        "seeds=[0]", "experiment.stop.env_steps=205", "experiment.trackers=[]",
+        "experiment.evaluation={interval_env_steps: 100, num_episodes: 4, final_num_episodes: 4}",
+    ]  # fmt: skip
+    assert cli.main(["check", "bridge.yaml"]) == 0
+    assert cli.main(["sweep", sweep, "--dry-run", "calibration_s=1", *small]) == 0
+    assert cli.main(["sweep", sweep, "--sweep-dir", "sweep", *small]) == 0
+    assert cli.main(["compare", "sweep", "--head-to-head", "--episodes", "4"]) == 0
+    compared = json.loads(Path("sweep/comparison/comparison.json").read_text())
+    assert compared["budget"]["env_steps"] == 205
