@@ -8,13 +8,13 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Processes that share the tests, one core for each.
-WORKERS ?= 2
-# And those of tests that leave a core idle half of the time.
-WAITING_WORKERS ?= 3
+# Processes that share the tests: one more than cores, since fault tests wait half of the time.
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests are handed out as tests/conftest.py orders and groups them.
+PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -42,10 +42,10 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup ## Launches the chase experiment; more arguments with ARGS="key=value ...".
 	$(BIN)/muxrl launch chase $(ARGS)
 
-# What needs one core runs beside each other; the other groups share both by themselves.
-test: setup ## Checks everything, the quick things first.
+# What needs one core runs beside each other; then all other tests share the workers.
+test: setup ## Checks everything.
 	$(MAKE) --no-print-directory -j 2 --output-sync=target lint types packaging
-	$(MAKE) --no-print-directory quick faults learning
+	$(PYTEST) -m "not packaging"
 
 lint: setup ## Checks style and formatting.
 	$(BIN)/ruff check .
@@ -59,21 +59,16 @@ types: setup ## Checks types.
 	$(BIN)/mypy
 
 quick: setup ## Runs the tests that take seconds.
-	$(BIN)/pytest -q -n $(WORKERS) -m "not learning and not faults and not packaging"
+	$(PYTEST) -m "not learning and not faults and not packaging"
 
 packaging: setup ## Builds wheel and sdist, installs the wheel elsewhere and runs it.
 	$(BIN)/pytest -q -m packaging
 
-# They wait more than they compute: for processes to start, to be missed, to end.
 faults: setup ## Runs the tests that start real processes and kill them.
-	$(BIN)/pytest -q -n $(WAITING_WORKERS) --maxschedchunk 1 -m faults
+	$(PYTEST) -m faults
 
-# Simulation and servers wait for each other by turns. Servers that keep serving while they learn
-# are not deterministic, so a run may miss its bound by chance: a test that fails is repeated once,
-# and the summary says so ("rerun"). Tests are handed out one by one, because they last from seconds
-# to minutes.
 learning: setup ## Runs the tests that train and check the result.
-	$(BIN)/pytest -q -n $(WAITING_WORKERS) --maxschedchunk 1 -m learning --reruns 1
+	$(PYTEST) -m learning
 
 benchmark: setup ## Measures the step path; more arguments with ARGS="--rounds 3".
 	$(BIN)/python benchmarks/step_path.py $(ARGS)

@@ -23,15 +23,42 @@ _REFUSED = ("When connecting to an existing cluster", "Ray has not been started"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks each test that uses `running_ray`, directly or through another fixture."""
-    if "running_ray" in getattr(item, "fixturenames", ()):
+    """Marks a test by what it needs: its own Ray, one process with others, a second try."""
+    fixtures = getattr(item, "fixturenames", ())
+    if "running_ray" in fixtures:
         item.add_marker("ray")
+    # What is learned may depend on the clock. The summary says of a second try: "rerun".
+    if _has(item, "learning"):
+        item.add_marker(pytest.mark.flaky(reruns=1))
+    shared = {"host", "running_ray"}.intersection(fixtures)
+    if shared:
+        item.add_marker(pytest.mark.xdist_group(min(shared)))
+    elif not _is_long(item):
+        item.add_marker(pytest.mark.xdist_group(str(item.path)))  # fixtures of its file: once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests with Ray last, so that none runs before those that must do without; slow ones
-    come first among them, so that no worker is left with one at the end."""
-    items.sort(key=lambda item: (_has(item, "ray"), not _has(item, "slow")))
+    """Deals long tests among the short ones, faults among those that compute, since they wait.
+
+    The slow ones come first, so that no worker is left with one at the end. Tests with Ray in this
+    process come last of all, so that none runs before those that must do without.
+    """
+    items.sort(key=lambda item: not _has(item, "slow"))
+    kinds: dict[str, list[pytest.Item]] = {"faults": [], "long": [], "short": [], "ray": []}
+    for item in items:
+        if _has(item, "faults"):
+            kinds["faults"].append(item)
+        elif _has(item, "ray"):
+            kinds["ray"].append(item)
+        else:
+            kinds["long" if _is_long(item) else "short"].append(item)
+    last = kinds.pop("ray")
+    dealt = [
+        ((place + 0.5) / len(kind), item)
+        for kind in kinds.values()
+        for place, item in enumerate(kind)
+    ]
+    items[:] = [*(item for _, item in sorted(dealt, key=lambda pair: pair[0])), *last]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,6 +117,10 @@ def running_ray() -> Iterator[None]:
     assert_all_end(mark, patience_s=30.0)
     assert folder is not None
     assert not folder.exists(), "Ray's folder"
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return any(_has(item, marker) for marker in ("slow", "faults", "learning"))
 
 
 def _has(item: pytest.Item, marker: str) -> bool:

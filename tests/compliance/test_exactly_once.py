@@ -381,4 +381,4 @@ class NetworkWithGateway(Network):
 TestExactlyOnce = Network.TestCase
 TestExactlyOnce.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestExactlyOnceThroughAGateway = NetworkWithGateway.TestCase
-TestExactlyOnceThroughAGateway.settings = settings(TestExactlyOnce.settings, max_examples=80)
+TestExactlyOnceThroughAGateway.settings = settings(TestExactlyOnce.settings, max_examples=40)

@@ -35,7 +35,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "PPO": (PPO_SETTINGS, SMALL_MODEL),
     "A2C": (_NEWEST, SMALL_MODEL | {"use_lstm": True, "lstm_cell_size": 8}),
     "IMPALA": (_NEWEST, SMALL_MODEL),
-    "APPO": (_NEWEST, SMALL_MODEL),
     "DQN": (_REPLAY, SMALL_MODEL),
     "SAC": (_REPLAY, SMALL_MODEL),
 }

@@ -1,4 +1,4 @@
-"""A task in awkward units is learned with the switches as in its own units, and not without."""
+"""A task in awkward units is learned with the switches, and not without."""
 
 from __future__ import annotations
 
@@ -43,31 +43,26 @@ def far(observation: Any) -> Any:
     return 1e3 + 1e-3 * np.asarray(observation, np.float64)
 
 
-def steps_balanced(env: str, **switches: bool) -> float:
+def steps_balanced(**switches: bool) -> float:
     """Returns the greedy policy's mean over 20 episodes, in steps, after `ENV_STEPS`.
 
     Training ends earlier once it was above 180 in two measurements.
     """
-    unit = 1.0 if env.startswith("gymnasium:") else 1e3
     config = ExperimentConfig(
         name="pole",
         seed=0,
-        simulation=SimulationConfig(env, num_envs_per_process=8),
+        simulation=SimulationConfig(f"{__name__}:FarCartPole", num_envs_per_process=8),
         servers={"it": ServerConfig("PPO", ["*"], settings=SETTINGS, **switches)},
     )
-    enough = held(lambda figures: figures["return"] * unit > 180)
+    enough = held(lambda figures: figures["return"] * 1e3 > 180)
     figures = train(config, ENV_STEPS, 4_000, evaluated(20), is_enough=enough)
-    return figures[max(figures)]["return"] * unit
+    return figures[max(figures)]["return"] * 1e3
 
 
 def test_observations_and_rewards_in_awkward_units() -> None:
-    env = f"{__name__}:FarCartPole"
-    assert steps_balanced(env, **BOTH) > 150
-    assert steps_balanced(env) < 60, "without the switches the policy sees a constant"
-
-
-def test_in_its_own_units_it_is_learned_without() -> None:
-    assert steps_balanced("gymnasium:CartPole-v1") > 150
+    """In its own units it is learned without the switches: ``test_cartpole.py``."""
+    assert steps_balanced(**BOTH) > 150
+    assert steps_balanced() < 60, "without the switches the policy sees a constant"
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "SAC"])

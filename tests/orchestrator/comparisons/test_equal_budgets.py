@@ -10,7 +10,7 @@ import pytest
 
 from muxrl.orchestrator import cli
 
-_FILES = Path(__file__).parents[2] / "experiments" / "examples" / "tutorial"
+_FILES = Path(__file__).parents[3] / "experiments" / "examples" / "tutorial"
 _SLOWED = """
 import time
 from toll_bridge import TollBridge
@@ -27,13 +27,13 @@ _SMALL = [
 ]  # fmt: skip
 
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.learning, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
 def test_runs_of_one_budget_compare_however_fast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    num_processes = 2  # which share the budget; of one process the parts are not uncertain
     shutil.copytree(_FILES, tmp_path / "bridge")
     monkeypatch.chdir(tmp_path / "bridge")
     Path("slow_bridge.py").write_text(_SLOWED)

@@ -50,7 +50,6 @@ PLANS = {
     "SAC": plan_of("SAC", Box((3,)), Box((2, 1), "float32", -1.0, 3.0)),
     "SAC, combinations": plan_of("SAC", Box((3,)), MultiDiscrete((2, 3))),
     "SAC, masked": plan_of("SAC", MASKED, Discrete(3)),
-    "APPO, masked": plan_of("APPO", MASKED, Discrete(3)),
     "DQN, masked": plan_of("DQN", MASKED, Discrete(3, start=-1)),
     "DQN, atoms": plan_of(
         "DQN", Box((3,)), Discrete(3), settings={"num_atoms": 5, "v_min": -2.0, "v_max": 2.0}
@@ -118,19 +117,12 @@ PLANS = {
         is_team=True,
         normalize_observations=True,
     ),
-    "PPO, images scaled": plan_of(
-        "PPO", Box((10, 10, 3), "uint8", 0, 255), Discrete(3), scale_observations="images"
-    ),
     "SAC, scaled and normalised": plan_of(
         "SAC",
         DictSpace({"a": Box((2,), "float64"), "b": Box((3,), "float32", -2.0, 6.0)}),
         Box((2,), "float32", -1.0, 3.0),
         scale_observations="bounded",
         normalize_observations=True,
-    ),
-    "A2C, masked, normalised": plan_of("A2C", MASKED, Discrete(3), normalize_observations=True),
-    "DQN, masked, normalised": plan_of(
-        "DQN", MASKED, Discrete(3), normalize_observations=True
     ),
     "MAPPO, normalised, with a state": plan_of(
         "MAPPO",

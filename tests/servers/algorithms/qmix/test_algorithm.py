@@ -217,10 +217,12 @@ LEARN = {"agent": "mlp", "epsilon": 1.0, "num_episodes_before_learning": 32}
 
 @pytest.mark.learning
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_qmix_learns_the_two_step_game(alpha: float) -> None:
-    """Rashid et al. 2018, table 1b. Untrained networks may reach 8 by luck, so it must be held."""
-    settings = {"gamma": 0.99, "updates_per_episode": 0.5, "prioritized_replay_alpha": alpha}
+def test_qmix_learns_the_two_step_game() -> None:
+    """Rashid et al. 2018, table 1b. Untrained networks may reach 8 by luck, so it must be held.
+
+    By priority; drawn uniformly it holds 8 in ``tests/learning/test_two_step_game.py``.
+    """
+    settings = {"gamma": 0.99, "updates_per_episode": 0.5, "prioritized_replay_alpha": 0.6}
     with build(**(LEARN | settings)) as algo:
         for _ in range(2000):
             algo.train()
@@ -240,7 +242,7 @@ def test_qmix_learns_the_two_step_game(alpha: float) -> None:
 def test_vdn_prefers_the_safe_seven_under_uniform_exploration() -> None:
     """A sum cannot represent 0, 1, 1, 8: its best fit is -1.5, 2.5, 2.5, 6.5 (table 1a there)."""
     with build(**LEARN, mixer="vdn", updates_per_episode=0.5) as algo:
-        for _ in range(2000):
+        for _ in range(1200):
             algo.train()
         held = []
         for _ in range(10):
