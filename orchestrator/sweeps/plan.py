@@ -17,6 +17,7 @@ from muxrl.orchestrator.config import (
     ExperimentConfig,
     SimulationConfig,
     SimulationFacts,
+    StopConfig,
     probe,
     resolve,
 )
@@ -124,7 +125,16 @@ class SweepPlan:
         experiment.seed = seed
         experiment.address = ""
         experiment, misfits = set_values(experiment, late)
+        if config.metric.source == "evaluation" and _is_baseline(experiment):
+            experiment.stop = StopConfig(env_steps=1)
+            experiment.evaluation.interval_env_steps = experiment.checkpoint.best = None
         return experiment, [f"parameters: {p}" for p in (*problems, *misfits)]
+
+
+def _is_baseline(config: ExperimentConfig) -> bool:
+    """Whether nothing learns, so that the evaluation at the end is all that there is to play."""
+    is_fixed = all(find_fixed(server.algorithm) for server in config.servers.values())
+    return is_fixed and config.evaluation.final_num_episodes > 0
 
 
 def make_plan(config: SweepConfig, *, may_run_checkpoints: bool = True) -> SweepPlan:

@@ -62,6 +62,20 @@ def test_the_base_is_found_beside_the_sweep_and_changed(write):
     assert config.experiment.simulation.kwargs == {"num_agents": 3, "num_steps": 7}
 
 
+def test_a_baseline_is_evaluated_and_not_trained(write):
+    """Nothing in it learns from the steps; a script against a learner does, and so takes them."""
+    overrides = ["experiment.evaluation.interval_env_steps=100", "seeds=[3]"]
+    for source, env_steps in (("evaluation", 1), ("training", 400)):
+        plan = make_plan(load_sweep(write(), [*overrides, f"metric.source={source}"]))
+        configs = {tuple(t.roles.values()): plan.config_of(t) for t in plan.trials}
+        assert configs["random", "random"].stop.env_steps == env_steps
+        assert configs["random", "small_ppo"].stop.env_steps == 400
+        assert configs["random", "small_ppo"].evaluation.interval_env_steps == 100
+        for trial in plan.trials:  # or it would be played again when the sweep is resumed
+            unresolved = replace(trial, id="another")
+            assert plan.config_of(unresolved).stop == plan.config_of(trial).stop
+
+
 def test_a_mapping_and_a_dataclass_are_what_the_file_says(write, monkeypatch, tmp_path):
     said = load_sweep(write(), ["experiment.simulation.kwargs.num_steps=7"])
     tree = yaml.safe_load(SWEEP) | {"name": "mine"}
