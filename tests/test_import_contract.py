@@ -197,9 +197,9 @@ def test_a_simulation_s_side_and_the_command_s_help_are_light(statement: str) ->
     "module",
     [
         "orchestrator.config",
-        "orchestrator.folders.listing",  # muxrl runs
-        "orchestrator.folders.stopping",
-        "orchestrator.folders.logs",
+        "orchestrator.manage.listing",  # muxrl runs
+        "orchestrator.manage.stopping",
+        "orchestrator.manage.logs",
         "orchestrator.watch.serving",
         "orchestrator.reports.report",
         "orchestrator.trackers.process",

@@ -41,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Prints the lines, and returns the exit code."""
-    from muxrl.orchestrator.folders.logs import Logs
+    from muxrl.orchestrator.manage.logs import Logs
     from muxrl.orchestrator.records.run_directory import RunDirectory
 
     logs = Logs(RunDirectory.open(args.run), args.processes)

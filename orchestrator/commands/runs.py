@@ -39,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Prints the list, and returns the exit code."""
-    from muxrl.orchestrator.folders.listing import Listing
+    from muxrl.orchestrator.manage.listing import Listing
 
     if not args.folder.is_dir():
         raise ConfigError([f"there is no folder {str(args.folder)!r}; name the parent of runs"])

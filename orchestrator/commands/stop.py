@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Ends it, says how it ended, and returns the exit code."""
-    from muxrl.orchestrator.folders.stopping import stop
+    from muxrl.orchestrator.manage.stopping import stop
 
     is_well, sentence = stop(args.run, args.timeout, _say)
     sys.stdout.write(f"{sentence}\n")

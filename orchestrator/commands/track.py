@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Tells one tracker after another, and returns the exit code."""
     from muxrl.orchestrator.config.trackers import find_problems
-    from muxrl.orchestrator.folders.replay import replay, runs_in
+    from muxrl.orchestrator.manage.replay import replay, runs_in
 
     if problems := list(find_problems(args.trackers)):
         raise ConfigError(problems)

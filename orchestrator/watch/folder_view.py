@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.folders.listing import Listing
+from muxrl.orchestrator.manage.listing import Listing
 
 
 class FolderView:
@@ -20,7 +20,7 @@ class FolderView:
         self._listing = Listing(path)
 
     def read(self) -> dict[str, Any]:
-        """Returns the folder as it stands now; see `muxrl.orchestrator.folders.listing`.
+        """Returns the folder as it stands now; see `muxrl.orchestrator.manage.listing`.
 
         Raises:
             OSError: it cannot be read.

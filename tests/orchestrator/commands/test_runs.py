@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.orchestrator.folders.filled import fill
+from tests.orchestrator.manage.filled import fill
 
 from muxrl.orchestrator import cli
 from muxrl.orchestrator.commands import runs

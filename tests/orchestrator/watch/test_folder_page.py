@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from tests.orchestrator.folders.filled import fill
+from tests.orchestrator.manage.filled import fill
 from tests.orchestrator.watch.browser import Browser
 from tests.orchestrator.watch.conftest import Site
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from muxrl.orchestrator.errors import ConfigError
-from muxrl.orchestrator.folders import logs as module
-from muxrl.orchestrator.folders.logs import Logs
+from muxrl.orchestrator.manage import logs as module
+from muxrl.orchestrator.manage.logs import Logs
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from muxrl.orchestrator.errors import CannotStop, NotARunDirectory, NotEnded
-from muxrl.orchestrator.folders import stopping
-from muxrl.orchestrator.folders.stopping import stop
+from muxrl.orchestrator.manage import stopping
+from muxrl.orchestrator.manage.stopping import stop
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.records.run_status import StatusFile, read_status
 from muxrl.orchestrator.storage.json_files import write_json

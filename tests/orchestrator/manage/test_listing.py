@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.orchestrator.folders.filled import fill
+from tests.orchestrator.manage.filled import fill
 
-from muxrl.orchestrator.folders.listing import Listing
+from muxrl.orchestrator.manage.listing import Listing
 from muxrl.orchestrator.records.metrics import MetricsWriter
 from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.storage.checkpoints import Manifest
