@@ -171,6 +171,7 @@ def test_it_continues_where_it_was_saved(name: str, tmp_path: Path) -> None:
     play(whole, "e1")
     wait_for(whole, 1)
     play(whole, "e2", num_steps=3)
+    play(whole, "evaluated", mode="eval")  # which draws from a generator of its own
     whole.save(tmp_path / "saved")
     expected = play(whole, "e3")
     wait_for(whole, 2)
