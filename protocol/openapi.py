@@ -71,7 +71,6 @@ class Endpoint(NamedTuple):
 
 
 _ANYWHERE = (400, 401, 403, 500, 503)
-_ENDED = (404, 409, 410, 413, 422, 423)
 # An episode that has ended is not aborted any more, nor the other way.
 _CLOSED = (Ended, Aborted)
 ENDPOINTS = (
@@ -93,7 +92,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "post", "/v1/episodes", "Opens an episode; an id is made if none is given.",
-        (Started,), StartEpisode, (409, 410, 413, 423, 429),
+        (Started,), StartEpisode, (409, 410, 413, 422, 423, 429),
     ),
     Endpoint(
         "post", "/v1/episodes/{episode_id}/end", "Closes an episode.",
