@@ -166,6 +166,10 @@ class RunFailed(OrchestratorError):
     """A process of the run died or gave up; the sentence names it and its log."""
 
 
+class ProcessEnded(RunFailed):
+    """A process that is not muxrl's own is there no more, and may be started again."""
+
+
 class NoPlace(RunFailed):
     """The Ray cluster has no room for the run; the sentence says what it wants and what is free."""
 

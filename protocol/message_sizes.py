@@ -31,7 +31,7 @@ _ITEMS_OF_EPISODE = 3
 """Of one episode in one frame: an end, a start of the next one, and that one's first step."""
 _LEAST_ITEMS = 64
 _LEAST_BYTES = 1 << 20
-_MOST_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
 """Of a default: more has to be asked for, unless a single item needs it."""
 _REPLY_BYTES = 3 * ERROR_STORY_CHARS + _ITEM_BYTES
 """Of a reply without actions: of a refusal."""
@@ -71,7 +71,7 @@ def needed_bytes(
         item += _AGENT_FIELDS * (_name_bytes(agent_id) + _VALUE_BYTES)
         item += 2 * _space_bytes(agent.observation_space) + _space_bytes(agent.action_space)
     whole = _ITEMS_OF_EPISODE * item * max_episodes
-    return max(item, min(max(whole, _LEAST_BYTES), _MOST_BYTES))
+    return max(item, min(max(whole, _LEAST_BYTES), MOST_BYTES))
 
 
 def needed_items(max_episodes: int) -> int:

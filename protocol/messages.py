@@ -206,6 +206,7 @@ class ServerSpec(msgspec.Struct, omit_defaults=True):
     max_message_bytes: int = 0
     episode_timeout_s: float = 0.0
     while_learning: Literal["serve", "wait"] = "serve"
+    offers: list[str] = []
 
 
 class Status(msgspec.Struct, omit_defaults=True):

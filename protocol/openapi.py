@@ -31,6 +31,7 @@ from muxrl.protocol.messages import (
     Status,
     Stopping,
 )
+from muxrl.protocol.run_messages import RUN_REQUESTS
 
 Schema = dict[str, Any]
 _REF = "#/components/schemas/{name}"
@@ -103,6 +104,13 @@ ENDPOINTS = (
         _CLOSED, AbortEpisode, (404, 413, 423),
     ),
     Endpoint("post", "/v1/shutdown", "Ends a `muxrl serve`; wants a token.", (Stopping,)),
+    *(
+        Endpoint(
+            "post", f"/v1/run/{name}", (asked.__doc__ or "").partition("\n")[0], (answer,), asked,
+            (413, 422),
+        )
+        for name, (asked, answer) in RUN_REQUESTS.items()
+    ),
     Endpoint(
         "get", "/v1/ws", "Upgrades to a WebSocket: batches in msgpack or JSON.", codes=(404,)
     ),
@@ -201,6 +209,8 @@ def _describe(name: str, schema: Schema) -> None:
             properties[field]["additionalProperties"] = {"$ref": _REF.format(name="Value")}
     if "state" in properties:
         properties["state"].update({"type": ["array", "null"], "items": {"type": "number"}})
+    if "plan" in properties:
+        properties["plan"]["additionalProperties"] = True
     if name == "DenseLayer":
         properties["weight"].update({"type": "array", "items": {"type": "array"}})
         properties["bias"].update({"type": ["array", "null"], "items": {"type": "number"}})

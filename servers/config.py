@@ -14,6 +14,8 @@ from typing import Any, Literal
 from muxrl.protocol.spaces import Space
 
 WhileLearning = Literal["auto", "serve", "wait"]
+EXTERNAL = "EXTERNAL"
+"""The algorithm of a server that is a process of its own."""
 
 
 @dataclass
@@ -68,6 +70,11 @@ class ServerConfig:
     algorithm: str = "PPO"
     """PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
     without learning RANDOM, SCRIPTED, FROZEN; or your own, as "package.module:Class"."""
+    command: list[str] = field(default_factory=list)
+    """Program and arguments of a [server of your own](own-trainer.md#a-process-of-its-own), in
+    place of `algorithm`; "{address}" becomes where it has to listen."""
+    address: str = ""
+    """"host:port" of one that runs already."""
     agents: list[str] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
     label: str = ""
@@ -136,6 +143,10 @@ class ServerConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """Refusals and expiry."""
 
+    def __post_init__(self) -> None:
+        if (self.command or self.address) and self.algorithm == ServerConfig.algorithm:
+            self.algorithm = EXTERNAL
+
 
 def algorithm_label(name: str) -> str:
     """Returns what an algorithm is called in results: what is behind an import path's colon."""
@@ -166,7 +177,8 @@ class ServerPlan:
     team_reward: Literal["sum", "mean"]
     settings: dict[str, Any]
     model: dict[str, Any]
-    while_learning: Literal["serve", "wait"]
+    while_learning: WhileLearning
+    """"auto": the server's own process decides."""
     max_policy_lag: int
     host: str
     port: int
@@ -174,6 +186,10 @@ class ServerPlan:
     seed: int
     resources: ResourcesConfig
     limits: LimitsConfig
+    command: list[str] = field(default_factory=list)
+    """What starts a process of its own; [] for none."""
+    address: str = ""
+    """"host:port" of a process that is there already; "" for none."""
     rl_module: str = ""
     """Import path of the user's own RLModule, "": the algorithm's default."""
     scale_observations: Literal["images", "bounded", "none"] = "none"

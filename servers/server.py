@@ -15,8 +15,11 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.message_sizes import needed_bytes
@@ -28,6 +31,7 @@ from muxrl.servers.end_with_main import end_with_main
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.network.listening import CannotListen, Network
 from muxrl.servers.setting_values import AlgorithmProblem
+from muxrl.servers.trainers.entry import TrainerEntry
 from muxrl.servers.trainers.lookup import find_trainer
 from muxrl.servers.trainers.policies import TrainerPolicies
 from muxrl.servers.training.policies import Policies, Record, ServerProblem, StillLearning
@@ -45,6 +49,8 @@ class PolicyServer:
         plan: the server, fully resolved.
         max_iterations: training iterations after which it only acts; None: no limit.
         on_shutdown: see `Front`.
+        network: that it listens with, and does not close; None: it opens one of its own.
+        trainer: of its policies; None: the plan's algorithm says which.
 
     Raises:
         ServerProblem: the port is taken, or the algorithm cannot be built.
@@ -56,6 +62,8 @@ class PolicyServer:
         *,
         max_iterations: int | None = None,
         on_shutdown: Callable[[], None] | None = None,
+        network: Network | None = None,
+        trainer: TrainerEntry | None = None,
     ) -> None:
         self.plan = plan
         self._problem = ""
@@ -64,15 +72,16 @@ class PolicyServer:
         self._is_serving = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # First, so that a port in use is found before the algorithm is built, which takes seconds.
+        self._owns_network = network is None
         try:
-            self._network = Network(f"server {plan.server_id!r}", plan.host, plan.port)
+            self._network = network or Network(f"server {plan.server_id!r}", plan.host, plan.port)
         except CannotListen as error:
             raise ServerProblem(str(error)) from None
         self.address = self._network.address
         try:
-            self.policies = make_policies(plan, max_iterations, self._fail)
+            self.policies = make_policies(plan, max_iterations, self._fail, trainer)
         except BaseException:
-            self._network.stop(0.0)
+            self._close_network(0.0)
             raise
         self._app = PolicyServerApp(
             self.spec(),
@@ -134,10 +143,13 @@ class PolicyServer:
             if checkpoint is not None and has_finished and not self._problem:
                 self.policies.save(checkpoint)
         finally:  # so that a full disk or a second Ctrl-C leaves no thread behind
-            has_closed = self._network.stop(_STOP_TIMEOUT_S)
+            has_closed = self._close_network(_STOP_TIMEOUT_S)
         if has_finished:
             self.policies.close()
         return has_finished and has_closed
+
+    def _close_network(self, timeout_s: float) -> bool:
+        return not self._owns_network or self._network.stop(timeout_s)
 
     def finish_training(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """Ends learning; the server goes on acting with its last weights, for evaluation.
@@ -190,7 +202,7 @@ class PolicyServer:
             max_message_bytes=plan.limits.max_message_bytes
             or needed_bytes(plan.agents, plan.state_size, plan.limits.max_episodes),
             episode_timeout_s=plan.limits.episode_timeout_s,
-            while_learning=plan.while_learning,
+            while_learning="wait" if plan.while_learning == "wait" else "serve",
         )
 
     def status(self) -> Status:
@@ -221,6 +233,22 @@ class PolicyServer:
             problem=self._problem or self._network.problem,
         )
 
+    def answer_run(
+        self, requests: Mapping[str, Callable[[Any], msgspec.Struct]], *more: str
+    ) -> ServerSpec:
+        """Has the server answer a run over the network; see `RunService.requests`.
+
+        Args:
+            requests: what it answers.
+            more: what else it offers.
+
+        Returns:
+            Its spec, which says so.
+        """
+        self._app.run_requests = requests
+        self._app.spec.offers = [*requests, *more]
+        return self._app.spec
+
     def latencies(self) -> dict[str, list[int]]:
         """Returns how often exchanges and forward passes took how long, since the process began.
 
@@ -237,7 +265,10 @@ class PolicyServer:
 
 
 def make_policies(
-    plan: ServerPlan, max_iterations: int | None, on_failure: Callable[[str], None]
+    plan: ServerPlan,
+    max_iterations: int | None,
+    on_failure: Callable[[str], None],
+    trainer: TrainerEntry | None = None,
 ) -> Policies:
     """Builds the policies of a server.
 
@@ -245,12 +276,14 @@ def make_policies(
         plan: the server.
         max_iterations: see `PolicyServer`.
         on_failure: called in the learning thread, with a sentence, when training raises.
+        trainer: see `PolicyServer`.
 
     Raises:
         ServerProblem: they cannot be built.
     """
     try:
-        if (trainer := find_trainer(plan.algorithm)) is not None:
+        trainer = trainer or find_trainer(plan.algorithm)
+        if trainer is not None:
             limit_torch_threads(plan.resources.num_torch_threads)
             return TrainerPolicies(
                 plan, trainer, max_iterations=max_iterations, on_failure=on_failure

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -19,7 +19,7 @@ from muxrl.orchestrator.config.memory import find_overflow
 from muxrl.orchestrator.config.resolve import Experiment
 from muxrl.servers.algorithms.milestones import Milestone, Schedule
 from muxrl.servers.algorithms.registry import AlgorithmEntry, TrainerEntry, find_entry
-from muxrl.servers.config import ServerPlan
+from muxrl.servers.config import ServerPlan, WhileLearning
 
 _LONG_EPISODE = 100
 """Env steps. How long the episodes of an external simulation are nobody knows beforehand; where
@@ -37,7 +37,7 @@ class _Learner(NamedTuple):
     config: AlgorithmConfig
     num_sharing: int
     """Teams, or agents that are in none, that share a policy, at most."""
-    while_learning: Literal["serve", "wait"]
+    while_learning: WhileLearning
 
     def needs(self, milestone: Milestone, num: str) -> str:
         values = (f"{name}: {getattr(self.config, name)}" for name in milestone.settings)

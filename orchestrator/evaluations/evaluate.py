@@ -52,6 +52,7 @@ from muxrl.orchestrator.user_modules import add_user_folders
 from muxrl.protocol.suggestions import listed, similar_or_known
 from muxrl.servers.algorithms.registry import find_entry
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.config import EXTERNAL as OWN_PROCESS
 from muxrl.servers.config import ServerConfig, algorithm_label
 from muxrl.servers.fixed_policies import find_fixed
 from muxrl.servers.setting_values import AlgorithmProblem
@@ -120,7 +121,7 @@ def evaluate_run(
         seed=first_seed,  # of actions that are drawn, too
         servers=_frozen(folder, config, checkpoint, replaced, should_explore),
     )
-    experiment = _prepared(frozen, folder)
+    experiment = _going_on(_prepared(frozen, folder), folder, checkpoint)
     seeds = tuple(range(first_seed, first_seed + num_episodes))
     for path in (record, video):
         if path is not None and path.exists():
@@ -129,12 +130,12 @@ def evaluate_run(
         video.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
         file = None if record is None else stack.enter_context(record.open("x", encoding="utf-8"))
-        episodes = _play(experiment, seeds, file, video)
+        episodes = _play(experiment, seeds, should_explore, file, video)
     if not any(episode.returns for episode in episodes):
         raise CannotEvaluate(
             f"all {num_episodes} episodes ended at a bad value (simulation.on_bad_value)"
         )
-    result = _result(folder, config, experiment, episodes, replaced)
+    result = _result(folder, config, experiment, episodes, replaced, should_explore)
     return _written(result, folder) if should_write else result
 
 
@@ -166,6 +167,17 @@ def _prepared(frozen: ExperimentConfig, folder: RunDirectory) -> Experiment:
             ],
             str(folder.path),
         ) from error
+
+
+def _going_on(experiment: Experiment, folder: RunDirectory, checkpoint: str) -> Experiment:
+    """Has servers that are processes of their own go on from a checkpoint; none of them trains."""
+    servers = {
+        s: dataclasses.replace(plan, resume_from=str(_checkpoint(folder, s, checkpoint).absolute()))
+        if plan.algorithm == OWN_PROCESS
+        else plan
+        for s, plan in experiment.servers.items()
+    }
+    return dataclasses.replace(experiment, servers=servers)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -219,6 +231,8 @@ def _frozen(
                 servers[server_id] = dataclasses.replace(
                     on_free_port(server), label=label_of(server)
                 )
+            elif server.algorithm == OWN_PROCESS:
+                servers[server_id] = on_free_port(server) if server.command else server
             else:
                 path = _checkpoint(folder, server_id, checkpoint)
                 servers[server_id] = freeze(
@@ -254,8 +268,15 @@ def _other(server: ServerConfig, path: Path, should_explore: bool) -> ServerConf
 
 
 def _play(
-    experiment: Experiment, seeds: Sequence[int], record: TextIO | None, video: Path | None
+    experiment: Experiment,
+    seeds: Sequence[int],
+    should_explore: bool,
+    record: TextIO | None,
+    video: Path | None,
 ) -> list[EpisodeResult]:
+    # Fixed policies have it in their settings.
+    own = {s for s, plan in experiment.servers.items() if plan.algorithm == OWN_PROCESS}
+    explores = dict.fromkeys(own, should_explore)
     with serve_experiment(experiment) as served, served.client() as client:
         config = experiment.config
         num_envs = num_evaluation_envs(config.simulation, config.evaluation, len(seeds))
@@ -267,6 +288,7 @@ def _play(
                 client,
                 simulations,
                 seeds,
+                explores,
                 on_bad_value=config.simulation.on_bad_value,
                 metrics=config.simulation.metrics,
             )
@@ -301,6 +323,7 @@ def _result(
     experiment: Experiment,
     episodes: Sequence[EpisodeResult],
     replaced: Mapping[str, str],
+    should_explore: bool,
 ) -> EvaluationResult:
     agents = [a for a in experiment.facts.agents if any(a in e.returns for e in episodes)]
     returns = returns_by_agent(episodes, agents)
@@ -309,13 +332,16 @@ def _result(
     groups = {}
     for server_id, plan in experiment.servers.items():
         ours = [agent for agent in plan.agents if agent in agents]
-        is_trained = plan.algorithm == "FROZEN"
-        path = Path(plan.settings["checkpoint"]) if is_trained else None
+        rule, path = "fixed", None
+        if plan.algorithm == "FROZEN":
+            rule = "sampled" if plan.settings["should_explore"] else "greedy"
+            path = Path(plan.settings["checkpoint"])
+        elif plan.algorithm == OWN_PROCESS:
+            rule = "sampled" if should_explore else "greedy"
+            path = Path(plan.resume_from)
         servers[server_id] = EvaluatedServer(
             algorithm=_trained_by(config, server_id, path) or plan.algorithm,
-            rule=("sampled" if plan.settings["should_explore"] else "greedy")
-            if is_trained
-            else "fixed",
+            rule=rule,
             checkpoint="" if path is None else _shown(path, folder),
             returns=returns_of(returns, ours),
         )
@@ -356,8 +382,10 @@ def _trained_by(config: ExperimentConfig, server_id: str, checkpoint: Path | Non
     """Returns the algorithm whose policies played, None if none was learned."""
     if checkpoint is None:
         return None
-    written = Checkpoint.open(checkpoint).algorithm
     server = config.servers[server_id]
+    if server.algorithm == OWN_PROCESS:
+        return OWN_PROCESS  # whose files are its own
+    written = Checkpoint.open(checkpoint).algorithm
     return written or (None if find_fixed(server.algorithm) else server.algorithm.upper())
 
 

@@ -186,7 +186,8 @@ class Evaluations(Supervision[ProcessReport]):
             point: the env steps that it stands for, and by which runs are compared; None: those of
                 training so far.
             is_final: with the final number of episodes, and all conditions.
-            not_updated: servers that have made no update: they act untrained as it is.
+            not_updated: servers that have made no update, so that they act untrained as it is, or
+                cannot act so any more.
         """
         if self._gateway is None and not self._actors:
             self._start(_NAME)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from muxrl.client import MultiplexingClient
@@ -17,6 +17,8 @@ from muxrl.client.env_loop import EpisodeResult
 from muxrl.orchestrator.config import Experiment, ExperimentConfig, prepare
 from muxrl.orchestrator.records.conditions import Condition
 from muxrl.orchestrator.supervise.episodes import ServerAddress, connect, make_copy, play_episodes
+from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
+from muxrl.servers.config import EXTERNAL
 
 if TYPE_CHECKING:
     from muxrl.servers.server import PolicyServer
@@ -28,13 +30,20 @@ class Served:
 
     experiment: Experiment
     servers: dict[str, PolicyServer]
+    own_servers: dict[str, OwnServer] = field(default_factory=dict)
+    """Those that are processes of their own."""
+
+    @property
+    def everyone(self) -> list[PolicyServer | OwnServer]:
+        """All servers, in this process or not."""
+        return [*self.servers.values(), *self.own_servers.values()]
 
     @property
     def addresses(self) -> dict[str, ServerAddress]:
         """Where they listen."""
         return {
-            s: ServerAddress(server.address, server.plan.token)
-            for s, server in self.servers.items()
+            server.plan.server_id: ServerAddress(server.address, server.plan.token)
+            for server in self.everyone
         }
 
     def simulation(self) -> Simulation:
@@ -88,15 +97,20 @@ def serve_experiment(experiment: Experiment) -> Iterator[Served]:
 
     Raises:
         ServerProblem: a server cannot start.
+        RunFailed: a process of its own cannot.
     """
     from muxrl.servers.server import PolicyServer
 
-    servers: dict[str, PolicyServer] = {}
+    served = Served(experiment, {})
     try:
         for server_id, plan in experiment.servers.items():
-            servers[server_id] = PolicyServer(plan)
-            servers[server_id].start()
-        yield Served(experiment, servers)
+            if plan.algorithm == EXTERNAL:
+                served.own_servers[server_id] = OwnServer(with_token(plan))
+                served.own_servers[server_id].start()
+            else:
+                served.servers[server_id] = PolicyServer(plan)
+                served.servers[server_id].start()
+        yield served
     finally:
-        for server in servers.values():
+        for server in served.everyone:
             server.stop()

@@ -46,6 +46,8 @@ MAY_CHANGE = (
     "simulation.inference_mode.*",
     "simulation.update_interval_s",
     "servers.*.settings.*",
+    "servers.*.command",
+    "servers.*.address",
     "servers.*.while_learning",
     "servers.*.max_policy_lag",
     "servers.*.host",
@@ -220,7 +222,7 @@ def going_on(experiment: Experiment, place: Path, manifest: Manifest) -> Experim
 def find_missing_replays(place: Path, manifest: Manifest) -> Iterator[str]:
     """Yields a sentence for each server whose replay is not in the checkpoint."""
     for server_id, server in manifest.servers.items():
-        if not server.files:
+        if ABOUT_FILE not in server.files:  # it keeps none, or writes what it likes
             continue
         about = json.loads((place / server_id / ABOUT_FILE).read_text(encoding="utf-8"))
         if left_out := (about.get("replay") or {}).get("left_out"):

@@ -42,6 +42,7 @@ from muxrl.orchestrator.supervise.signals import are_signals_claimed, uninterrup
 from muxrl.orchestrator.supervise.simulation_actors import SimulationActors
 from muxrl.orchestrator.trackers.tracking import Tracking
 from muxrl.protocol.messages import Status
+from muxrl.protocol.run_messages import UNTRAINED
 
 logger = logging.getLogger(__name__)
 
@@ -366,6 +367,11 @@ class Run:
         gateway = self._simulations.gateway_address
         return servers + (f"\ngateway to all of them: http://{gateway}" if gateway else "")
 
+    @property
+    def lacking(self) -> Iterator[str]:
+        """See `ServerActors.lacking`."""
+        return self._servers.lacking
+
     def snapshot(self) -> Snapshot:
         """Returns how the run stands; of servers that have not reported, what is known before."""
         tally = self.tally
@@ -432,7 +438,12 @@ class Run:
         if self._evaluations and (self.has_final_evaluation or not self.experiment.is_external):
             self.status.enter("evaluating", self.tally.env_steps)
             point = min(self.config.stop.env_steps or sys.maxsize, self.tally.env_steps)
-            not_updated = [s for s in learning if self._states.get(s, _UNKNOWN).weights_seq_no == 0]
+            not_updated = [
+                s
+                for s in learning
+                if UNTRAINED not in self._servers.offers[s]
+                or self._states.get(s, _UNKNOWN).weights_seq_no == 0
+            ]
             try:
                 self._evaluate_at_end(self._evaluations, point, not_updated)
             except RunFailed as error:  # what was learned is saved, and paid for

@@ -157,6 +157,7 @@ def _play(run: Run, scheduling: Any, say: Callable[..., None], show_progress: bo
 
     run.start(scheduling)
     say(f"servers: {run.addresses_text}", soft_wrap=True, highlight=False)
+    _warn(say, run.lacking)
     with contextlib.ExitStack() as display:
         progress = None
         if show_progress:

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from muxrl.orchestrator.errors import RunFailed, Silent
+from muxrl.orchestrator.errors import ProcessEnded, RunFailed, Silent
 from muxrl.orchestrator.supervise.fork_server import forked_worker
 from muxrl.orchestrator.supervise.main_thread import HOOK
 from muxrl.orchestrator.supervise.process import ProcessId
@@ -81,10 +81,11 @@ def _kill(pid: int) -> None:
 
 
 def is_dead(answer: object) -> bool:
-    """Whether an `outcome` says that the process is gone."""
+    """Whether an `outcome` says that the process is gone, or the one that it stands for."""
     import ray
 
-    return isinstance(answer, ray.exceptions.RayActorError)
+    is_end = isinstance(getattr(answer, "cause", None), ProcessEnded)
+    return is_end or isinstance(answer, ray.exceptions.RayActorError)
 
 
 def outcome(ref: Any, timeout_s: float | None = None) -> Any:

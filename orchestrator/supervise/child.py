@@ -84,16 +84,26 @@ class Program:
     Args:
         command: program and arguments.
         stdout: file descriptor for what it prints; None: this process's.
+        env: environment variables, on top of this process's.
 
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], stdout: int | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        stdout: int | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._guard = Child([sys.executable, "-I", "-S", "-c", _GUARD], stderr=None)
         try:
             self._popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
             )
         except BaseException:
             self._end_guard()

@@ -21,11 +21,18 @@ from muxrl.orchestrator.storage.checkpoints import (
 )
 from muxrl.orchestrator.supervise.actors import end_actor, is_dead, outcome
 from muxrl.orchestrator.supervise.episodes import ServerAddress
+from muxrl.orchestrator.supervise.own_server import OwnServerProcess, with_token
 from muxrl.orchestrator.supervise.restarts import Quota
-from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
+from muxrl.orchestrator.supervise.server_process import (
+    COSTS,
+    ServerProcess,
+    ServerReport,
+    Started,
+)
 from muxrl.orchestrator.supervise.supervision import ANSWER_S, Supervision
 from muxrl.protocol.messages import Status
-from muxrl.servers.config import ServerPlan
+from muxrl.protocol.run_messages import UNTRAINED
+from muxrl.servers.config import EXTERNAL, ServerPlan
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +71,10 @@ class ServerActors(Supervision[ServerReport]):
         self.addresses: dict[str, ServerAddress] = {}
         self.statuses: dict[str, Status] = {}
         """The newest one of each server that has reported."""
+        self.offers: dict[str, frozenset[str]] = {}
+        """What each server answers of what a run asks; see `COSTS`."""
         self._experiment = experiment
+        self._first_plans: dict[str, ServerPlan] = {}
         self._plans: dict[str, ServerPlan] = {}
         """Of each server as it was started last."""
         self._has_finished = False
@@ -78,7 +88,8 @@ class ServerActors(Supervision[ServerReport]):
             RunFailed: one did not start; at once, however long others take.
         """
         self._scheduling = scheduling
-        self._plans = dict(self._experiment.servers)
+        self._first_plans = {s: with_token(p) for s, p in self._experiment.servers.items()}
+        self._plans = dict(self._first_plans)
         for server_id in self._plans:
             self._start(server_id)
         self._wait_until_they_listen()
@@ -87,24 +98,36 @@ class ServerActors(Supervision[ServerReport]):
 
     def _start(self, server_id: str) -> None:
         plan = self._plans[server_id]
+        is_own = plan.algorithm == EXTERNAL
         self._launch(
             server_id,
-            ServerProcess,
+            OwnServerProcess if is_own else ServerProcess,
             plan,
             self._folder.log(server_id),
+            *([self._timeouts.start_s] if is_own else []),
             listens=True,
-            is_forked=plan.resources.num_gpus == 0,
+            is_forked=plan.resources.num_gpus == 0 and not is_own,
             num_cpus=plan.resources.num_cpus,
             num_gpus=plan.resources.num_gpus,
             max_concurrency=4,
         )
 
-    def _listens(self, server_id: str, answer: Any) -> None:
-        address, self._processes[server_id] = answer
+    def _listens(self, server_id: str, answer: Started) -> None:
+        self._processes[server_id] = answer.process
         token = self._plans[server_id].token
-        self.addresses.setdefault(server_id, ServerAddress(address, token))
+        self.addresses.setdefault(server_id, ServerAddress(answer.address, token))
+        self.offers[server_id] = answer.offers
         if self._has_finished:
             self._actors[server_id].finish_training.remote(self._timeouts.update_s)
+
+    @property
+    def lacking(self) -> Iterator[str]:
+        """Yields a sentence for each thing that a server does not offer."""
+        for server_id, offers in self.offers.items():
+            for name, cost in COSTS.items():
+                is_wanted = name != UNTRAINED or self._plans[server_id].keeps_untrained
+                if is_wanted and name not in offers:
+                    yield f"server {server_id!r} does not offer {name!r}: {cost}"
 
     @property
     def _listening(self) -> dict[str, Any]:
@@ -140,7 +163,7 @@ class ServerActors(Supervision[ServerReport]):
 
     def _again(self, server_id: str) -> str:
         plan = replace(
-            self._experiment.servers[server_id],
+            self._first_plans[server_id],
             port=int(self.addresses[server_id].address.rpartition(":")[2]),
             resume_from="",
             num_restarts=self._quotas[server_id].num_taken,

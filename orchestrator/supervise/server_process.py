@@ -5,14 +5,10 @@ The class is plain; `start_actor` makes an actor of it. Heavy imports happen ins
 
 from __future__ import annotations
 
-import json
-import logging
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from muxrl.orchestrator.storage.checkpoints import SavedServer, hash_files
 from muxrl.orchestrator.supervise.process import (
@@ -23,9 +19,8 @@ from muxrl.orchestrator.supervise.process import (
     settle,
 )
 from muxrl.protocol.messages import Status
+from muxrl.protocol.run_messages import UNTRAINED, RunReport
 from muxrl.servers.config import ServerPlan
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,6 +37,32 @@ class ServerReport(ProcessReport):
     latencies: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How long it took; see `muxrl.servers.server.PolicyServer.latencies`."""
 
+    @classmethod
+    def of(cls, report: RunReport) -> ServerReport:
+        """Returns what a server has said of itself as the report of this process."""
+        return cls(**{name: getattr(report, name) for name in report.__struct_fields__})
+
+
+COSTS = {
+    "begin": "it serves as it was set up itself, and settings and checkpoints do not reach it",
+    "report": "its updates are in no table and no picture",
+    "save": "what it has learned is not in the run's checkpoints",
+    "finish": "it may go on learning during the evaluation at the end",
+    "abort": "episodes of a lost simulation stay open until they expire",
+    UNTRAINED: "it is not compared with its untrained policies",
+}
+"""What a run may ask of a server, and what it costs if one does not offer that."""
+
+
+class Started(NamedTuple):
+    """A server that listens."""
+
+    address: str
+    """"host:port"."""
+    process: ProcessId
+    offers: frozenset[str] = frozenset(COSTS)
+    """What it answers of what a run asks."""
+
 
 class ServerProcess:
     """A process with one policy server.
@@ -53,20 +74,18 @@ class ServerProcess:
 
     def __init__(self, plan: ServerPlan, log_path: Path) -> None:
         set_up(log_path)
+        from muxrl.servers.run_service import RunService
         from muxrl.servers.server import PolicyServer
 
         self._server = PolicyServer(plan)
-        self._cpu_before_s = 0.0
-        self._records: list[dict[str, Any]] = []
-        """What has been reported, until a later call says that it was taken in."""
-        self._lock = threading.Lock()  # of reports, which may be asked for at the same time
+        self._service = RunService(self._server)
 
-    def start(self) -> tuple[str, ProcessId]:
-        """Serves and learns from now on; returns "host:port", and who does."""
+    def start(self) -> Started:
+        """Serves and learns from now on."""
         address = reachable(self._server.start())
         settle()
-        self._cpu_before_s = time.process_time()
-        return address, ProcessId.of_this()
+        self._service.begin()
+        return Started(address, ProcessId.of_this())
 
     def status(self) -> Status:
         """Returns the server's status."""
@@ -77,59 +96,21 @@ class ServerProcess:
         self._server.abort_episodes(prefix)
 
     def report(self, taken: int = 0) -> ServerReport:
-        """Returns the server's status, and its training records after iteration `taken`.
-
-        They are returned again until `taken` says that they were taken in: an answer may get lost,
-        since whoever asks for it may be interrupted.
-        """
-        cpu_s = time.process_time() - self._cpu_before_s
-        with self._lock:
-            self._records = [r for r in self._records if r["iteration"] > taken]
-            self._records += self._server.drain_records()
-            records = self._records.copy()
-        return ServerReport(
-            self._server.status(),
-            records,
-            cpu_s,
-            asdict(self._server.policies.feed.activity),
-            self._server.latencies(),
-        )
+        """See `RunService.report`."""
+        return ServerReport.of(self._service.report(taken))
 
     def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
-        """Ends learning; the server goes on acting with its last weights. Returns a `report`.
-
-        Raises:
-            StillLearning: the update under way takes longer than that.
-        """
-        self._server.finish_training(timeout_s)
-        return self.report(taken)
+        """See `RunService.finish`."""
+        return ServerReport.of(self._service.finish(timeout_s, taken))
 
     def save(
         self, path: Path, timeout_s: float, taken: int = 0
     ) -> tuple[SavedServer, ServerReport]:
-        """Writes a checkpoint between two updates.
-
-        Args:
-            path: its folder.
-            timeout_s: for how long to wait for the end of an update.
-            taken: see `report`.
-
-        Returns:
-            What was written, and a report as of that moment, without iterations after it.
-
-        Raises:
-            StillLearning: an update takes longer than that.
-            OSError: it cannot be written.
-        """
-        saved = SavedServer(self._server.plan.algorithm)
-        if self._server.policies.save(path, timeout_s) is not None:
-            from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
-
-            about = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))
-            saved = SavedServer(saved.algorithm, about.get("iteration", 0), hash_files(path))
-        report = self.report(taken)
-        before = [r for r in report.records if r["iteration"] <= saved.iteration]
-        return saved, replace(report, records=before)
+        """Returns what was written, and a report as of that moment; see `RunService.save`."""
+        saved = self._service.save(path, timeout_s, taken)
+        algorithm = self._server.plan.algorithm
+        written = SavedServer(algorithm, saved.iteration, hash_files(path))
+        return written, ServerReport.of(saved.report)
 
     def stop(self) -> bool:
         """Ends serving and learning; returns whether all threads ended in time."""

@@ -94,6 +94,8 @@ def save_checkpoint(
         OSError: it cannot be written; what was there is still there.
     """
     path = path.absolute()
+    if path.is_dir() and any(path.iterdir()) and not (path / ABOUT_FILE).exists():
+        raise FileExistsError(f"{path} is there, and is no checkpoint that could be replaced")
     half = path.with_name(f".{path.name}{_HALF}")
     shutil.rmtree(half, ignore_errors=True)  # of a process that was killed
     half.mkdir(parents=True)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.episode import MAX_ID_CHARS
@@ -61,6 +64,8 @@ class Front(ABC):
         """Number of open WebSockets."""
         self.num_restarts = 0
         """How often the run has started it again."""
+        self.run_requests: Mapping[str, Callable[[Any], msgspec.Struct]] = {}
+        """What it answers of `muxrl.protocol.run_messages`, by name; called in other threads."""
         self.exchanges = Latencies()
         """Of each message, from when it is here to when its answer is sent: with the time that it
         waited at the gate."""

@@ -5,6 +5,7 @@ A refusal is answered with its own HTTP status code.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 import uuid
@@ -16,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from muxrl.protocol.codec import encode_json
+from muxrl.protocol.codec import decode_json, encode_json
 from muxrl.protocol.errors import Forbidden, MessageTooLarge, ProtocolError, Unauthorized
 from muxrl.protocol.messages import (
     AbortEpisode,
@@ -29,6 +30,7 @@ from muxrl.protocol.messages import (
     Stopping,
 )
 from muxrl.protocol.openapi import openapi
+from muxrl.protocol.run_messages import RUN_REQUESTS
 from muxrl.servers.network.exposition import CONTENT_TYPE, exposition
 from muxrl.servers.network.front import Front
 
@@ -114,6 +116,24 @@ async def _post_shutdown(app: Front, request: Request) -> object:
     return Stopping()
 
 
+async def _post_run(name: str, app: Front, request: Request) -> object:
+    if not app.token:
+        raise Unauthorized(
+            f"server {app.spec.server_id!r} has no token, so no run may ask it for anything; "
+            "give it one"
+        )
+    if name not in app.run_requests:
+        raise Forbidden(
+            f"server {app.spec.server_id!r} does not answer runs; those that do are started by "
+            "muxrl.serving, or name what they answer in the 'offers' of their spec"
+        )
+    kind, _ = RUN_REQUESTS[name]
+    body = await _body(app, request)
+    app.messages.check_json(body)
+    asked = decode_json(body or b"{}", kind)
+    return await asyncio.to_thread(app.run_requests[name], asked)
+
+
 async def _one(
     app: Front,
     request: Request,
@@ -183,6 +203,14 @@ def make_asgi_app(app: Front) -> Starlette:
             Route("/v1/episodes/{episode_id}/end", guarded(_post_end), methods=["POST"]),
             Route("/v1/episodes/{episode_id}/abort", guarded(_post_abort), methods=["POST"]),
             Route("/v1/shutdown", guarded(_post_shutdown), methods=["POST"]),
+            *(
+                Route(
+                    f"/v1/run/{name}",
+                    guarded(functools.partial(_post_run, name)),
+                    methods=["POST"],
+                )
+                for name in RUN_REQUESTS
+            ),
         ],
     )
     # A redirect would go to whatever the request calls us.

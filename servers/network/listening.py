@@ -1,16 +1,15 @@
-"""A front on a port: uvicorn in a thread of its own."""
+"""A front on a port: uvicorn in a thread of its own. The front may be exchanged for another."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import uvicorn
 
@@ -26,6 +25,13 @@ _START_TIMEOUT_S = 30.0
 
 class CannotListen(Exception):
     """The port is taken, or the network did not come up."""
+
+
+class _Shown(NamedTuple):
+    front: Front
+    asgi_app: Callable[..., Coroutine[Any, Any, None]]
+    beside: Callable[[], Coroutine[Any, Any, object]]
+    max_connections: int
 
 
 class Network:
@@ -49,7 +55,9 @@ class Network:
         """Why it answers no more; "" while it does."""
         self._uvicorn: uvicorn.Server | None = None
         self._thread = threading.Thread(target=self._serve, name="server", daemon=False)
-        self._beside: Callable[[], Coroutine[Any, Any, object]]
+        self._loop: asyncio.AbstractEventLoop
+        self._shown: _Shown
+        self._task: asyncio.Task[object]
 
     def start(
         self,
@@ -59,31 +67,37 @@ class Network:
         max_connections: int,
         keep_alive_s: float,
     ) -> None:
-        """Starts to answer.
+        """Starts to answer; again, another front answers from then on.
 
         Args:
             front: the answers.
             beside: what else goes on in the event loop, until it is cancelled.
             max_connections: at one time.
-            keep_alive_s: how long a connection may be silent: as long as its episodes.
+            keep_alive_s: how long a connection may be silent: as long as its episodes. The first
+                one holds.
 
         Raises:
             CannotListen: the network did not come up.
         """
-        self._beside = beside
+        shown = _Shown(front, make_asgi_app(front), beside, max_connections)
+        if self._uvicorn is not None:
+            asyncio.run_coroutine_threadsafe(self._show(shown), self._loop).result(_START_TIMEOUT_S)
+            return
+        self._shown = shown
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
-                make_asgi_app(front),
+                self._answer,
+                interface="asgi3",
                 loop="uvloop",
                 # Any such class will do; uvicorn calls it with the arguments of its own.
-                http=functools.partial(  # type: ignore[arg-type]
-                    HttpConnection, max_connections=max_connections
+                http=lambda **given: HttpConnection(  # type: ignore[arg-type]
+                    max_connections=self._shown.max_connections, **given
                 ),
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_keep_alive=math.ceil(keep_alive_s),
                 # No compression, since frames are small, and no pings: a simulation may take
                 # minutes for a step, and one that is gone is found when its episodes expire.
-                ws=functools.partial(WebSocketConnection, front),  # type: ignore[arg-type]
+                ws=lambda **given: WebSocketConnection(self._shown.front, **given),  # type: ignore[arg-type]
                 proxy_headers=False,
                 lifespan="off",
                 log_config=None,
@@ -114,14 +128,23 @@ class Network:
         self._socket.close()
         return not self._thread.is_alive()
 
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._shown.asgi_app(scope, receive, send)
+
+    async def _show(self, shown: _Shown) -> None:
+        self._task.cancel()
+        self._shown = shown
+        self._task = asyncio.create_task(shown.beside())
+
     def _serve(self) -> None:
         async def serve() -> None:
             assert self._uvicorn is not None
-            beside = asyncio.create_task(self._beside())
+            self._loop = asyncio.get_running_loop()
+            self._task = asyncio.create_task(self._shown.beside())
             try:
                 await self._uvicorn.serve(sockets=[self._socket])
             finally:
-                beside.cancel()
+                self._task.cancel()
 
         import uvloop
 

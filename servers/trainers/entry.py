@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from muxrl.servers.agents.masks import ACTION_MASK, OBS, has_action_mask
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import Seat, SeatRequest
-from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
+from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan, WhileLearning
 from muxrl.servers.setting_values import AlgorithmProblem, check_kind, suggestion
 from muxrl.servers.trainers.acting import Actors, TrainerFailed
 from muxrl.servers.trainers.interface import LearnsFrom, PolicySpec
@@ -60,7 +60,7 @@ class TrainerEntry:
         return found
 
     @property
-    def default_while_learning(self) -> Literal["wait", "serve"]:
+    def default_while_learning(self) -> WhileLearning:
         """Whether simulations wait for an update."""
         return "wait" if self.learns_from == "newest" else "serve"
 

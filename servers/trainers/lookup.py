@@ -14,9 +14,11 @@ import functools
 from importlib import metadata
 from typing import Any
 
+from muxrl.servers.config import EXTERNAL
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.setting_values import AlgorithmProblem
 from muxrl.servers.trainers.entry import METHODS, TrainerEntry
+from muxrl.servers.trainers.external import ExternalEntry
 
 GROUP = "muxrl.trainers"
 EXAMPLE = "my_package.my_module:Mine"
@@ -58,6 +60,8 @@ def find_trainer(name: str) -> TrainerEntry | None:
     Raises:
         AlgorithmProblem: it cannot be imported.
     """
+    if name.upper() == EXTERNAL:
+        return ExternalEntry()
     found = import_brought(name)
     is_class = isinstance(found, type)
     if is_class and any(hasattr(found, method) for method in ("act", "learn")):

@@ -15,9 +15,11 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from tests.compliance.real_servers import SEES, TOKEN, make_plan
 
 from muxrl.protocol.openapi import ENDPOINTS, openapi
+from muxrl.protocol.run_messages import SavedPart
 from muxrl.servers.config import LimitsConfig
 from muxrl.servers.network.front import Front
 from muxrl.servers.network.http import make_asgi_app
+from muxrl.servers.run_service import RunService
 from muxrl.servers.server import PolicyServer
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -31,6 +33,14 @@ def url() -> Iterator[str]:
     limits = LimitsConfig(max_episodes=8)
     plan = make_plan("RANDOM", agents, token=TOKEN, limits=limits)
     server = PolicyServer(plan, on_shutdown=lambda: None)
+    report = RunService(server).report
+    server.answer_run(
+        RunService(server).requests()
+        | {
+            "begin": lambda asked: server.spec(),  # a plan has to be whole
+            "save": lambda asked: SavedPart(0, report()),  # anywhere
+        }
+    )
     server.start()
     yield f"http://{server.address}"
     assert server.stop()

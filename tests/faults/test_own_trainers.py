@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, environment_of
+import yaml
+from tests.faults.started import ENDS_S, PATIENCE_S, ROOT, Started, environment_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -88,3 +91,83 @@ def test_a_class_that_cannot_act_is_refused_before_anything_starts(folder: Path)
         "muxrl: cues.yaml: server 'adviser': bandit:TooMany.act of policy 'default': expected an "
         "array of shape (1,), got shape (2,) of int64"
     )
+
+
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ray", "torch", "omegaconf", "yaml", "tree", "scipy"):
+            raise ImportError(f"{name} is not here")
+sys.meta_path.insert(0, Absent())
+import bandit
+import muxrl.serving
+muxrl.serving.run(bandit.Bandit)
+"""
+"""The server's process, as in an environment with the extra ``serving`` alone."""
+
+
+def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
+    folder: Path, temporary: Path
+) -> None:
+    (folder / "own.py").write_text(ABSENT)
+    config = yaml.safe_load((folder / "cues.yaml").read_text())
+    config["servers"] = {
+        "scouts": config["servers"]["scouts"],
+        "others": {
+            "command": [sys.executable, "own.py"],
+            "agents": ["buyer", "seller", "broker", "adviser"],
+            "settings": {"epsilon": 0.2},
+        },
+    }
+    config["checkpoint"] = {"interval_env_steps": 300}
+    (folder / "own.yaml").write_text(yaml.safe_dump(config))
+    run = folder / "run"
+    command = [sys.executable, "-m", "muxrl", "launch"]
+    started = Started.of_program(
+        [*command, "own.yaml", "--run-dir", "run", "stop.env_steps=1000000", *SHORT[:3]],
+        "own-server",
+        temporary,
+        env=environment_of(ROOT),
+        cwd=folder,
+    )
+
+    def programs() -> list[int]:
+        return [p.pid for p in started.started() if p.command.split()[1:] == ["own.py"]]
+
+    def iteration() -> int:
+        path = run / "metrics/others.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return int(json.loads(lines[-1])["iteration"]) if lines else 0
+
+    def saved() -> list[Path]:
+        return list(run.glob("checkpoints/[0-9]*/manifest.json"))
+
+    try:
+        started.wait_for("checkpoint", lambda: bool(saved()) and iteration() > 0)
+        (first,) = programs()
+        os.kill(first, signal.SIGKILL)
+        started.wait_for("restart", lambda: bool(programs()) and programs() != [first])
+        before = len(saved())
+        started.wait_for("checkpoint after the restart", lambda: len(saved()) > before)
+        os.kill(started.popen.pid, signal.SIGKILL)
+        started.popen.communicate()
+        started.assert_nothing_is_left(ENDS_S)
+    finally:
+        started.kill()
+    log = (run / "logs/others.log").read_text()
+    assert "servers.others.command has ended by SIGKILL" in log
+    at = max(int(path.parent.name) for path in saved())
+    resumed = muxrl(folder, "launch", "--resume", "run", f"stop.env_steps={at + 400}")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert last_record(folder, "others")["env_steps"] > at
+    assert last_record(folder, "others")["learner"]["default"]["mean_reward"] > 0.5
+    summary = json.loads((run / "summary.json").read_text())
+    assert "others" in str(summary)
+    played = muxrl(folder, "evaluate", "run", "--episodes", "10")
+    assert played.returncode == 0, played.stdout + played.stderr
+    (found,) = (run / "evaluations").glob("*.json")
+    own = json.loads(found.read_text())["servers"]["others"]
+    assert own["algorithm"] == "EXTERNAL"
+    assert own["rule"] == "greedy"
+    assert own["returns"]["mean"] > 9.0

@@ -13,6 +13,7 @@ from muxrl.orchestrator.config import ExperimentConfig
 from muxrl.orchestrator.supervise import server_process
 from muxrl.orchestrator.supervise.server_actors import ServerActors
 from muxrl.orchestrator.supervise.server_process import ServerProcess, ServerReport
+from muxrl.servers import run_service
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Scripted:
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServerProcess:
     monkeypatch.setattr(server_process, "set_up", lambda log_path: None)
-    monkeypatch.setattr(server_process, "asdict", lambda activity: {})
+    monkeypatch.setattr(run_service, "asdict", lambda activity: {})
     monkeypatch.setattr("muxrl.servers.server.PolicyServer", Scripted)
     return ServerProcess(cast("Any", SimpleNamespace(algorithm="A2C")), tmp_path / "log")
 

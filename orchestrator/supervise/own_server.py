@@ -1,0 +1,271 @@
+"""A server in a process of its own, which muxrl starts by a command or finds at an address.
+
+It is asked over the network (`muxrl.protocol.run_messages`) for what a `ServerProcess` does itself,
+and looks the same to whoever holds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shlex
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import requests
+
+from muxrl.orchestrator.errors import ProcessEnded, RunFailed
+from muxrl.orchestrator.storage.checkpoints import SavedServer, hash_files
+from muxrl.orchestrator.supervise.child import Program
+from muxrl.orchestrator.supervise.process import ProcessId, set_up
+from muxrl.orchestrator.supervise.server_process import ServerReport, Started
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.messages import Refused, ServerSpec, Status
+from muxrl.protocol.run_messages import (
+    AbortRequest,
+    BeginRun,
+    FinishRequest,
+    ReportRequest,
+    RunReport,
+    SaveRequest,
+    answer_to,
+)
+from muxrl.protocol.suggestions import listed
+from muxrl.servers.config import ServerPlan
+
+logger = logging.getLogger(__name__)
+
+START_S = 120.0
+_LOOK_S = 0.1
+_ANSWER_S = 10.0
+_TERM_S = 5.0
+_NOTICE_S = 1.0
+"""From a connection that breaks to when the end of its program is seen."""
+_OURS = {"command", "address", "token", "host", "port"}
+"""Fields of a plan that mean nothing to the process."""
+
+T = TypeVar("T")
+
+
+class _Version(msgspec.Struct):
+    protocol_version: int = 0
+
+
+def with_token(plan: ServerPlan) -> ServerPlan:
+    """Returns the plan of a server that muxrl starts by a command with a token, which it wants."""
+    return replace(plan, token=plan.token or secrets.token_urlsafe()) if plan.command else plan
+
+
+class OwnServer:
+    """The process, reached over the network.
+
+    Args:
+        plan: the server, with a command or an address; see `with_token`.
+        start_s: how long it may take to answer.
+    """
+
+    def __init__(self, plan: ServerPlan, start_s: float = START_S) -> None:
+        self.plan = plan
+        self.address = plan.address or f"{plan.host}:{plan.port or _free_port(plan.host)}"
+        self._start_s = start_s
+        self._offers: frozenset[str] = frozenset()
+        self._program: Program | None = None
+        self._watcher: threading.Thread | None = None
+        self._end = ""
+        """How the program has ended."""
+
+    @property
+    def _who(self) -> str:
+        return f"server {self.plan.server_id!r} at {self.address}"
+
+    # --- start --------------------------------------------------------------------------
+
+    def start(self) -> Started:
+        """Starts it, if it is not there already, and has it serve its plan.
+
+        Raises:
+            RunFailed: it did not answer, speaks another version of the protocol, refused its plan,
+                or serves other agents.
+        """
+        if self.plan.command:
+            self._launch()
+        spec = self._first_spec()
+        if "begin" in spec.offers:
+            fields = msgspec.to_builtins(self.plan)
+            kept = {name: value for name, value in fields.items() if name not in _OURS}
+            spec = self._run("begin", BeginRun(kept), self._start_s)
+        for problem in self._misfits(spec):
+            raise RunFailed(f"{self._who}: {problem}")
+        self._offers = frozenset(spec.offers)
+        return Started(self.address, ProcessId.of_this(), self._offers)
+
+    def _launch(self) -> None:
+        command = [part.replace("{address}", self.address) for part in self.plan.command]
+        logger.info("starting %s", shlex.join(command))
+        env = {"MUXRL_ADDRESS": self.address, "MUXRL_TOKEN": self.plan.token}
+        try:
+            self._program = Program(command, env=env)
+        except OSError as error:
+            raise RunFailed(
+                f"servers.{self.plan.server_id}.command {shlex.join(command)} cannot be started: "
+                f"{error.strerror}"
+            ) from None
+        self._watcher = threading.Thread(target=self._watch, args=(self._program,), daemon=True)
+        self._watcher.start()
+
+    def _watch(self, program: Program) -> None:
+        code = program.wait()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        self._end = f"servers.{self.plan.server_id}.command has ended {how}"
+        logger.info("%s", self._end)
+
+    def _first_spec(self) -> ServerSpec:
+        deadline = time.monotonic() + self._start_s
+        while True:
+            try:
+                content = self._get("/v1/spec")
+                break
+            except ProcessEnded as error:
+                if self._end:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise RunFailed(f"{error} for {self._start_s:g} s") from None
+            time.sleep(_LOOK_S)
+        theirs = self._decoded(content, _Version).protocol_version
+        if theirs != PROTOCOL_VERSION:
+            raise RunFailed(
+                f"{self._who} speaks version {theirs} of the protocol, and this muxrl "
+                f"{PROTOCOL_VERSION}; bring both to one version"
+            )
+        return self._decoded(content, ServerSpec)
+
+    def _misfits(self, spec: ServerSpec) -> Iterator[str]:
+        if spec.server_id != self.plan.server_id:
+            yield f"it calls itself {spec.server_id!r}; call it servers.{spec.server_id} here, too"
+        if away := [agent for agent in self.plan.agents if agent not in spec.agents]:
+            yield f"expected agents {listed(self.plan.agents)}; it does not serve {listed(away)}"
+        for agent_id, agent in self.plan.agents.items():
+            for kind in ("observation_space", "action_space"):
+                ours, theirs = getattr(agent, kind), getattr(spec.agents.get(agent_id), kind, None)
+                if theirs != ours:
+                    name = kind.replace("_", " ")
+                    yield f"the {name} of agent {agent_id!r} is {ours}, and it serves {theirs}"
+
+    # --- what a run asks ----------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Returns the server's status."""
+        return self._decoded(self._get("/v1/status"), Status)
+
+    def abort_episodes(self, prefix: str) -> None:
+        """Has it close the episodes whose ids begin so as truncated."""
+        if "abort" in self._offers:
+            self._run("abort", AbortRequest(prefix))
+
+    def report(self, taken: int = 0) -> ServerReport:
+        """See `RunService.report`; of a server without reports its status alone."""
+        if "report" in self._offers:
+            return ServerReport.of(self._run("report", ReportRequest(taken)))
+        return ServerReport.of(RunReport(self.status()))
+
+    def finish_training(self, timeout_s: float, taken: int = 0) -> ServerReport:
+        """See `RunService.finish`."""
+        if "finish" not in self._offers:
+            return self.report(taken)
+        asked = FinishRequest(timeout_s, taken)
+        return ServerReport.of(self._run("finish", asked, timeout_s + _ANSWER_S))
+
+    def save(
+        self, path: Path, timeout_s: float, taken: int = 0
+    ) -> tuple[SavedServer, ServerReport]:
+        """Returns what was written, and a report as of that moment; see `RunService.save`.
+
+        Raises:
+            RunFailed: it was not written, or not where this machine sees it.
+        """
+        if "save" not in self._offers:
+            return SavedServer(self.plan.algorithm), self.report(taken)
+        asked = SaveRequest(str(path.absolute()), timeout_s, taken)
+        saved = self._run("save", asked, timeout_s + self._start_s)
+        if not path.is_dir():
+            raise RunFailed(
+                f"what {self._who} has written is not in {path}; does its machine share no disk "
+                "with this one?"
+            )
+        written = SavedServer(self.plan.algorithm, saved.iteration, hash_files(path))
+        return written, ServerReport.of(saved.report)
+
+    def stop(self) -> bool:
+        """Ends the program; one that was there already stays. Returns True."""
+        if self._program is not None:
+            self._program.end(0.0, _TERM_S)
+        return True
+
+    # --- over the network ---------------------------------------------------------------
+
+    def _run(self, name: str, asked: msgspec.Struct, timeout_s: float = _ANSWER_S) -> Any:
+        answer = self._sent("POST", f"/v1/run/{name}", msgspec.json.encode(asked), timeout_s)
+        return self._decoded(answer, answer_to(name))
+
+    def _get(self, path: str) -> bytes:
+        return self._sent("GET", path, b"", _ANSWER_S)
+
+    def _sent(self, method: str, path: str, body: bytes, timeout_s: float) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        if self.plan.token:
+            headers["Authorization"] = f"Bearer {self.plan.token}"
+        url = f"http://{self.address}{path}"
+        try:
+            with requests.Session() as session:  # of this thread alone
+                session.trust_env = False  # no proxy
+                answer = session.request(method, url, data=body, headers=headers, timeout=timeout_s)
+        except requests.ConnectionError as error:
+            if self._watcher is not None and self._offers:  # else it is not there yet
+                self._watcher.join(_NOTICE_S)
+            raise ProcessEnded(self._end or f"{self._who} gave no answer") from error
+        except requests.RequestException as error:
+            raise RunFailed(f"{self._who}: {type(error).__name__} at {method} {path}") from error
+        if answer.status_code != 200:
+            try:
+                story = msgspec.json.decode(answer.content, type=Refused).message
+            except msgspec.DecodeError:
+                story = answer.text[:200]
+            got = f"{answer.status_code}: {story}"
+            raise RunFailed(f"{self._who} answered {method} {path} with {got}")
+        return answer.content
+
+    def _decoded(self, content: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            expected = f"a {kind.__name__} of the protocol"
+            raise RunFailed(f"{self._who} gave no answer that is {expected}: {error}") from error
+
+
+class OwnServerProcess(OwnServer):
+    """The same as a Ray actor.
+
+    Args:
+        plan: the server.
+        log_path: the process's log file, and the program's.
+        start_s: how long it may take to answer.
+    """
+
+    def __init__(self, plan: ServerPlan, log_path: Path, start_s: float) -> None:
+        set_up(log_path)
+        # So that its own sentence comes before that of whoever waits for it.
+        super().__init__(plan, 0.9 * start_s)
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])

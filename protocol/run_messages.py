@@ -1,0 +1,97 @@
+"""What a run asks of a server that is a process of its own: ``POST /v1/run/NAME``, in JSON.
+
+A server says in the ``offers`` of its spec which of these it answers; the run goes on without the
+others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from muxrl.protocol.messages import ServerSpec, Status
+
+UNTRAINED = "untrained"
+"""What a server ``offers`` that keeps its first weights, for the `StartEpisode` that names it."""
+
+
+class BeginRun(msgspec.Struct):
+    """Asks to serve a plan from now on, in place of whatever was served before.
+
+    `plan` has the fields of `muxrl.servers.config.ServerPlan`. With ``resume_from`` the server goes
+    on from that checkpoint.
+    """
+
+    plan: dict[str, Any]
+
+
+class ReportRequest(msgspec.Struct, omit_defaults=True):
+    """Asks for a `RunReport` with the records after iteration `taken`."""
+
+    taken: int = 0
+
+
+class FinishRequest(msgspec.Struct, omit_defaults=True):
+    """Asks to end learning within `timeout_s`; acting goes on."""
+
+    timeout_s: float
+    taken: int = 0
+
+
+class SaveRequest(msgspec.Struct, omit_defaults=True):
+    """Asks for a checkpoint in the folder `path`, written between two updates.
+
+    The path is absolute. `timeout_s` is for the end of an update.
+    """
+
+    path: str
+    timeout_s: float
+    taken: int = 0
+
+
+class AbortRequest(msgspec.Struct):
+    """Asks to close the episodes whose ids begin with `prefix`: their simulation was lost."""
+
+    prefix: str
+
+
+class RunReport(msgspec.Struct, omit_defaults=True):
+    """Where a server stands.
+
+    `records` has an object for each training iteration, with ``iteration`` in it; `cpu_s` is the
+    processor time since it began. `activity` says what it spent its time on, in seconds, and
+    `latencies` how often what took how long.
+    """
+
+    status: Status
+    records: list[dict[str, Any]] = []
+    cpu_s: float = 0.0
+    activity: dict[str, float] = {}
+    latencies: dict[str, list[int]] = {}
+
+
+class SavedPart(msgspec.Struct):
+    """A checkpoint is written, after `iteration`; the report is of that moment."""
+
+    iteration: int
+    report: RunReport
+
+
+class Aborting(msgspec.Struct):
+    """The episodes will be closed."""
+
+
+RUN_REQUESTS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
+    "begin": (BeginRun, ServerSpec),
+    "report": (ReportRequest, RunReport),
+    "save": (SaveRequest, SavedPart),
+    "finish": (FinishRequest, RunReport),
+    "abort": (AbortRequest, Aborting),
+}
+"""By name what is sent, and what is answered."""
+
+
+def answer_to(name: str) -> type[msgspec.Struct]:
+    """Returns what a request is answered with."""
+    return RUN_REQUESTS[name][1]

@@ -1,0 +1,205 @@
+"""A trainer's class as a server in a process of its own: ``muxrl.serving.run(MyTrainer)``.
+
+It listens, and waits for a run to tell what it is for (``POST /v1/run/begin``). Then it is a policy
+server as any other, until the next run begins. Ray and torch are not needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from muxrl.protocol import PROTOCOL_VERSION
+from muxrl.protocol.errors import NotServing, ValueMismatch
+from muxrl.protocol.message_sizes import MOST_BYTES
+from muxrl.protocol.messages import AnyItem, ServerSpec, Status
+from muxrl.protocol.run_messages import RUN_REQUESTS, UNTRAINED, BeginRun
+from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan
+from muxrl.servers.import_by_name import CannotImport, import_by_name
+from muxrl.servers.network.front import Answered, Front
+from muxrl.servers.network.listening import CannotListen, Network
+from muxrl.servers.run_service import RunService
+from muxrl.servers.server import PolicyServer
+from muxrl.servers.trainers.entry import TrainerEntry
+from muxrl.servers.trainers.lookup import EXAMPLE
+from muxrl.servers.training.policies import ServerProblem
+
+logger = logging.getLogger(__name__)
+
+ADDRESS, TOKEN = "MUXRL_ADDRESS", "MUXRL_TOKEN"
+"""Environment variables that a run gives to what `servers.X.command` starts."""
+_STOP_S = 30.0
+_MAX_CONNECTIONS = 500
+_KEEP_ALIVE_S = 1800.0
+
+
+def run(make: Callable[..., Any], address: str = "", *, token: str = "") -> None:
+    """Serves a trainer in the foreground until SIGINT, SIGTERM or ``POST /v1/shutdown``.
+
+    Args:
+        make: the class; see `muxrl.servers.trainers.interface`.
+        address: "host:port" to listen on; "": what the environment's MUXRL_ADDRESS says.
+        token: that requests must have; "": the environment's MUXRL_TOKEN.
+
+    Raises:
+        ValueError: there is no address or no token, or the port is taken.
+    """
+    address, token = address or os.environ.get(ADDRESS, ""), token or os.environ.get(TOKEN, "")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(
+            f"muxrl.serving needs an address to listen on, 'host:port', not {address!r}; a run "
+            f"gives it in {ADDRESS}"
+        )
+    if not token:
+        raise ValueError(
+            f"muxrl.serving needs a token, which whoever asks it has to send; put it into {TOKEN}"
+        )
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        serving = Serving(make, host.strip("[]"), int(port), token, stop.set)
+    except CannotListen as error:
+        raise ValueError(str(error)) from None
+    logger.info("%s waits on %s for a run to begin", serving.name, serving.address)
+    stop.wait()
+    serving.stop()
+
+
+class Serving:
+    """A process that serves one run after another, with trainers of one class.
+
+    Args:
+        make: the class.
+        host: address to listen on.
+        port: 0 takes a free one.
+        token: that requests must have.
+        on_shutdown: called when a client asks it to stop.
+
+    Raises:
+        CannotListen: the port is taken.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        host: str,
+        port: int,
+        token: str,
+        on_shutdown: Callable[[], None],
+    ) -> None:
+        self.name = getattr(make, "__name__", type(make).__name__)
+        self._entry = TrainerEntry(self.name, make)
+        self._token = token
+        self._on_shutdown = on_shutdown
+        self._network = Network(self.name, host, port)
+        self.address = self._network.address
+        self._server: PolicyServer | None = None
+        self._lock = threading.Lock()
+        waiting = _Waiting(self.name, self.address, token, on_shutdown)
+        waiting.run_requests = {"begin": self._begin}
+        self._network.start(
+            waiting,
+            _nothing,
+            max_connections=_MAX_CONNECTIONS,
+            keep_alive_s=_KEEP_ALIVE_S,
+        )
+
+    def _begin(self, asked: BeginRun) -> ServerSpec:
+        """Serves a plan from now on.
+
+        Raises:
+            ValueMismatch: the trainer cannot be made for it; what was served goes on.
+        """
+        with self._lock:
+            try:
+                plan = self._planned(asked)
+                server = PolicyServer(
+                    plan, on_shutdown=self._on_shutdown, network=self._network, trainer=self._entry
+                )
+            except (ServerProblem, msgspec.ValidationError) as error:
+                raise ValueMismatch(str(error)) from error
+            if self._server is not None:
+                self._server.stop()
+            self._server = server
+            service = RunService(server)
+            service.begin()
+            requests = {"begin": self._begin, **service.requests()}
+            spec = server.answer_run(requests, *([UNTRAINED] if plan.keeps_untrained else []))
+            server.start()
+            return spec
+
+    def _planned(self, asked: BeginRun) -> ServerPlan:
+        host, _, port = self.address.rpartition(":")
+        own = {"algorithm": EXTERNAL, "host": host, "port": int(port), "token": self._token}
+        plan = msgspec.convert({**asked.plan, **own}, ServerPlan)
+        if plan.while_learning == "auto":
+            plan = replace(plan, while_learning=self._entry.default_while_learning)
+        config = ServerConfig(
+            settings=plan.settings,
+            model=plan.model,
+            rl_module=plan.rl_module,
+            normalize_rewards=plan.normalize_rewards,
+            initialize_from=plan.initialize_from,
+            initialize_only=plan.initialize_only,
+        )
+        problems = [*self._entry.find_config_problems(config)]
+        problems = problems or [*self._entry.find_problems(plan)]
+        if problems:
+            raise ServerProblem(f"server {plan.server_id!r}: {'; '.join(problems)}")
+        return plan
+
+    def stop(self) -> None:
+        """Ends it; nothing is saved."""
+        if self._server is not None:
+            self._server.stop()
+        self._network.stop(_STOP_S)
+
+
+class _Waiting(Front):
+    """Says that no run has begun yet."""
+
+    def __init__(
+        self, name: str, address: str, token: str, on_shutdown: Callable[[], None]
+    ) -> None:
+        spec = ServerSpec(
+            PROTOCOL_VERSION, "", name, {}, max_message_bytes=MOST_BYTES, offers=[*RUN_REQUESTS]
+        )
+        super().__init__(spec, address, token, on_shutdown)
+
+    def answer(self, items: list[AnyItem], reply: Answered, *, is_alone: bool) -> None:
+        problem = NotServing(f"{self.spec.algorithm} waits for a run to begin")
+        reply([self.refuse(item, problem) for item in items])
+
+    def status(self) -> Status:
+        return Status("", "starting")
+
+
+async def _nothing() -> None:
+    await asyncio.sleep(0)
+
+
+def main() -> None:
+    """``python -m muxrl.serving module:Class``."""
+    parser = argparse.ArgumentParser(prog="python -m muxrl.serving", description=run.__doc__)
+    parser.add_argument("trainer", help=f"import path of the class, such as {EXAMPLE}")
+    parser.add_argument("--address", default="", help=f"host:port; default: {ADDRESS}")
+    given = parser.parse_args()
+    try:
+        run(import_by_name(given.trainer, EXAMPLE), given.address)
+    except (CannotImport, ValueError) as error:
+        sys.exit(f"muxrl.serving: {error}")

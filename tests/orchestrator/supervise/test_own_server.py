@@ -1,0 +1,277 @@
+"""A server in a process of its own: what it is told and asked, and what is said of one that lacks
+something."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from tests.servers.scripted_store import ACTS, SEES, make_plan, seen
+from tests.servers.trainers.brought import Counting, FailsToBegin
+
+from muxrl.client import MultiplexingClient
+from muxrl.orchestrator.errors import ProcessEnded, RunFailed
+from muxrl.orchestrator.supervise.own_server import OwnServer, with_token
+from muxrl.orchestrator.supervise.process import ProcessId
+from muxrl.orchestrator.supervise.server_process import COSTS
+from muxrl.protocol.codec import encode_json
+from muxrl.servers.checkpoints.checkpoint import ABOUT_FILE
+from muxrl.servers.config import EXTERNAL, ServerPlan
+from muxrl.servers.serving import Serving
+
+TOKEN = "a-token-of-the-tests"
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProcessId, "of_this", lambda: ProcessId(os.getpid(), ""))
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    one = Serving(Counting, "127.0.0.1", 0, TOKEN, lambda: None)
+    yield one
+    one.stop()
+
+
+def plan_at(address: str, **fields: Any) -> ServerPlan:
+    plan = make_plan("ab")
+    known = {"algorithm": EXTERNAL, "address": address, "token": TOKEN, "while_learning": "auto"}
+    return dataclasses.replace(plan, **known | fields)
+
+
+def play(address: str, num_steps: int = 4) -> dict[str, Any]:
+    """Plays a training episode; returns the actions of its last step."""
+    with MultiplexingClient([address], token=TOKEN) as client:
+        episode = client.start_episode()
+        for t in range(num_steps):
+            actions = client.get_action(episode, {a: seen(a, t) for a in "ab"})
+            client.log_returns(episode, dict.fromkeys("ab", 1.0))
+        client.end_episode(episode, {a: seen(a, num_steps) for a in "ab"})
+    return actions
+
+
+def wait_for_iteration(server: OwnServer, iteration: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while server.status().iteration < iteration:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_run_begins_reports_saves_and_goes_on_elsewhere(serving: Serving, tmp_path: Path) -> None:
+    server = OwnServer(plan_at(serving.address, settings={"rate": 0.5}, keeps_untrained=True))
+    started = server.start()
+    assert started.offers == set(COSTS)
+    play(serving.address)
+    wait_for_iteration(server, 1)
+    report = server.report()
+    assert [record["iteration"] for record in report.records] == [1]
+    assert report.records[0]["learner"]["default"] == {"loss": 1.0, "rows": 8.0}
+    assert server.report(taken=1).records == []
+    saved, _ = server.save(tmp_path / "draft", PATIENCE_S)
+    assert saved.iteration == 1
+    assert ABOUT_FILE in saved.files
+    about = json.loads((tmp_path / "draft" / ABOUT_FILE).read_text())
+    assert about["settings"] == {"rate": 0.5}
+    assert TOKEN not in str(about)
+    server.finish_training(PATIENCE_S)
+
+    # The same process, for the next run: from the checkpoint, then from scratch.
+    again = OwnServer(plan_at(serving.address, resume_from=str(tmp_path / "draft")))
+    assert "untrained" not in again.start().offers
+    assert again.status().iteration == 1
+    assert play(serving.address, num_steps=1) == {"a": 1, "b": 1}
+    fresh = OwnServer(plan_at(serving.address))
+    fresh.start()
+    assert fresh.status().iteration == 0
+
+
+def test_a_checkpoint_replaces_nothing_but_a_checkpoint(serving: Serving, tmp_path: Path) -> None:
+    server = OwnServer(plan_at(serving.address))
+    server.start()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years")
+    with pytest.raises(RunFailed, match="is there, and is no checkpoint"):
+        server.save(mine, PATIENCE_S)
+    answer = requests.post(
+        f"http://{serving.address}/v1/run/save",
+        json={"path": ".", "timeout_s": 1.0},
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=PATIENCE_S,
+    )
+    assert answer.status_code == 422
+    assert "named absolutely, not '.'" in answer.json()["message"]
+    assert [path.name for path in mine.iterdir()] == ["thesis.tex"]
+    server.save(tmp_path / "fine", PATIENCE_S)
+    server.save(tmp_path / "fine", PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"settings": {"rat": 0.5}},
+            "server 'scripted': Counting has no setting 'rat'; did you mean 'rate'?",
+        ),
+        (
+            {"resume_from": "/nowhere"},
+            "server 'scripted' cannot go on from '/nowhere'",
+        ),
+    ],
+)
+def test_a_plan_that_cannot_be_served_is_refused_by_its_sentence(
+    serving: Serving, fields: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(RunFailed) as refusal:
+        OwnServer(plan_at(serving.address, **fields)).start()
+    assert sentence in str(refusal.value)
+    OwnServer(plan_at(serving.address)).start()  # it still waits
+
+
+def test_a_class_that_cannot_be_made_is_named() -> None:
+    serving = Serving(FailsToBegin, "127.0.0.1", 0, TOKEN, lambda: None)
+    try:
+        with pytest.raises(RunFailed, match="FailsToBegin cannot be made for policy 'default'"):
+            OwnServer(plan_at(serving.address)).start()
+    finally:
+        serving.stop()
+
+
+def test_it_wants_the_token(serving: Serving) -> None:
+    with pytest.raises(RunFailed, match="another one came"):
+        OwnServer(plan_at(serving.address, token="some-other-token")).start()
+
+
+def test_nothing_is_played_before_a_run_begins(serving: Serving) -> None:
+    answer = requests.post(
+        f"http://{serving.address}/v1/episodes",
+        json={},
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=PATIENCE_S,
+    )
+    assert answer.status_code == 503
+    assert "waits for a run to begin" in answer.json()["message"]
+
+
+# --- servers of other people ---------------------------------------------------------------
+
+
+@pytest.fixture
+def foreign() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A server that answers nothing but its spec and its status; yields where, and its spec."""
+    agent = {"policy_id": "p", "observation_space": SEES, "action_space": ACTS}
+    spec: dict[str, Any] = {
+        "protocol_version": 1,
+        "server_id": "scripted",
+        "algorithm": "THEIRS",
+        "agents": {"a": agent, "b": agent},
+        "something_newer": 1,
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = {"server_id": "scripted", "phase": "ready", "iteration": 7}
+            body = encode_json(spec if self.path == "/v1/spec" else status)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield "{}:{}".format(*server.server_address), spec
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_server_that_offers_nothing_is_asked_for_its_status_alone(
+    foreign: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    server = OwnServer(plan_at(foreign[0]))
+    assert server.start().offers == set()
+    report = server.report()
+    assert (report.status.iteration, report.records) == (7, [])
+    assert server.save(tmp_path / "draft", 1.0)[0].files == {}
+    assert server.finish_training(1.0).status.iteration == 7
+    server.abort_episodes("x")
+
+
+def test_another_version_of_the_protocol_is_named_beside_ours(
+    foreign: tuple[str, dict[str, Any]],
+) -> None:
+    address, spec = foreign
+    spec |= {"protocol_version": 0, "agents": "in another form"}
+    with pytest.raises(RunFailed) as refusal:
+        OwnServer(plan_at(address)).start()
+    assert str(refusal.value) == (
+        f"server 'scripted' at {address} speaks version 0 of the protocol, and this muxrl 1; bring "
+        "both to one version"
+    )
+
+
+def test_another_name_is_named(foreign: tuple[str, dict[str, Any]]) -> None:
+    address, spec = foreign
+    spec["server_id"] = "mine"
+    with pytest.raises(RunFailed, match=r"it calls itself 'mine'; call it servers\.mine"):
+        OwnServer(plan_at(address)).start()
+
+
+def test_other_agents_and_spaces_are_named(foreign: tuple[str, dict[str, Any]]) -> None:
+    address, spec = foreign
+    with pytest.raises(RunFailed, match=r"it does not serve c"):
+        OwnServer(dataclasses.replace(make_plan("abc"), address=address)).start()
+    spec["agents"]["b"] = {**spec["agents"]["b"], "observation_space": ACTS}
+    with pytest.raises(RunFailed, match=r"observation space of agent 'b' is Box.*serves Discrete"):
+        OwnServer(plan_at(address)).start()
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def started_by(*command: str) -> OwnServer:
+    return OwnServer(with_token(plan_at("", command=[sys.executable, *command], token="")))
+
+
+def test_a_command_is_started_killed_and_missed() -> None:
+    server = started_by("-m", "muxrl.serving", "tests.servers.trainers.brought:Counting")
+    try:
+        server.start()
+        assert server.status().phase == "ready"
+        assert server._program is not None
+        os.kill(server._program._popen.pid, signal.SIGKILL)
+        with pytest.raises(ProcessEnded) as lost:
+            server.report()
+        assert str(lost.value) == "servers.scripted.command has ended by SIGKILL"
+    finally:
+        server.stop()
+
+
+def test_a_command_that_ends_at_once_is_not_waited_for() -> None:
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match=r"servers\.scripted\.command has ended with exit code 3"):
+        started_by("-c", "import sys; sys.exit(3)").start()
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def test_a_program_that_does_not_exist_is_named() -> None:
+    plan = with_token(plan_at("", command=["no-such-program"]))
+    with pytest.raises(RunFailed, match="no-such-program cannot be started: No such file"):
+        OwnServer(plan).start()
