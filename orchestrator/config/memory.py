@@ -50,6 +50,12 @@ def describe_replays(experiment: Experiment) -> Iterator[str]:
             f"server {server_id!r} keeps a replay of {size.capacity}: at least "
             f"{shown(size.when_full(_SHOWN_LENGTH))} when it is full{length}"
         )
+        if size.longest:
+            yield (
+                f"server {server_id!r} pads what an update draws to its longest episode: where one "
+                f"has {size.longest:,} env steps or more (max_sequence_steps), a batch takes at "
+                f"least {shown(size.update_bytes)}, and its networks several times as much"
+            )
     if replays and not experiment.config.address:
         yield f"free memory on this machine: {shown(free_bytes())}"
 

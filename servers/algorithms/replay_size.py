@@ -31,6 +31,10 @@ class ReplaySize:
     per_env_step: bool = False
     """Whether it holds whole episodes: then it is `num_bytes` for each env step of their mean
     length."""
+    longest: int = 0
+    """Env steps of the longest entry, to which an update pads what it draws; 0: it pads none."""
+    update_bytes: int = 0
+    """Of what an update draws then, as it is stored; networks add what they compute of it."""
 
     def when_full(self, episode_length: float) -> float:
         """Returns the bytes, for episodes of this mean length in env steps."""

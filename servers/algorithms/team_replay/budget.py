@@ -53,9 +53,13 @@ def replay_size(
     policies = f" of each of {len(teams)} policies" if len(teams) > 1 else ""
     holds_episodes = config.replay_unit == "episodes"
     entries = "episodes" if holds_episodes else "team steps"
+    longest: int = getattr(config, "max_sequence_steps", 0)
+    of_steps = list(map(bytes_of_step, teams))
     return ReplaySize(
         f"{capacity:,} {entries}{policies}",
-        capacity * sum(map(bytes_of_step, teams)),
+        capacity * sum(of_steps),
         f"buffer_capacity_{config.replay_unit}",
         per_env_step=holds_episodes,
+        longest=longest,
+        update_bytes=config.replay_setting("batch_size") * longest * max(of_steps),
     )

@@ -102,6 +102,17 @@ def test_a_state_of_many_agents_is_in_every_step_of_a_team() -> None:
     assert many.num_bytes == 5_000 * (200 * (4 * 4 + 4 + 5 + 1 + 8) + 2_000 * 4 + 4)
 
 
+def test_a_batch_that_is_padded_to_a_long_episode_is_named() -> None:
+    servers = {"qmix": qmix(2, max_sequence_steps=500, batch_size_episodes=10)}
+    ((_, size),) = find_replays(experiment(servers))
+    per_step = 2 * (4 * 4 + 4 + 5 + 1 + 8) + 2 * 4 * 4 + 4  # the state is of both observations
+    assert size.update_bytes == 10 * 500 * per_step
+    _, padded, *_ = describe_replays(experiment(servers))
+    assert "where one has 500 env steps or more (max_sequence_steps), a batch takes" in padded
+    ((_, steps),) = find_replays(experiment({"dqn": ServerConfig("DQN", ["*"])}))
+    assert (steps.longest, steps.update_bytes) == (0, 0)
+
+
 def test_who_keeps_no_replay_has_no_size() -> None:
     one = experiment({"ppo": ServerConfig("PPO", ["agent_0"]),
                       "random": ServerConfig("RANDOM", ["agent_1"])})  # fmt: skip
