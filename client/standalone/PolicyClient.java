@@ -15,13 +15,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.atomic.AtomicReference;
 
 /**
  * A client of a muxrl server or gateway: copy it and Json.java to where your simulation runs.
  *
  * <p>JDK 11 or newer, and nothing beyond it. Observations are numbers, arrays of any depth, Lists,
  * or Maps of them. Actions are Longs, or Lists of Longs or Doubles. Whatever answer is lost is
- * asked for again, which records nothing twice. One thread at a time may use a client.
+ * asked for again, which records nothing twice. Of two threads that use a client at a time, the
+ * second is refused.
  *
  * <pre>{@code
  * try (PolicyClient client = new PolicyClient("127.0.0.1:9900")) {
@@ -44,6 +46,7 @@ public final class PolicyClient implements AutoCloseable {
     private final HttpRequest.Builder requests; // copied for each request
     private final Map<String, Object> spec;
     private final Map<String, Episode> episodes = new LinkedHashMap<>();
+    private final AtomicReference<Thread> user = new AtomicReference<>(); // that waits for an answer
 
     /** Waits 30 s for a server that is away, and 600 s for one that learns; sends no token. */
     public PolicyClient(String address) {
@@ -366,11 +369,20 @@ public final class PolicyClient implements AutoCloseable {
     /** Sends a request until it is answered; throws ServerUnavailable if it never is. */
     private Map<String, Object> exchange(
             String method, String path, byte[] body, boolean isStart) {
+        Thread other = user.compareAndExchange(null, Thread.currentThread());
+        if (other != null) {
+            throw new EpisodeMisuse(
+                    "thread '" + Thread.currentThread().getName() + "' uses this client while "
+                            + "thread '" + other.getName() + "' waits for an answer; make a client "
+                            + "in each thread");
+        }
         try {
             return exchangeUntilAnswered(method, path, body, isStart);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             throw new ClientError("interrupted while waiting for server " + url);
+        } finally {
+            user.set(null);
         }
     }
 

@@ -3,7 +3,7 @@
 //
 // C++17 and POSIX sockets, nothing else. Observations are numbers, vectors of any depth, or maps of
 // them. Whatever answer is lost is asked for again, which records nothing twice. A client is for
-// one thread only. There is no TLS: reach a server on another machine through a tunnel.
+// one thread, of the process that made it; others are refused. There is no TLS: reach a server on another machine through a tunnel.
 //
 //     muxrl::PolicyClient client("127.0.0.1:9900");
 //     std::string episode = client.start_episode();
@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <chrono>
@@ -403,9 +404,34 @@ private:
 
     std::string name() const { return "server " + authority_; }
 
+    // Held while the connection is used.
+    class SoleUse {
+    public:
+        explicit SoleUse(PolicyClient& client) : user_(client.user_) {
+            if (getpid() != client.process_id_) {
+                throw EpisodeMisuse("this client belongs to process " +
+                                    std::to_string(client.process_id_) + ", and process " +
+                                    std::to_string(getpid()) +
+                                    ", a fork of it, uses its connection; make a client in each "
+                                    "process, after the fork");
+            }
+            std::thread::id nobody;
+            if (!user_.compare_exchange_strong(nobody, std::this_thread::get_id())) {
+                throw EpisodeMisuse("a thread uses this client while another one waits for an "
+                                    "answer; make a client in each thread");
+            }
+        }
+        ~SoleUse() { user_.store(std::thread::id()); }
+        SoleUse(const SoleUse&) = delete;
+
+    private:
+        std::atomic<std::thread::id>& user_;
+    };
+
     // Sends a request until it is answered; raises ServerUnavailable if it never is.
     Json exchange(const std::string& method, const std::string& path, const std::string& body,
                   bool is_start) {
+        const SoleUse sole_use(*this);
         const double began_at = now_s();
         double heard_at = began_at, pause_s = 0;
         while (true) {
@@ -492,6 +518,8 @@ private:
         throw ServerUnavailable(name() + " " + shown + said.substr(0, 200));
     }
 
+    const pid_t process_id_ = getpid();
+    std::atomic<std::thread::id> user_{std::thread::id()};
     std::string token_, authority_, host_, port_;
     double patience_s_, update_timeout_s_, silence_s_;
     std::unique_ptr<Connection> connection_;
