@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.servers.scripted_store import ScriptedStore, make_plan, seen
@@ -189,3 +190,34 @@ def test_a_long_episode_that_is_learned_whole_comes_in_pieces() -> None:
     assert times == [*map(float, range(11)), 10.0]  # terminated: no observation follows
     assert rewards == [float(t) for t in range(1, 12)]
     assert len(store.feed.batches) >= 1
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "is_said"),
+    [
+        (1.0, 1e5, True),
+        (1.0, -1e5, True),
+        (1.0, 900.0, False),
+        (0.001, 10.0, False),
+        (1e4, 1e5, False),
+    ],
+)
+def test_a_reward_far_outside_of_what_came_before_is_named(
+    caplog: pytest.LogCaptureFixture, usual: float, odd: float, is_said: bool
+) -> None:
+    store = ScriptedStore(make_plan("a"), batch_env_steps=100)
+    store.start()
+    for t in range(1_301):
+        store.step(t, "a", rewards={"a": odd if t == 1_150 else usual} if t else {})
+    said = [r.getMessage() for r in caplog.records if "is it a mistake?" in r.getMessage()]
+    assert len(said) == is_said
+    if is_said:
+        assert said[0].startswith(f"a reward of 'a' in episode e is {odd:.3g}, and the largest")
+
+
+def test_the_first_rewards_are_not_compared(caplog: pytest.LogCaptureFixture) -> None:
+    store = ScriptedStore(make_plan("a"), batch_env_steps=100)
+    store.start()
+    for t in range(301):
+        store.step(t, "a", rewards={"a": 1e6 if t == 150 else 1.0} if t else {})
+    assert not caplog.records
