@@ -212,27 +212,28 @@ def team_values(algo: QMIX) -> dict[str, np.ndarray]:
     return out
 
 
-LEARN = {"agent": "mlp", "epsilon": 1.0, "num_episodes_before_learning": 32}
+def learned(num_iterations: int, **settings: Any) -> tuple[set[float], dict[str, np.ndarray]]:
+    """Trains under uniform exploration; returns the greedy returns that ten measurements saw, and
+    `team_values`. Untrained networks may reach the best by luck, so it must be held."""
+    learn = {"agent": "mlp", "epsilon": 1.0, "num_episodes_before_learning": 32}
+    with build(**learn, updates_per_episode=0.5, **settings) as algo:
+        for _ in range(num_iterations):
+            algo.train()
+        held = set()
+        for _ in range(10):
+            for _ in range(20):
+                algo.train()
+            held.add(play_greedily(algo))
+        return held, team_values(algo)
 
 
 @pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_qmix_learns_the_two_step_game() -> None:
-    """Rashid et al. 2018, table 1b. Untrained networks may reach 8 by luck, so it must be held.
-
-    By priority; drawn uniformly it holds 8 in ``tests/learning/test_two_step_game.py``.
-    """
-    settings = {"gamma": 0.99, "updates_per_episode": 0.5, "prioritized_replay_alpha": 0.6}
-    with build(**(LEARN | settings)) as algo:
-        for _ in range(2000):
-            algo.train()
-        held = []
-        for _ in range(10):
-            for _ in range(20):
-                algo.train()
-            held.append(play_greedily(algo))
-        values = team_values(algo)
-    assert held == [8.0] * 10
+    """Rashid et al. 2018, table 1b. By priority; drawn uniformly it holds 8 in
+    ``tests/learning/test_two_step_game.py``."""
+    held, values = learned(2_000, gamma=0.99, prioritized_replay_alpha=0.6)
+    assert held == {8.0}
     np.testing.assert_allclose(values["2A"], 7.0, atol=0.5)
     np.testing.assert_allclose(values["2B"], PAYOFF_2B, atol=0.5)
 
@@ -241,15 +242,7 @@ def test_qmix_learns_the_two_step_game() -> None:
 @pytest.mark.timeout(300)
 def test_vdn_prefers_the_safe_seven_under_uniform_exploration() -> None:
     """A sum cannot represent 0, 1, 1, 8: its best fit is -1.5, 2.5, 2.5, 6.5 (table 1a there)."""
-    with build(**LEARN, mixer="vdn", updates_per_episode=0.5) as algo:
-        for _ in range(1200):
-            algo.train()
-        held = []
-        for _ in range(10):
-            for _ in range(20):
-                algo.train()
-            held.append(play_greedily(algo))
-        values = team_values(algo)
-    assert held == [7.0] * 10
+    held, values = learned(1_200, mixer="vdn")
+    assert held == {7.0}
     np.testing.assert_allclose(values["2A"], 7.0, atol=0.5)
     np.testing.assert_allclose(values["2B"], [[-1.5, 2.5], [2.5, 6.5]], atol=0.75)
