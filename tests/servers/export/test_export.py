@@ -54,13 +54,6 @@ PLANS = {
     "DQN, atoms": plan_of(
         "DQN", Box((3,)), Discrete(3), settings={"num_atoms": 5, "v_min": -2.0, "v_max": 2.0}
     ),
-    "MAPPO, masked team with a state": plan_of(
-        "MAPPO",
-        DictSpace({**MASKED.spaces, "state": Box((5,))}),
-        Discrete(3),
-        settings={"obs_agent_id": True},
-        is_team=True,
-    ),
     "MAPPO, LSTM, masked team with a state": plan_of(
         "MAPPO",
         DictSpace({**MASKED.spaces, "state": Box((5,))}),
@@ -79,9 +72,6 @@ PLANS = {
         settings={"hidden_dim": 8, "agent": "mlp"},
         model={},
         is_team=True,
-    ),
-    "QPLEX, GRU, masked": plan_of(
-        "QPLEX", MASKED, Discrete(3), settings={"hidden_dim": 8}, model={}, is_team=True
     ),
     "IQL, GRU": plan_of(
         "IQL",
@@ -148,13 +138,14 @@ PLANS = {
         scale_observations="images",
         frame_stack=2,
     ),
-    "QMIX, GRU, stacked": plan_of(
+    "QMIX, GRU, normalised and stacked": plan_of(
         "QMIX",
         MASKED,
         Discrete(3),
         settings={"hidden_dim": 8},
         model={},
         is_team=True,
+        normalize_observations=True,
         frame_stack=2,
     ),
     "MASAC, stacked": plan_of(
@@ -165,15 +156,6 @@ PLANS = {
         model={},
         is_team=True,
         frame_stack=2,
-    ),
-    "QMIX, normalised": plan_of(
-        "QMIX",
-        MASKED,
-        Discrete(3),
-        settings={"hidden_dim": 8},
-        model={},
-        is_team=True,
-        normalize_observations=True,
     ),
 }  # fmt: skip
 
