@@ -1,21 +1,24 @@
 """How much memory a server's replay takes once it is full, known before anything is played.
 
 What counts are the arrays that are stored: observations as networks read them, actions, rewards.
-Python's objects around them come on top, so the figures are least ones: on replays of small
-observations these are the larger part.
+The last observation of an episode comes on top.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-_REWARD_BYTES = 8  # RLlib's columns are float64
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.algorithms.replay.columns import BINARY_KEYS
+from muxrl.servers.algorithms.replay.steps import STEP_BYTES
+
+_REWARD_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,47 @@ def bytes_of(space: spaces.Space[Any], booleans: Collection[str] = ()) -> int:
     return math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
 
 
-def of_steps(seat_spaces: Collection[tuple[Any, Any]], settings: Mapping[str, Any]) -> ReplaySize:
-    """Returns the size of RLlib's replay buffer, which holds single agents' steps.
+def of_steps(seats: Mapping[str, Seat], capacity: int, setting: str, unit: str) -> ReplaySize:
+    """Returns the size of a `StepReplay` for each policy.
 
     Args:
-        seat_spaces: the observation and the action space of every agent; all act about as often.
-        settings: ``replay_buffer_config``.
+        seats: of the server.
+        capacity: of each.
+        setting: that decides it.
+        unit: what is stored, "agent steps".
     """
-    capacity = int(settings["capacity"])
-    each = [bytes_of(seen) + bytes_of(done) + _REWARD_BYTES for seen, done in seat_spaces]
-    mean = sum(each) / len(each)
+    each = _step_bytes(seats, STEP_BYTES)
+    return ReplaySize(_in_words(capacity, unit, each), capacity * sum(each), setting)
+
+
+def of_episodes(
+    seats: Mapping[str, Seat], capacity: int, setting: str, *, longest: int, batch_size: int
+) -> ReplaySize:
+    """Returns the size of an `EpisodeReplay` for each policy; see `of_steps`.
+
+    Args:
+        longest: env steps of the longest episode.
+        batch_size: episodes in an update.
+    """
+    each = _step_bytes(seats, _REWARD_BYTES)
     return ReplaySize(
-        f"{capacity:,} agent steps", round(capacity * mean), "replay_buffer_config, key 'capacity'"
+        _in_words(capacity, "episodes", each),
+        capacity * sum(each),
+        setting,
+        per_env_step=True,
+        longest=longest,
+        update_bytes=batch_size * longest * max(each, default=0),
     )
+
+
+def _step_bytes(seats: Mapping[str, Seat], more: int) -> list[int]:
+    """Returns what a step of each policy takes; seats that share one are alike."""
+    return [
+        bytes_of(seat.observation_space, BINARY_KEYS) + bytes_of(seat.action_space) + more
+        for seat in {seat.policy_id: seat for seat in seats.values()}.values()
+    ]
+
+
+def _in_words(capacity: int, unit: str, policies: Sized) -> str:
+    of_each = f" of each of {len(policies)} policies" if len(policies) > 1 else ""
+    return f"{capacity:,} {unit}{of_each}"

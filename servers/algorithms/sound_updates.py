@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,6 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
-from ray.rllib.utils.metrics import TD_ERROR_KEY
 from torch import Tensor
 
 from muxrl.servers.algorithms.recorded_rows import recorded_rows
@@ -94,14 +93,29 @@ class SoundUpdates(TorchLearner):
             numbers = iter(torch.stack([*self._judged.values(), *norms]).cpu().tolist())
             losses = {module_id: next(numbers) for module_id in refs}
             for module_id, of_module in refs.items():
-                norm = max((next(numbers) for _ in of_module), key=_size, default=0.0)
-                if abs(losses[module_id]) <= MAX_LOSS and norm <= MAX_GRADIENT:
-                    self._num_skipped_in_a_row[module_id] = 0
-                    continue
-                self._skip(module_id, losses[module_id], norm)
-                gradients_dict = {**gradients_dict, **dict.fromkeys(of_module)}
+                norms_of_module = [next(numbers) for _ in of_module]
+                if not self.is_sound(module_id, losses[module_id], norms_of_module):
+                    gradients_dict = {**gradients_dict, **dict.fromkeys(of_module)}
         processed: dict[Any, Any] = super().postprocess_gradients(gradients_dict)
         return processed
+
+    def is_sound(self, module_id: str, loss: float, norms: Sequence[float]) -> bool:
+        """Returns whether an update may be made, and counts it if not.
+
+        Args:
+            module_id: of what is updated.
+            loss: the sum of its losses.
+            norms: of its gradients.
+
+        Raises:
+            LearnerDiverged: nothing else has come for too long.
+        """
+        norm = max(norms, key=_size, default=0.0)
+        if abs(loss) <= MAX_LOSS and norm <= MAX_GRADIENT:
+            self._num_skipped_in_a_row[module_id] = 0
+            return True
+        self._skip(module_id, loss, norm)
+        return False
 
     def postprocess_gradients_for_module(
         self, *, module_id: str, config: Any, module_gradients_dict: dict[Any, Any]
@@ -162,8 +176,7 @@ class SoundUpdates(TorchLearner):
         )
 
     def _cause(self, module_id: str) -> str:
-        assert self._learns_from is not None
-        found = ((0.0, "the reward"), *_largest(self._learns_from, module_id))
+        found = ((0.0, "the reward"), *self._largest(module_id))
         size, what = max(found, key=lambda one: _size(one[0]))
         if _size(size) >= _LARGE:
             return f"the largest number in its batch is {what}, {size:.3g}"
@@ -172,41 +185,29 @@ class SoundUpdates(TorchLearner):
             "gradients (grad_clip)"
         )
 
-
-class SoundUpdatesFromReplay(SoundUpdates):
-    """For RLlib's DQN and SAC, of several modules."""
-
-    max_skipped_in_a_row = MAX_SKIPPED_FROM_REPLAY
-
-    def update(self, *args: Any, **kwargs: Any) -> Any:
-        """RLlib's, whose algorithms read the errors of every module that has ever had some."""
-        results = super().update(*args, **kwargs)
-        for module_id in results.keys() - self._judged.keys():
-            results[module_id].pop(TD_ERROR_KEY, None)
-        return results
+    def _largest(self, module_id: str) -> Iterator[tuple[float, str]]:
+        """Yields the largest numbers that a module learned from, with what each is."""
+        assert self._learns_from is not None
+        data = self._learns_from
+        for episode in data.episodes or ():
+            is_of_many = isinstance(episode, MultiAgentEpisode)
+            for one in episode.agent_episodes.values() if is_of_many else (episode,):
+                if one.module_id == module_id:
+                    whose = f" of agent {one.agent_id!r} in episode {one.multi_agent_episode_id}"
+                    for name, rows in (("reward", one.rewards), ("observation", one.observations)):
+                        yield from largest_of(recorded_rows(rows), f"the {name}{whose}")
+        if data.batch is not None:
+            columns = data.batch.policy_batches.get(module_id, {})
+            yield from largest_of(columns.get(Columns.REWARDS), "the reward")
+            yield from largest_of(columns.get(Columns.OBS), "the observation")
 
 
 def _size(number: float) -> float:
     return math.inf if math.isnan(number) else abs(number)
 
 
-def _largest(data: TrainingData, module_id: str) -> Iterator[tuple[float, str]]:
-    """Yields the largest numbers that a module learned from, with what each is."""
-    names = {Columns.REWARDS: "reward", Columns.OBS: "observation"}
-    for episode in data.episodes or ():
-        is_of_many = isinstance(episode, MultiAgentEpisode)
-        for one in episode.agent_episodes.values() if is_of_many else (episode,):
-            if one.module_id == module_id:
-                whose = f" of agent {one.agent_id!r} in episode {one.multi_agent_episode_id}"
-                for name, rows in (("reward", one.rewards), ("observation", one.observations)):
-                    yield from _largest_in(recorded_rows(rows), f"the {name}{whose}")
-    if data.batch is not None:
-        columns = data.batch.policy_batches.get(module_id, {})
-        for column, name in names.items():
-            yield from _largest_in(columns.get(column), f"the {name}")
-
-
-def _largest_in(rows: Any, what: str) -> Iterator[tuple[float, str]]:
+def largest_of(rows: Any, what: str) -> Iterator[tuple[float, str]]:
+    """Yields the largest number of each array in a tree, with `what` it is."""
     for leaf in tree.flatten(rows):
         if leaf is not None and len(leaf):
             values = torch.as_tensor(leaf).double()

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 ABOUT_FILE = "muxrl.json"
 STATE_FILE = "muxrl_state.npz"
 REPLAY_FILE = "muxrl_replay.npz"
-_FORMAT = 2
+_FORMAT = 3
+"""2 has another replay of steps."""
+_FIRST_RESUMABLE = 2
 """1 has weights and optimizers only."""
 _MODULES = Path("learner_group") / "learner" / "rl_module"
 """Where RLlib puts the modules that learn, critics and target networks included."""
@@ -272,7 +274,7 @@ class Checkpoint:
         Raises:
             AlgorithmProblem: it is no whole checkpoint of this version, or of another server.
         """
-        if self.about.get("format") != _FORMAT:
+        if self.about.get("format", 0) < _FIRST_RESUMABLE:
             raise AlgorithmProblem(
                 "it was written by "
                 + ("muxrl 0.1" if self.about else "RLlib without muxrl")

@@ -18,6 +18,7 @@ import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 
 from muxrl.servers.algorithms.entry import AlgorithmEntry
+from muxrl.servers.algorithms.replay.replay import OtherFormat
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
 from muxrl.servers.checkpoints.resuming import (
     Normalization,
@@ -244,15 +245,21 @@ def _restore_replay(
     if replay is None:
         return
     state = checkpoint.read_replay()
-    if state is not None:
-        replay.set_replay_state(state)
-        return
+    if state is None:
+        why = checkpoint.about.get("replay", {}).get("left_out", "it was not written")
+    else:
+        try:
+            replay.set_replay_state(state)
+        except OtherFormat as error:
+            why = str(error)
+        else:
+            return
     replay.refill_replay(env_steps)
     logger.warning(
-        "server %r goes on with an empty replay, since the checkpoint has none (%s); learning "
-        "goes on when enough is in it again",
+        "server %r goes on with an empty replay, since the checkpoint has none that can be read "
+        "(%s); learning goes on when enough is in it again",
         plan.server_id,
-        checkpoint.about.get("replay", {}).get("left_out", "it was not written"),
+        why,
     )
 
 

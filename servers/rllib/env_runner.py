@@ -38,6 +38,7 @@ from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.rllib.episodes import by_agent, episode_of
 from muxrl.servers.rllib.inference import Inference
+from muxrl.servers.rllib.metrics import GatheringLogger
 from muxrl.servers.training.thread import PolicyLag
 
 
@@ -58,6 +59,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
 
     def __init__(self, config: AlgorithmConfig, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
+        self.metrics = GatheringLogger(stats_cls_lookup=config.stats_cls_lookup, root=False)
         self._feed: Feed | None = None
         self._seats: Mapping[str, Seat] = {}
         self.inference = Inference(self._build_module, seed=config.seed or 0)
@@ -122,19 +124,23 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
 
     # --- sampling -----------------------------------------------------------------------
 
-    def sample(self, **kwargs: Any) -> list[MultiAgentEpisode]:
+    def take(self) -> list[Chunk]:
         """Blocks until a batch is complete and returns its chunks.
 
         Raises:
             FeedClosed: the server is stopping. If this returned nothing instead, RLlib's
                 ``synchronous_parallel_sample`` would ask again for ever.
         """
-        assert self._feed is not None, "attach() comes before sample()"
+        assert self._feed is not None, "attach() comes before take()"
         chunks = self._feed.take()
         self.policy_lag = PolicyLag.of(chunks, self.inference.weights_seq_no)
         self._log(chunks)
+        return chunks
+
+    def sample(self, **kwargs: Any) -> list[MultiAgentEpisode]:
+        """Returns a batch as RLlib's episodes; see `take`."""
         episodes: list[MultiAgentEpisode] = []
-        for chunk in chunks:
+        for chunk in self.take():
             if chunk.trajectories:  # RLlib's learner connectors cannot take an empty one
                 episode = episode_of(chunk, self._seats, self.config.policy_mapping_fn)
                 if not self._reads_lists:
@@ -143,7 +149,7 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         return episodes
 
     def _log(self, chunks: list[Chunk]) -> None:
-        """Logs sums over the batch, since each of RLlib's log entries costs some 20 µs."""
+        """Logs sums over the batch."""
         log = self.metrics.log_value
         steps = sum(chunk.num_env_steps for chunk in chunks)
         log(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import gymnasium
-import tree
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
@@ -71,7 +71,7 @@ def trajectory_of(single: SingleAgentEpisode) -> Trajectory:
         id=single.id_,
         episode_id=single.multi_agent_episode_id,
         seat_id=single.agent_id,
-        policy_id=single.module_id,
+        policy_id=single.module_id or DEFAULT_MODULE_ID,
         observations=single.observations.data,
         actions=single.actions.data,
         rewards=single.rewards.data,
@@ -81,13 +81,6 @@ def trajectory_of(single: SingleAgentEpisode) -> Trajectory:
         is_terminated=single.is_terminated,
         is_truncated=single.is_truncated,
     )
-
-
-def num_bytes(single: SingleAgentEpisode) -> int:
-    """Returns how large an episode is that is in arrays."""
-    columns = [single.observations, single.actions, single.rewards]
-    columns += single.extra_model_outputs.values()
-    return sum(leaf.nbytes for column in columns for leaf in tree.flatten(column.data))
 
 
 def by_agent(episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:

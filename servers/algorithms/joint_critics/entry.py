@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,11 +17,9 @@ from muxrl.servers.algorithms.joint_critics.teams import (
     ContinuousTeamSeating,
 )
 from muxrl.servers.algorithms.networks import Networks
-from muxrl.servers.algorithms.replay_size import ReplaySize
+from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
 from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.algorithms.team_replay.budget import find_first_update, replay_size
-
-_FLOAT32_BYTES = 4
+from muxrl.servers.algorithms.team_replay.budget import find_first_update
 
 
 def joint_critic_entry(
@@ -68,17 +65,5 @@ def check_team_spaces(
 
 
 def find_replay_size(config: JointCriticConfig, seats: Mapping[str, Seat]) -> ReplaySize:
-    """Returns what `StepReplay` stores of the teams."""
-    return replay_size(config, seats, _bytes_of_step)
-
-
-def _bytes_of_step(team: Seat) -> int:
-    # What is observed before and after the actions, the reward, and whether it ended.
-    num_values = 2 * _count(team.observation_space) + _count(team.action_space) + 2
-    return num_values * _FLOAT32_BYTES
-
-
-def _count(space: spaces.Space) -> int:
-    """Returns of how many numbers a value of a Box, or of a Dict of them, consists."""
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    return sum(math.prod(part.shape or ()) for part in parts)
+    """Returns what the replays store of the teams."""
+    return of_steps(seats, config.buffer_capacity_steps, "buffer_capacity_steps", "team steps")

@@ -1,18 +1,14 @@
-"""Gradients of actor and critics, each by its own loss, and what a learner is given."""
+"""Gradients of actor and critics, each by its own loss."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.columns import Columns
-from ray.rllib.policy.sample_batch import SampleBatch
 from torch import Tensor
 
-from muxrl.servers.algorithms.joint_critics.step_replay import StepBatch
 from muxrl.servers.algorithms.team_replay.learner import TeamReplayLearner
 
 CRITIC, POLICY = "qf", "policy"
@@ -27,7 +23,7 @@ class JointCriticLearner(TeamReplayLearner):
     """
 
     def build(self) -> None:
-        self._losses: dict[tuple[str, str], Tensor] = {}
+        self._losses: dict[str, dict[str, Tensor]] = {}
         super().build()
 
     def configure_optimizers_for_module(
@@ -42,7 +38,7 @@ class JointCriticLearner(TeamReplayLearner):
         self.register_optimizer(
             module_id=module_id,
             optimizer_name=name,
-            optimizer=torch.optim.Adam(params, foreach=True),
+            optimizer=torch.optim.Adam(params, fused=True),
             params=params,
             lr_or_lr_schedule=lr,
         )
@@ -50,46 +46,15 @@ class JointCriticLearner(TeamReplayLearner):
     def keep_losses(
         self, module_id: str, losses: Mapping[str, Tensor], metrics: Mapping[str, Tensor]
     ) -> Tensor:
-        """Keeps the losses for `compute_gradients`, by optimizer, logs them, and adds them up.
+        """Keeps the losses for `losses_of`, by optimizer, logs them, and adds them up.
 
         An optimizer without a loss does nothing in this update.
         """
-        for name, loss in losses.items():
-            self._losses[module_id, name] = loss
+        self._losses[module_id] = dict(losses)
         named = {f"{name}_loss": loss.detach() for name, loss in losses.items()}
         self.metrics.log_dict({**named, **metrics}, key=module_id, window=1)
         return sum(losses.values(), torch.zeros(()))
 
-    def compute_gradients(
-        self, loss_per_module: dict[str, Tensor], **kwargs: Any
-    ) -> dict[Any, Any]:
-        """Returns the gradient of each loss by the parameters of its optimizer alone.
-
-        So the actor's loss, which goes through the critics, does not move them.
-        """
-        for optimizer in self._optimizer_parameters:
-            optimizer.zero_grad(set_to_none=True)  # of modules that are not in this update, too
-        gradients: dict[Any, Any] = {}
-        for (module_id, name), loss in self._losses.items():
-            refs = self._optimizer_parameters[self.get_optimizer(module_id, name)]
-            found = torch.autograd.grad(loss, [self._params[r] for r in refs], retain_graph=True)
-            gradients.update(zip(refs, found, strict=True))
-        self._losses.clear()
-        return gradients
-
-
-def to_sample_batch(batch: StepBatch) -> SampleBatch:
-    """Returns tensors that share the batch's memory, under RLlib's column names."""
-
-    def tensors(columns: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        return {key: torch.from_numpy(value) for key, value in columns.items()}
-
-    return SampleBatch(
-        {
-            Columns.OBS: tensors(batch.obs),
-            Columns.ACTIONS: torch.from_numpy(batch.actions),
-            Columns.REWARDS: torch.from_numpy(batch.rewards),
-            Columns.TERMINATEDS: torch.from_numpy(batch.terminated),
-            Columns.NEXT_OBS: tensors(batch.next_obs),
-        }
-    )
+    def losses_of(self, module_id: str, loss: Tensor) -> Iterator[tuple[Tensor, Sequence[str]]]:
+        for name, of_one in self._losses.pop(module_id).items():
+            yield of_one, (name,)

@@ -90,7 +90,7 @@ def td_target(
 
     Args:
         module: has the target networks.
-        batch: as `to_sample_batch` makes it.
+        batch: of `StepReplay.sample`, in tensors.
         gamma: discount.
         noise, noise_clip: see `MADDPGTorchRLModule.target_actions`.
     """

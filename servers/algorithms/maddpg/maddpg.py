@@ -16,17 +16,15 @@ from muxrl.servers.algorithms.declared_settings import (
     Schedule,
     ScheduleCheck,
 )
+from muxrl.servers.algorithms.joint_critics.algorithm import JointCriticAlgorithm
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
-from muxrl.servers.algorithms.joint_critics.learner import to_sample_batch
-from muxrl.servers.algorithms.joint_critics.step_replay import StepReplay
 from muxrl.servers.algorithms.maddpg.learner import MADDPGTorchLearner
 from muxrl.servers.algorithms.maddpg.rl_module import (
     EXPLORATION_NOISE,
     TWIN_CRITICS,
     MADDPGTorchRLModule,
 )
-from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
 
 
 class MADDPGConfig(JointCriticConfig):
@@ -67,12 +65,10 @@ class MADDPGConfig(JointCriticConfig):
         return MADDPGTorchLearner
 
 
-class MADDPG(TeamReplayAlgorithm):
+class MADDPG(JointCriticAlgorithm):
     """Trains each module on steps of its teams; see `MADDPGConfig`."""
 
-    replay_class = StepReplay
     exploration_setting = EXPLORATION_NOISE
-    to_sample_batch = staticmethod(to_sample_batch)
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:

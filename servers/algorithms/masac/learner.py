@@ -99,7 +99,7 @@ def soft_target(
 
     Args:
         module: draws the next actions, and has the target critics.
-        batch: as `to_sample_batch` makes it.
+        batch: of `StepReplay.sample`, in tensors.
         alpha: the temperature, ``[1]``.
         gamma: discount.
     """

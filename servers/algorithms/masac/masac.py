@@ -9,13 +9,11 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from muxrl.servers.algorithms.declared_settings import Check, Positive, Schedule
+from muxrl.servers.algorithms.joint_critics.algorithm import JointCriticAlgorithm
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.entry import joint_critic_entry
-from muxrl.servers.algorithms.joint_critics.learner import to_sample_batch
-from muxrl.servers.algorithms.joint_critics.step_replay import StepReplay
 from muxrl.servers.algorithms.masac.learner import MASACTorchLearner
 from muxrl.servers.algorithms.masac.rl_module import MASACTorchRLModule
-from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
 
 
 def _is_entropy(value: Any) -> bool:
@@ -49,14 +47,11 @@ class MASACConfig(JointCriticConfig):
         return MASACTorchLearner
 
 
-class MASAC(TeamReplayAlgorithm):
+class MASAC(JointCriticAlgorithm):
     """Trains each module on steps of its teams; see `MASACConfig`.
 
     RLlib's checkpoint leaves out the temperatures, too: a server saves them.
     """
-
-    replay_class = StepReplay
-    to_sample_batch = staticmethod(to_sample_batch)
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:

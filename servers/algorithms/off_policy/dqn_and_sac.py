@@ -1,4 +1,4 @@
-"""DQN and SAC: RLlib's algorithms and losses, on replay buffers that draw every stored step.
+"""DQN and SAC: RLlib's networks and losses, on a replay of arrays.
 
 DQN: Mnih et al. 2015; its n-step returns as in Rainbow, Hessel et al. 2018 (arXiv 1710.02298).
 SAC: Haarnoja et al. 2018 (arXiv 1801.01290).
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import dqn as rllib_dqn
-from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
+from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 from ray.rllib.algorithms.sac import sac as rllib_sac
 
 from muxrl.servers.agents.seating import Seating
@@ -24,23 +23,19 @@ from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry
 from muxrl.servers.algorithms.milestones import FIRST_COPY, FIRST_UPDATE, Milestone
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.off_policy.export import ValueGraph
+from muxrl.servers.algorithms.off_policy.learners import DQNLearner, SACLearner
 from muxrl.servers.algorithms.off_policy.rl_modules import (
     MaskableDQNTorchRLModule,
     MaskableSACTorchRLModule,
     actor_network,
     value_network,
 )
-from muxrl.servers.algorithms.off_policy.step_replay import (
-    EveryStepEpisodeReplayBuffer,
-    EveryStepPrioritizedEpisodeReplayBuffer,
-)
-from muxrl.servers.algorithms.off_policy.target_entropy import (
-    ReachableTargetEntropy,
-    read_target_entropy,
-)
+from muxrl.servers.algorithms.off_policy.target_entropy import read_target_entropy
+from muxrl.servers.algorithms.replay.algorithm import ReplayAlgorithm
+from muxrl.servers.algorithms.replay.priorities import PrioritySettings
+from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
 from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
 from muxrl.servers.setting_values import (
     AlgorithmProblem,
     check_kind,
@@ -99,45 +94,8 @@ def read_replay_buffer(what: str, value: Any, default: Mapping[str, Any]) -> dic
     return buffer
 
 
-class _DrawsEveryStep:
-    """An algorithm whose replay is one of `step_replay`, seeded; see `SavesReplay`."""
-
-    def _create_local_replay_buffer_if_necessary(self, config: AlgorithmConfig) -> Any:
-        arguments = dict(config.replay_buffer_config)
-        is_prioritized = arguments.pop("type") == PRIORITIZED
-        replay: Any = (
-            EveryStepPrioritizedEpisodeReplayBuffer(**arguments)
-            if is_prioritized
-            else EveryStepEpisodeReplayBuffer(**arguments)
-        )
-        replay.rng = np.random.default_rng(config.seed)
-        return replay
-
-    def count_replay_bytes(self: Any) -> int:
-        return int(self.local_replay_buffer.num_bytes)
-
-    def get_replay_state(self: Any) -> dict[str, Any]:
-        return dict(self.local_replay_buffer.get_state())
-
-    def set_replay_state(self: Any, state: Mapping[str, Any]) -> None:
-        self.local_replay_buffer.restore(
-            state, self.env_runner.get_spaces(), self.config.policy_mapping_fn
-        )
-
-    def refill_replay(self: Any, env_steps: int) -> None:
-        """RLlib compares the setting to all env steps ever, and would learn from four of them."""
-        config = self.config.copy(copy_frozen=False)
-        config.num_steps_sampled_before_learning_starts += env_steps
-        config.freeze()
-        self.config = config
-
-
-class SoundDQNTorchLearner(SoundUpdatesFromReplay, DQNTorchLearner):
-    """RLlib's learner."""
-
-
 class _OffPolicyConfig(DeclaredSettings):
-    """What both have of RLlib's; ``replay_buffer_config`` names the base of our buffer."""
+    """What both have of RLlib's; ``replay_buffer_config`` has RLlib's form."""
 
     grad_clip_by: str
     """`value`, `norm` or `global_norm`."""
@@ -147,7 +105,7 @@ class _OffPolicyConfig(DeclaredSettings):
     """Env steps before the first update."""
     replay_buffer_config: Annotated[dict[str, Any], read_replay_buffer]
     """`type`: `MultiAgentEpisodeReplayBuffer`, or `MultiAgentPrioritizedEpisodeReplayBuffer` with
-    `alpha` and `beta`; `capacity` in agents' steps."""
+    `alpha` and `beta`; `capacity` in agents' steps, for each policy."""
     tau: float
     """How far the target network moves towards the other at each of its updates."""
     target_network_update_freq: int
@@ -189,7 +147,7 @@ class DQNConfig(_OffPolicyConfig, rllib_dqn.DQNConfig):
         super().__init__(algo_class=algo_class or DQN)
 
     def get_default_learner_class(self) -> type:
-        return SoundDQNTorchLearner
+        return DQNLearner
 
 
 class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
@@ -219,10 +177,45 @@ class SACConfig(_OffPolicyConfig, rllib_sac.SACConfig):
         super().__init__(algo_class=algo_class or SAC)
 
     def get_default_learner_class(self) -> type:
-        return ReachableTargetEntropy
+        return SACLearner
 
 
-class DQN(_DrawsEveryStep, rllib_dqn.DQN):
+class OffPolicyAlgorithm(ReplayAlgorithm):
+    """Makes so many updates for each batch that comes, of all policies that have a step."""
+
+    def setup(self, config: AlgorithmConfig) -> None:
+        super().setup(config)
+        num_batches, num_updates = calculate_rr_weights(self.config)
+        self._updates_per_batch = num_updates / num_batches
+        self._learns_from_env_step = self.config.num_steps_sampled_before_learning_starts
+
+    def make_replay(self) -> StepReplay:
+        config, settings = self.config, self.config.replay_buffer_config
+        by_priority = None
+        if settings["type"] == PRIORITIZED:
+            by_priority = PrioritySettings(settings["alpha"], settings["beta"])
+        return StepReplay(
+            settings["capacity"],
+            config.seed,
+            n_step=config.n_step,
+            gamma=config.gamma,
+            by_priority=by_priority,
+        )
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.config.total_train_batch_size)
+
+    def note_batch(self) -> None:
+        if self.num_env_steps >= self._learns_from_env_step:
+            for policy_id in self._replays:
+                self.bring_updates(policy_id, self._updates_per_batch)
+
+    def refill_replay(self, env_steps: int) -> None:
+        self._learns_from_env_step += env_steps
+
+
+class DQN(OffPolicyAlgorithm):
     """See `DQNConfig`."""
 
     @classmethod
@@ -230,7 +223,7 @@ class DQN(_DrawsEveryStep, rllib_dqn.DQN):
         return DQNConfig()
 
 
-class SAC(_DrawsEveryStep, rllib_sac.SAC):
+class SAC(OffPolicyAlgorithm):
     """See `SACConfig`."""
 
     @classmethod
@@ -252,15 +245,12 @@ def find_milestones(config: AlgorithmConfig) -> Iterator[Milestone]:
 
 
 def find_replay_size(config: AlgorithmConfig, seats: Mapping[str, Seat]) -> ReplaySize:
-    """Returns what RLlib's replay buffer stores of the agents, all policies in one."""
-    spaces_of = [(seat.observation_space, seat.action_space) for seat in seats.values()]
-    return of_steps(spaces_of, config.replay_buffer_config)
+    """Returns what the replays store of the agents."""
+    capacity = config.replay_buffer_config["capacity"]
+    return of_steps(seats, capacity, "replay_buffer_config, key 'capacity'", "agent steps")
 
 
-_SINGLE_STEPS = (
-    "RLlib's replay for several agents draws single steps, which a recurrent network cannot learn "
-    "from; use "
-)
+_SINGLE_STEPS = "its replay draws single steps, which a recurrent network cannot learn from; use "
 _NO_LSTM_IN_DQN = {
     "use_lstm": f"{_SINGLE_STEPS}IQL, which is recurrent DQN where agents are in no group: its GRU "
     "learns from whole episodes"

@@ -11,7 +11,6 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from muxrl.servers.agents.masks import ACTION_MASK
-from muxrl.servers.algorithms.sound_updates import SoundUpdatesFromReplay
 from muxrl.servers.setting_values import AlgorithmProblem
 
 AUTO = "auto"
@@ -21,8 +20,8 @@ ten, and the others alike, has 0.29 of it, with n = 2 actions 0.47, with n = 18 
 """
 
 
-class ReachableTargetEntropy(SoundUpdatesFromReplay, SACTorchLearner):
-    """RLlib's learner, whose ``auto`` a policy of discrete actions can have.
+class ReachableTargetEntropy(SACTorchLearner):
+    """A mixin before RLlib's learner: an ``auto`` that a policy of discrete actions can have.
 
     RLlib takes minus the number of action dimensions, a rule for densities: -1 for discrete
     actions, whose entropy is never below 0, so that the temperature falls for ever. Here it is

@@ -16,14 +16,11 @@ from muxrl.servers.algorithms.milestones import FIRST_COPY, Milestone
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.qmix.export import MemberGraph
 from muxrl.servers.algorithms.qmix.qmix import QMIXConfig
-from muxrl.servers.algorithms.qmix.replay import BINARY_KEYS
 from muxrl.servers.algorithms.qmix.rl_module import member_network
-from muxrl.servers.algorithms.replay_size import ReplaySize, bytes_of
+from muxrl.servers.algorithms.replay_size import ReplaySize, of_episodes
 from muxrl.servers.algorithms.settings import TrainingSettings
-from muxrl.servers.algorithms.team_replay.budget import after_updates, replay_size
+from muxrl.servers.algorithms.team_replay.budget import after_updates
 from muxrl.servers.algorithms.team_replay.seats import TeamSeating
-
-_REWARD_BYTES = 4  # a team's reward is float32
 
 _NETWORKS = Networks(
     model_refused="its networks are set by agent, hidden_dim, mixing_embed_dim and hypernet_embed "
@@ -59,15 +56,13 @@ def find_milestones(config: QMIXConfig) -> Iterator[Milestone]:
 
 
 def find_replay_size(config: QMIXConfig, seats: Mapping[str, Seat]) -> ReplaySize:
-    """Returns what `EpisodeReplay` stores of the teams."""
-    return replay_size(
-        config,
+    """Returns what the replays store of the teams."""
+    return of_episodes(
         seats,
-        lambda team: (
-            bytes_of(team.observation_space, BINARY_KEYS)
-            + bytes_of(team.action_space)
-            + _REWARD_BYTES
-        ),
+        config.buffer_capacity_episodes,
+        "buffer_capacity_episodes",
+        longest=config.max_sequence_steps,
+        batch_size=config.batch_size_episodes,
     )
 
 

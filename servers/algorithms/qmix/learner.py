@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER
-from ray.rllib.policy.sample_batch import SampleBatch
 from torch import Tensor
 
 from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, STATE
 from muxrl.servers.algorithms.qmix.mixers import DuplexMixer
-from muxrl.servers.algorithms.qmix.priorities import episode_priorities
-from muxrl.servers.algorithms.qmix.replay import EpisodeBatch
 from muxrl.servers.algorithms.qmix.returns import bootstrapped_returns, follow_absent
 from muxrl.servers.algorithms.qmix.rl_module import INPUTS, Q_VALUES, QMIXTorchRLModule
+from muxrl.servers.algorithms.replay.replay import WEIGHTS
 from muxrl.servers.algorithms.team_replay.learner import TeamReplayLearner
 
 LOSS = "loss"
@@ -29,8 +26,6 @@ REWARD_SUM_MEAN = "reward_sum_mean"
 IMPORTANCE_WEIGHT_MEAN = "importance_weight_mean"
 PRIORITY_MAX = "priority_max"
 
-WEIGHTS = "weights"  # as RLlib's DQN calls the column
-
 MEMBERS, IMPORTANCE = "members", "importance"
 """With QPLEX's importance weights at a learning rate of their own: for all else, and for them."""
 
@@ -38,20 +33,11 @@ MEMBERS, IMPORTANCE = "members", "importance"
 class QMIXTorchLearner(TeamReplayLearner):
     """Fits the mixed value of the members' actions to a target.
 
-    Batches come from `to_sample_batch`, so that no learner connector runs. Metrics of each module,
-    over the last batch: ``loss``, ``td_error_abs``, ``q_taken_mean``, ``target_mean``, and
-    ``reward_sum_mean``, the mean return of its episodes as the loss sees it, which shows if rewards
-    get lost (in old RLlib's QMIX they did). Where episodes are drawn by priority also
-    ``importance_weight_mean``, and ``priority_max``, the highest that was measured.
-
-    Attributes:
-        priorities: of the last batch of each module, ``[B]`` float32, where episodes are drawn by
-            priority.
+    Metrics of each module, over the last batch: ``loss``, ``td_error_abs``, ``q_taken_mean``,
+    ``target_mean``, and ``reward_sum_mean``, the mean return of its episodes as the loss sees it,
+    which shows if rewards get lost (in old RLlib's QMIX they did). Where episodes are drawn by
+    priority also ``importance_weight_mean``, and ``priority_max``, the highest that was measured.
     """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.priorities: dict[str, np.ndarray] = {}
 
     def configure_optimizers_for_module(
         self, module_id: str, config: AlgorithmConfig | None = None
@@ -87,7 +73,7 @@ class QMIXTorchLearner(TeamReplayLearner):
                 params, alpha=config.rmsprop_alpha, eps=config.optimizer_epsilon, foreach=True
             )
         else:
-            optimizer = torch.optim.Adam(params, eps=config.optimizer_epsilon, foreach=True)
+            optimizer = torch.optim.Adam(params, eps=config.optimizer_epsilon, fused=True)
         is_number = isinstance(config.lr, int | float)
         self.register_optimizer(
             module_id=module_id,
@@ -142,20 +128,18 @@ class QMIXTorchLearner(TeamReplayLearner):
             squares = batch[WEIGHTS][:, None, None] * squares
             self._prioritize(module_id, batch[WEIGHTS], td_error, mask, config)
         loss = squares.sum() / num_terms
-        with torch.no_grad():
-            self.metrics.log_dict(
-                {
-                    LOSS: loss.detach(),
-                    TD_ERROR_ABS: td_error.abs().sum() / num_terms,
-                    Q_TAKEN_MEAN: (q_taken * mask).sum() / num_terms,
-                    TARGET_MEAN: (target * mask).sum() / num_terms,
-                    REWARD_SUM_MEAN: (
-                        (batch[Columns.REWARDS] * batch[Columns.LOSS_MASK]).sum(1).mean()
-                    ),
-                },
-                key=module_id,
-                window=1,
-            )
+        errors, taken, rewards = td_error.detach(), q_taken.detach(), batch[Columns.REWARDS]
+        self.metrics.log_dict(
+            {
+                LOSS: loss.detach(),
+                TD_ERROR_ABS: lambda: errors.abs().sum() / num_terms,
+                Q_TAKEN_MEAN: lambda: (taken * mask).sum() / num_terms,
+                TARGET_MEAN: lambda: (target * mask).sum() / num_terms,
+                REWARD_SUM_MEAN: lambda: (rewards * batch[Columns.LOSS_MASK]).sum(1).mean(),
+            },
+            key=module_id,
+            window=1,
+        )
         return loss
 
     @torch.no_grad()
@@ -193,7 +177,7 @@ def td_terms(
         module: mixes, online and target.
         values: ``[B, T + 1, n, n_actions]`` of the online network.
         target_values: the same of the target network.
-        batch: as `to_sample_batch` makes it.
+        batch: of `EpisodeReplay.sample`, in tensors.
         gamma, n_step, td_lambda: see `bootstrapped_returns`.
         double_q: whether the online network chooses the action whose value is bootstrapped.
         is_mixed: False where every member has a target of its own; see `follow_absent`.
@@ -244,19 +228,19 @@ def _taken(values: Tensor, actions: Tensor) -> Tensor:
     return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
-def to_sample_batch(batch: EpisodeBatch) -> SampleBatch:
-    """Returns tensors that share the batch's memory, under RLlib's column names."""
-    weights = {} if batch.weights is None else {WEIGHTS: torch.from_numpy(batch.weights)}
-    return SampleBatch(
-        {
-            **weights,
-            Columns.OBS: {key: torch.from_numpy(value) for key, value in batch.obs.items()},
-            Columns.ACTIONS: torch.from_numpy(batch.actions),
-            Columns.REWARDS: torch.from_numpy(batch.rewards),
-            Columns.TERMINATEDS: torch.from_numpy(batch.terminated),
-            Columns.LOSS_MASK: torch.from_numpy(batch.mask),
-            # So that RLlib counts env steps, not episodes, as steps trained.
-            Columns.SEQ_LENS: torch.from_numpy(batch.mask.sum(1).astype("int32")),
-        },
-        _zero_padded=True,
-    )
+def episode_priorities(td_error: Tensor, mask: Tensor, eta: float) -> Tensor:
+    """Returns ``eta max |td| + (1 - eta) mean |td|`` of each episode.
+
+    Kapturowski et al. 2019, for sequences: the mean of a long one hides its large errors.
+
+    Args:
+        td_error: ``[B, T, k]``, 0 where `mask` is.
+        mask: ``[B, T, k]``, 1 where there is an error.
+        eta: 0.9 there.
+
+    Returns:
+        ``[B]``.
+    """
+    size = td_error.abs()
+    mean = size.sum((1, 2)) / mask.sum((1, 2)).clamp(min=1.0)
+    return eta * size.amax((1, 2)) + (1.0 - eta) * mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -16,12 +16,12 @@ from muxrl.servers.algorithms.declared_settings import (
     Schedule,
     ScheduleCheck,
 )
-from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
+from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.qmix.mixers import MixerName
 from muxrl.servers.algorithms.qmix.networks import AgentName
-from muxrl.servers.algorithms.qmix.priorities import PrioritySettings
-from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
 from muxrl.servers.algorithms.qmix.rl_module import QMIXTorchRLModule
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.algorithms.replay.priorities import PrioritySettings
 from muxrl.servers.algorithms.team_replay.algorithm import TeamReplayAlgorithm
 from muxrl.servers.algorithms.team_replay.config import TeamReplayConfig
 from muxrl.servers.setting_values import read_share
@@ -153,21 +153,16 @@ class QMIXConfig(TeamReplayConfig):
 class QMIX(TeamReplayAlgorithm):
     """Trains each module on episodes of its teams; see `QMIXConfig`."""
 
-    replay_class = EpisodeReplay
     exploration_setting = EPSILON
-    to_sample_batch = staticmethod(to_sample_batch)
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         return QMIXConfig()
 
-    def _make_replay(self, capacity: int, seed: int | None) -> EpisodeReplay:
-        alpha, beta = self.config.prioritized_replay_alpha, self.config.prioritized_replay_beta
-        return EpisodeReplay(capacity, seed, PrioritySettings(alpha, beta) if alpha > 0.0 else None)
-
-    def _after_update(self, drawn: Mapping[str, EpisodeBatch]) -> None:
-        learner = cast(QMIXTorchLearner, self.learner_group._learner)  # there are no remote ones
-        for module_id, batch in drawn.items():
-            if batch.rows is not None:
-                replay = cast(EpisodeReplay, self._replays[module_id])
-                replay.update_priorities(batch.rows, learner.priorities[module_id])
+    def make_replay(self) -> EpisodeReplay:
+        config, alpha = self.config, self.config.prioritized_replay_alpha
+        return EpisodeReplay(
+            config.buffer_capacity_episodes,
+            config.seed,
+            PrioritySettings(alpha, config.prioritized_replay_beta) if alpha > 0.0 else None,
+        )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from ray.rllib.algorithms.algorithm import Algorithm
 
 from muxrl.servers.algorithms.declared_settings import Check, Count, DeclaredSettings
-from muxrl.servers.algorithms.team_replay.replay import ReplayUnit
+from muxrl.servers.algorithms.replay.replay import ReplayUnit
 
 
 class TeamReplayConfig(DeclaredSettings):

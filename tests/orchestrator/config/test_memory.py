@@ -89,8 +89,8 @@ def test_a_replay_that_is_full_is_as_large_as_was_said(rllib: None, case: str) -
 def test_images_are_counted_as_networks_read_them() -> None:
     server = ServerConfig("DQN", ["*"])
     ((_, size),) = find_replays(experiment({"dqn": server}, sees=IMAGE))
-    # 50,000 agent steps of float32 images, an action of int64 and a reward of float64.
-    assert size.num_bytes == 50_000 * (84 * 84 * 4 * 4 + 8 + 8)
+    # 50,000 agent steps of float32 images, an action of int64, and what followed.
+    assert size.num_bytes == 50_000 * (84 * 84 * 4 * 4 + 8 + 9)
 
 
 def test_a_state_of_many_agents_is_in_every_step_of_a_team() -> None:
@@ -178,9 +178,9 @@ def test_check_prints_it(capsys: pytest.CaptureFixture[str], free: dict[str, int
     change = 'servers.ppo={"algorithm": "DQN", "agents": ["*"], "settings": {}, "model": {}}'
     assert main(["check", "cartpole_ppo", change]) == 0
     out = capsys.readouterr().out
-    assert "server 'ppo' keeps a replay of 50,000 agent steps: at least 1.53 MiB" in out
+    assert "server 'ppo' keeps a replay of 50,000 agent steps: at least 1.57 MiB" in out
     assert "free memory on this machine: 1000 B" in out
-    assert "warning: the replay of server 'ppo' will take at least 1.53 MiB when full" in out
+    assert "warning: the replay of server 'ppo' will take at least 1.57 MiB when full" in out
 
 
 # --- the machine ----------------------------------------------------------------------------

@@ -19,10 +19,9 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatRecord, StepView
 from muxrl.servers.algorithms.mappo.seats import CentralSeating
-from muxrl.servers.algorithms.off_policy.step_replay import EveryStepEpisodeReplayBuffer
+from muxrl.servers.algorithms.replay.steps import StepReplay
 from muxrl.servers.algorithms.replay_size import bytes_of
 from muxrl.servers.config import AgentPlan, ServerPlan
-from muxrl.servers.rllib.episodes import by_agent
 
 AGENTS = "ab"
 
@@ -105,11 +104,13 @@ def test_of_an_agent_alone(data: st.DataObject, k: int, batch_env_steps: int) ->
             expected.append(expected[-1])  # it terminates, so this is not bootstrapped from
         np.testing.assert_array_equal(recorded(store, agent), expected)
         pairs |= {(*a, *b) for a, b in pairwise(expected)}
-    replay = EveryStepEpisodeReplayBuffer(capacity=100)
+    replay = StepReplay(100, 0)
     for chunk in store.chunks:
-        replay.add(by_agent(store.episode(chunk).to_numpy()))
-    for drawn in replay.sample(num_items=8, n_step=1, gamma=1.0, sample_episodes=True):
-        assert tuple(np.concatenate(drawn.get_observations())) in pairs
+        for one in chunk.trajectories:
+            replay.add(one)
+    batch = replay.sample(8)
+    for seen_then in np.concatenate([batch["obs"], batch["new_obs"]], axis=1):
+        assert tuple(seen_then) in pairs
 
 
 @given(st.data(), st.integers(2, 4), st.booleans())

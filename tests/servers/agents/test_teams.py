@@ -11,8 +11,9 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from tests.servers.algorithms.qmix.two_step import AGENTS, TwoStepGame
 
 from muxrl.servers.agents.teams import TeamProblem, TeamSpec, team_reward
-from muxrl.servers.algorithms.qmix.replay import EpisodeReplay
 from muxrl.servers.algorithms.qmix.team_env import TeamEnv
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.rllib.episodes import trajectory_of
 
 A, B = np.array([0.1, 0.2, 0.3], np.float32), np.array([0.4, 0.5], np.float32)
 
@@ -280,8 +281,8 @@ def test_rllib_bootstraps_truncated_teams_only(
     assert all(singles[a].is_truncated for a in truncated)
     for team_id in groups:
         replay = EpisodeReplay(1)
-        replay.add(singles[team_id])
-        assert bool(replay.sample(1).terminated[0, -1]) == (team_id in terminated)
+        replay.add(trajectory_of(singles[team_id].to_numpy()))
+        assert bool(replay.sample(1)["terminateds"][0, -1]) == (team_id in terminated)
 
 
 def test_a_team_with_a_terminated_and_a_truncated_member() -> None:

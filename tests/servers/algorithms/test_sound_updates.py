@@ -13,8 +13,10 @@ import torch
 import tree
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.policy.sample_batch import MultiAgentBatch
 from tests.servers.resumable import CASES, Served, plan_of
 
+from muxrl.servers.algorithms.replay.learner import ReplayLearner
 from muxrl.servers.learned.resume import find_not_finite
 from muxrl.servers.training.policies import LearnerDiverged
 
@@ -27,26 +29,31 @@ class Caught:
     def __init__(self, case: str, **fields: Any) -> None:
         self.served = Served(plan_of(case, **fields))
         self.learner: Any = self.served.policies.algo.learner_group._learner
-        update = self.learner.update
+        name = "learn" if isinstance(self.learner, ReplayLearner) else "update"
+        update = getattr(self.learner, name)
 
-        def kept(**arguments: Any) -> Any:
-            self.arguments = copy.deepcopy(arguments)
-            return update(**arguments)
+        def kept(*batches: Any, **arguments: Any) -> Any:
+            self.arguments = copy.deepcopy((batches, arguments))
+            return update(*batches, **arguments)
 
-        self.learner.update = kept
+        setattr(self.learner, name, kept)
         self.served.play(0, 16)
         self.served.end()
         self._update = update
 
     def update(self, spoil: str = "", value: float = 1e30) -> None:
-        arguments = copy.deepcopy(self.arguments)
-        data = arguments.get("training_data") or TrainingData(
-            **{k: arguments[k] for k in ("batch", "episodes") if k in arguments}
-        )
-        data.solve_refs()
+        batches, arguments = copy.deepcopy(self.arguments)
+        if batches:
+            data = TrainingData(batch=MultiAgentBatch({}, 0))
+            data.batch.policy_batches = batches[0]
+        else:
+            data = arguments.get("training_data") or TrainingData(
+                **{k: arguments[k] for k in ("batch", "episodes") if k in arguments}
+            )
+            data.solve_refs()
         if spoil:
             spoil_all(data, spoil, value)
-        self._update(**arguments)
+        self._update(*batches, **arguments)
 
     def trained(self) -> list[np.ndarray]:
         """All that is trained and what goes with it, but no targets, which move by themselves."""

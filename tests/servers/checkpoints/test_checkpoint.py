@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.servers.resumable import DQN, PRIORITIZED, REPLAY, Served, assert_same, plan_of, refusal
+from tests.servers.resumable import DQN, REPLAY, Served, assert_same, plan_of, refusal
 from tests.servers.scripted_store import make_plan
 
 from muxrl.protocol.spaces import Box
@@ -33,7 +33,7 @@ def saved(rllib: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -> None:
     about = json.loads((saved / "muxrl.json").read_text())
-    assert (about["format"], about["algorithm"], about["env_steps"]) == (2, "DQN", 72)
+    assert (about["format"], about["algorithm"], about["env_steps"]) == (3, "DQN", 72)
     assert about["replay"]["mib"] < 1
     for name in ("muxrl_state.npz", "muxrl_replay.npz"):
         with np.load(saved / name, allow_pickle=False) as arrays:
@@ -55,8 +55,8 @@ def test_a_checkpoint_is_as_of_one_moment_and_free_of_our_pickles(saved: Path) -
             "agents.b.observation_space.low is",
         ),
         (
-            {"settings": {**DQN, "replay_buffer_config": PRIORITIZED}},
-            "a replay without priorities was kept, and the replay now draws by priority",
+            {"settings": {**DQN, "replay_buffer_config": {"capacity": 40}}},
+            "48 steps were kept, and the replay now holds 40 (its capacity)",
         ),
         ({"normalize_observations": True}, "normalize_observations is false there and true here"),
         ({"scale_observations": "images"}, "scale_observations is none there and images here"),

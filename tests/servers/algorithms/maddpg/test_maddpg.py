@@ -115,7 +115,7 @@ def test_an_update_with_numbers_that_are_not_finite_is_skipped(
     with game(policy_delay=1) as played:
         played.play(20)
         before = weights_of(played)
-        played.policies.algo._replays["team"]._columns["rewards"][:] = np.inf  # type: ignore[attr-defined]
+        played.policies.algo._replays["team"]._rewards[:] = np.inf  # type: ignore[attr-defined]
         played.play(10)
         moved = parts_moved(before, weights_of(played))
     assert "policy 'team': an update is skipped, the weights" in caplog.text
@@ -128,7 +128,7 @@ def test_noise_is_for_training_alone() -> None:
         assert played.pulls(0.5) == played.pulls(0.5)
         played.play(10)
         replay = played.policies.algo._replays["team"]  # type: ignore[attr-defined]
-        taken = replay.sample(100).actions
+        taken = replay.sample(100)["actions"]
     assert taken.std() > 0.4  # the untrained actor's own lie close together
     assert (np.abs(taken) <= 1.0).all()
 
@@ -166,6 +166,6 @@ def test_a_team_of_which_one_has_left_goes_on_learning() -> None:
         weights = weights_of(played)
     finally:
         played.end()
-    assert {tuple(map(int, row)) for row in stored.obs["alive"]} == {(1, 1), (1, 0), (0, 1)}
-    assert not stored.terminated.any()
+    assert {tuple(map(int, row)) for row in stored["obs"]["alive"]} == {(1, 1), (1, 0), (0, 1)}
+    assert not stored["terminateds"].any()
     assert all(np.isfinite(values).all() for values in weights.values())

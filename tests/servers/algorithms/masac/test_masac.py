@@ -130,7 +130,7 @@ def test_an_update_with_numbers_that_are_not_finite_is_skipped(
         played.play(20)
         before = weights_of(played)
         replay = played.policies.algo._replays["team"]  # type: ignore[attr-defined]
-        replay._columns["rewards"][:] = np.inf
+        replay._rewards[:] = np.inf
         played.play(10)
         after = weights_of(played)
     assert "policy 'team': an update is skipped, the weights" in caplog.text
@@ -191,11 +191,11 @@ def test_a_team_learns_whoever_is_missing() -> None:
         stored = played.policies.algo._replays["team"].sample(500)  # type: ignore[attr-defined]
         state = weights_of(played)
     assert all(np.isfinite(values).all() for values in state.values())
-    patterns = {tuple(map(int, row)) for row in stored.obs["alive"]}
+    patterns = {tuple(map(int, row)) for row in stored["obs"]["alive"]}
     assert patterns == {(1, 0, 1), (1, 1, 1), (1, 1, 0), (1, 0, 0)}
-    assert not stored.obs["obs"][stored.obs["alive"] == 0].any()
+    assert not stored["obs"]["obs"][stored["obs"]["alive"] == 0].any()
     # Two of three episodes end with a termination, one step in six.
-    assert stored.terminated.mean() == pytest.approx(2 / 3 / 6, abs=0.05)
+    assert stored["terminateds"].mean() == pytest.approx(2 / 3 / 6, abs=0.05)
 
 
 # --- frozen ---------------------------------------------------------------------------------

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
-from ray.rllib.policy.sample_batch import MultiAgentBatch
 
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
-from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
+from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
+from muxrl.servers.algorithms.replay.algorithm import as_tensors
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.rllib.episodes import trajectory_of
 
 GAMMA = 0.9
 
@@ -22,7 +25,7 @@ def play(
     seed: int = 0,
     terminated: bool = True,
     truncated: bool = False,
-) -> SingleAgentEpisode:
+) -> Trajectory:
     """An episode in which the reward at t is ``100 * seed + t + 1``."""
     rng = np.random.default_rng(seed)
 
@@ -42,7 +45,7 @@ def play(
             terminated=terminated and is_last,
             truncated=truncated and is_last,
         )
-    return episode.to_numpy()
+    return trajectory_of(episode.to_numpy())
 
 
 def make_learner(spec: TeamSpec, **settings: Any) -> QMIXTorchLearner:
@@ -59,21 +62,21 @@ def make_learner(spec: TeamSpec, **settings: Any) -> QMIXTorchLearner:
     return config.build_learner(spaces={"team": spaces_of_team})
 
 
-def update(learner: QMIXTorchLearner, batch: EpisodeBatch) -> dict[str, Any]:
-    result = learner.update(
-        batch=MultiAgentBatch({"team": to_sample_batch(batch)}, env_steps=batch.num_steps)
-    )
-    return {key: stats.peek() for key, stats in result["team"].items()}
+def tensors_of(batch: dict[str, Any]) -> dict[str, Any]:
+    return as_tensors(batch, torch.device("cpu"))
 
 
-def sample_all(*episodes: SingleAgentEpisode) -> EpisodeBatch:
+def update(learner: QMIXTorchLearner, batch: dict[str, Any]) -> dict[str, Any]:
+    learner.learn({"team": tensors_of(batch)}, 0)
+    return {key: stats.peek() for key, stats in learner.metrics.reduce()["team"].items()}
+
+
+def sample_all(*episodes: Trajectory) -> dict[str, Any]:
     """Returns all episodes, in the order of their first rewards."""
     replay = EpisodeReplay(len(episodes), seed=0)
     for episode in episodes:
         replay.add(episode)
     batch = replay.sample(len(episodes))
-    order = np.argsort(batch.rewards[:, 0])
-    return EpisodeBatch(
-        {key: value[order] for key, value in batch.obs.items()},
-        *(x[order] for x in (batch.actions, batch.rewards, batch.terminated, batch.mask)),
-    )
+    order = np.argsort(batch["rewards"][:, 0])
+    obs = {key: value[order] for key, value in batch.pop("obs").items()}
+    return {"obs": obs, **{name: column[order] for name, column in batch.items()}}

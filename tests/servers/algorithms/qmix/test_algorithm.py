@@ -12,10 +12,10 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 from ray.tune.registry import register_env
+from tests.servers.algorithms.qmix.pieces import tensors_of
 from tests.servers.algorithms.qmix.two_step import AGENTS, PAYOFF_2B, TwoStepGame
 
 from muxrl.servers.algorithms.qmix import QMIX, QMIXConfig, TeamEnv
-from muxrl.servers.algorithms.qmix.learner import to_sample_batch
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
 
 pytestmark = pytest.mark.usefixtures("rllib")
@@ -69,9 +69,9 @@ def test_rewards_are_divided_by_their_running_deviation() -> None:
         results = [learner_results(algo, 20) for algo in (raw, scaled)]
         for algo, result in zip((raw, scaled), results, strict=True):
             batch = algo._replays["m"].sample(50)
-            std = 1.0 if algo is raw else batch.rewards.std()
-            assert batch.rewards.std() > 1.5
-            expected = batch.rewards.sum(1).mean() / std
+            std = 1.0 if algo is raw else batch["rewards"].std()
+            assert batch["rewards"].std() > 1.5
+            expected = batch["rewards"].sum(1).mean() / std
             assert result["reward_sum_mean"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -196,7 +196,7 @@ def team_values(algo: QMIX) -> dict[str, np.ndarray]:
     """Returns Q_tot of every joint action in states 2A and 2B, by the learner's networks."""
     module = algo.learner_group._learner.module["m"]
     replay = algo._replays["m"]
-    tensors = to_sample_batch(replay.sample(len(replay)))
+    tensors = tensors_of(replay.sample(len(replay)))
     out = {}
     with torch.no_grad():
         values = module.forward_train(tensors)[Q_VALUES][:, 1]

@@ -16,14 +16,15 @@ from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
-from ray.rllib.policy.sample_batch import MultiAgentBatch
+from tests.servers.algorithms.qmix.pieces import tensors_of
 
 from muxrl.experiments.simulations.matrix_game import Game, payoffs_of
 from muxrl.experiments.studies.matrix_games.cases import additive_fit, monotonic_fits
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
-from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
+from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES, QMIXTorchRLModule
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.rllib.episodes import trajectory_of
 
 MEMBERS = ("a", "b")
 SPEC = TeamSpec(
@@ -34,7 +35,7 @@ SPEC = TeamSpec(
 )
 
 
-def every_cell_once(payoffs: np.ndarray) -> EpisodeBatch:
+def every_cell_once(payoffs: np.ndarray) -> dict[str, Any]:
     replay = EpisodeReplay(payoffs.size, seed=0)
     seen = SPEC.observe({"a": [1, 0], "b": [0, 1]}, state=[1.0])
     for actions, payoff in np.ndenumerate(payoffs):
@@ -43,15 +44,15 @@ def every_cell_once(payoffs: np.ndarray) -> EpisodeBatch:
         )
         episode.add_env_reset(seen)
         episode.add_env_step(seen, np.array(actions), float(payoff), terminated=True)
-        replay.add(episode.to_numpy())
+        replay.add(trajectory_of(episode.to_numpy()))
     return replay.sample(payoffs.size)
 
 
 def fitted_table(
-    module: QMIXTorchRLModule, batch: EpisodeBatch
+    module: QMIXTorchRLModule, batch: dict[str, Any]
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """Q_tot of every joint action, and the greedy one."""
-    tensors = to_sample_batch(batch)
+    tensors = tensors_of(batch)
     with torch.no_grad():
         values = module.forward_train(tensors)[Q_VALUES][0, 0]
         both = torch.cartesian_prod(values[0], values[1])
@@ -82,10 +83,9 @@ def make_learner(seed: int, **settings: Any) -> QMIXTorchLearner:
     return learner
 
 
-def update(learner: QMIXTorchLearner, batch: EpisodeBatch, num_updates: int) -> None:
+def update(learner: QMIXTorchLearner, batch: dict[str, Any], num_updates: int) -> None:
     for _ in range(num_updates):
-        tensors = MultiAgentBatch({"team": to_sample_batch(batch)}, env_steps=batch.num_steps)
-        learner.update(batch=tensors, _no_metrics_reduce=True)
+        learner.learn({"team": tensors_of(batch)}, 0)
 
 
 @pytest.mark.learning

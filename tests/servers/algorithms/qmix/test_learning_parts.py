@@ -10,14 +10,21 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from tests.servers.algorithms.qmix.pieces import GAMMA, make_learner, play, sample_all, update
+from tests.servers.algorithms.qmix.pieces import (
+    GAMMA,
+    make_learner,
+    play,
+    sample_all,
+    tensors_of,
+    update,
+)
 
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.qmix.learner import td_terms, to_sample_batch
-from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
+from muxrl.servers.algorithms.qmix.learner import td_terms
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
-from muxrl.servers.algorithms.team_replay.algorithm import by_module
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.rllib.episodes import trajectory_of
 
 # Replay.
 
@@ -25,19 +32,18 @@ from muxrl.servers.algorithms.team_replay.algorithm import by_module
 def test_replayed_episodes_are_those_added_and_padded(team_of_two: TeamSpec) -> None:
     long, short = play(team_of_two, 4, seed=1), play(team_of_two, 2, seed=0, terminated=False)
     batch = sample_all(long, short)
-    assert batch.rewards.tolist() == [[1, 2, 0, 0], [101, 102, 103, 104]]
-    assert batch.terminated.tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
-    assert batch.mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
-    assert batch.num_steps == 6
-    assert batch.actions.shape == (2, 4, 2)
-    assert batch.actions.dtype == np.int64
-    np.testing.assert_array_equal(batch.actions[1], [[0, 3], [1, 3], [0, 3], [1, 3]])
+    assert batch["rewards"].tolist() == [[1, 2, 0, 0], [101, 102, 103, 104]]
+    assert batch["terminateds"].tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
+    assert batch["loss_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    assert batch["actions"].shape == (2, 4, 2)
+    assert batch["actions"].dtype == np.int64
+    np.testing.assert_array_equal(batch["actions"][1], [[0, 3], [1, 3], [0, 3], [1, 3]])
     for key, space in team_of_two.observation_space.items():
-        assert batch.obs[key].dtype == np.float32
-        assert batch.obs[key].shape == (2, 5, *space.shape)  # type: ignore[misc]
-        np.testing.assert_array_equal(batch.obs[key][1], long.get_observations()[key])
-        np.testing.assert_array_equal(batch.obs[key][0, :3], short.get_observations()[key])
-        assert not batch.obs[key][0, 3:].any()
+        assert batch["obs"][key].dtype == np.float32
+        assert batch["obs"][key].shape == (2, 5, *space.shape)  # type: ignore[misc]
+        np.testing.assert_array_equal(batch["obs"][key][1], long.observations[key])
+        np.testing.assert_array_equal(batch["obs"][key][0, :3], short.observations[key])
+        assert not batch["obs"][key][0, 3:].any()
 
 
 def test_a_full_replay_replaces_the_oldest_and_clears_its_row(team_of_two: TeamSpec) -> None:
@@ -46,12 +52,12 @@ def test_a_full_replay_replaces_the_oldest_and_clears_its_row(team_of_two: TeamS
         assert replay.add(play(team_of_two, length, seed))
     assert len(replay) == 2
     batch = replay.sample(10)
-    assert sorted(batch.rewards[:, 0].tolist()) == [201, 301]
-    short = batch.rewards[:, 0].argmin()
-    assert batch.rewards[short].tolist() == [201, 202, 0, 0, 0, 0, 0]
-    assert not batch.obs["obs"][short, 3:].any()
-    assert not batch.actions[short, 2:].any()
-    assert batch.terminated.sum(1).tolist() == [1, 1]
+    assert sorted(batch["rewards"][:, 0].tolist()) == [201, 301]
+    short = batch["rewards"][:, 0].argmin()
+    assert batch["rewards"][short].tolist() == [201, 202, 0, 0, 0, 0, 0]
+    assert not batch["obs"]["obs"][short, 3:].any()
+    assert not batch["actions"][short, 2:].any()
+    assert batch["terminateds"].sum(1).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("num_episodes", [0, 3, 4, 9])
@@ -67,10 +73,10 @@ def test_a_restored_replay_draws_and_replaces_as_the_first_would(
         for replay in (first, second):
             replay.add(play(team_of_two, 1 + seed % 7, seed))
         one, other = first.sample(3), second.sample(3)
-        for field in ("actions", "rewards", "terminated", "mask"):
-            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-        for key in one.obs:
-            np.testing.assert_array_equal(one.obs[key], other.obs[key])
+        for name in ("actions", "rewards", "terminateds", "loss_mask"):
+            np.testing.assert_array_equal(one[name], other[name])
+        for key in one["obs"]:
+            np.testing.assert_array_equal(one["obs"][key], other["obs"][key])
 
 
 def test_a_replay_goes_on_in_a_larger_one_and_not_in_a_smaller_one(team_of_two: TeamSpec) -> None:
@@ -81,7 +87,7 @@ def test_a_replay_goes_on_in_a_larger_one_and_not_in_a_smaller_one(team_of_two: 
     for seed in (7, 8, 9):
         larger.add(play(team_of_two, 2, seed))
     # The first two were added, the third took the place of one of the three.
-    begins = larger.sample(9).rewards[:, 0].tolist()
+    begins = larger.sample(9)["rewards"][:, 0].tolist()
     assert len(begins) == 5
     assert {701, 801, 901} <= set(begins)
     with pytest.raises(ValueError, match=r"3 episodes were kept, and the replay now holds 2"):
@@ -95,13 +101,13 @@ def test_samples_are_distinct_and_as_long_as_the_longest(team_of_two: TeamSpec) 
     replay.add(play(team_of_two, 30, 20))
     for _ in range(20):
         batch = replay.sample(8)
-        assert len(set(batch.rewards[:, 0].tolist())) == 8
-        assert batch.mask[:, -1].any(), "padded to a longer episode than any of the batch"
+        assert len(set(batch["rewards"][:, 0].tolist())) == 8
+        assert batch["loss_mask"][:, -1].any(), "padded to a longer episode than any of the batch"
 
 
 def test_empty_episodes_are_not_stored_and_an_empty_replay_cannot_be_sampled() -> None:
     replay = EpisodeReplay(2)
-    assert not replay.add(SingleAgentEpisode(observations=[1]))
+    assert not replay.add(Trajectory("a", "e", "a", "p", [np.zeros(1)], [], [], {}))
     with pytest.raises(ValueError, match="the replay is empty"):
         replay.sample(1)
 
@@ -122,12 +128,11 @@ def test_rewards_of_a_multi_agent_episode_stay_with_their_step(team_of_two: Team
             {"t": 10.0 * (t + 1)},
             terminateds={"__all__": t == 2},
         )
-    ((module_id, agent_episode),) = by_module([episode.to_numpy()])
-    batch = sample_all(agent_episode)
-    assert module_id == "team"
-    assert batch.rewards.tolist() == [[10, 20, 30]]
-    assert batch.actions[0, :, 0].tolist() == [0, 1, 0]
-    assert batch.terminated.tolist() == [[0, 0, 1]]
+    (agent_episode,) = episode.to_numpy().agent_episodes.values()
+    batch = sample_all(trajectory_of(agent_episode))
+    assert batch["rewards"].tolist() == [[10, 20, 30]]
+    assert batch["actions"][0, :, 0].tolist() == [0, 1, 0]
+    assert batch["terminateds"].tolist() == [[0, 0, 1]]
 
 
 # Targets and loss.
@@ -295,8 +300,8 @@ def test_the_loss_is_the_masked_mean_square(
     # A longer episode beside it must change nothing but the mean.
     short, long = play(team_of_two, 2, seed=0), play(team_of_two, 5, seed=1)
 
-    def loss_and_errors(batch: EpisodeBatch) -> tuple[float, float]:
-        tensors = to_sample_batch(batch)
+    def loss_and_errors(batch: dict[str, Any]) -> tuple[float, float]:
+        tensors = tensors_of(batch)
         values = module.forward_train(tensors)
         target = module.forward_target(tensors)[Q_VALUES]
         q_taken, y = td_terms(
@@ -315,7 +320,7 @@ def test_the_loss_is_the_masked_mean_square(
             batch=tensors,
             fwd_out=values,
         )
-        valid = torch.from_numpy(batch.mask).bool()
+        valid = torch.from_numpy(batch["loss_mask"]).bool()
         return loss.item(), (q_taken - y)[valid].square().sum().item()
 
     loss_short, sum_short = loss_and_errors(sample_all(short))
@@ -353,7 +358,7 @@ def test_a_batch_with_nan_changes_nothing(team_of_two: TeamSpec) -> None:
     learner = make_learner(team_of_two)
     before = learner.module.get_state()
     batch = sample_all(play(team_of_two, 3))
-    batch.rewards[0, 1] = np.nan
+    batch["rewards"][0, 1] = np.nan
     update(learner, batch)
     _assert_same(learner.module.get_state(), before)
 

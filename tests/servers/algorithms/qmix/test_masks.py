@@ -22,12 +22,14 @@ from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.policy import PolicySpec
-from ray.rllib.policy.sample_batch import MultiAgentBatch
+from tests.servers.algorithms.qmix.pieces import tensors_of
 
 from muxrl.servers.algorithms.qmix import QMIXConfig, TeamSpec
-from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner, to_sample_batch
-from muxrl.servers.algorithms.qmix.replay import EpisodeReplay
+from muxrl.servers.algorithms.qmix.learner import QMIXTorchLearner
 from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.rllib.episodes import trajectory_of
 
 SPEC = TeamSpec(("a",), {"a": spaces.Box(0, 1, (2,), np.float32)}, {"a": spaces.Discrete(3)})
 S, X_OR_Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -36,7 +38,7 @@ ALL, NOT_2 = [1, 1, 1], [1, 1, 0]
 Step = tuple[np.ndarray, list[int], int, float]
 
 
-def play(*steps: Step) -> SingleAgentEpisode:
+def play(*steps: Step) -> Trajectory:
     """An episode that terminates after these observations, masks, actions and rewards."""
     episode = SingleAgentEpisode(
         observation_space=SPEC.observation_space, action_space=SPEC.action_space
@@ -47,7 +49,7 @@ def play(*steps: Step) -> SingleAgentEpisode:
         is_last = i == len(steps) - 1
         after = seen[i] if is_last else seen[i + 1]
         episode.add_env_step(after, np.array([action]), reward, terminated=is_last)
-    return episode.to_numpy()
+    return trajectory_of(episode.to_numpy())
 
 
 def learn(mask_in_x: list[int], **settings: Any) -> QMIXTorchLearner:
@@ -81,8 +83,7 @@ def learn(mask_in_x: list[int], **settings: Any) -> QMIXTorchLearner:
     learner = config.build_learner(spaces={"team": of_team})
     batch = replay.sample(7)
     for _ in range(300):
-        tensors = MultiAgentBatch({"team": to_sample_batch(batch)}, env_steps=batch.num_steps)
-        learner.update(batch=tensors, _no_metrics_reduce=True)
+        learner.learn({"team": tensors_of(batch)}, 0)
     return learner
 
 

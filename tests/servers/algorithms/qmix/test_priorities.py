@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.servers.algorithms.qmix.pieces import GAMMA, make_learner, play, sample_all, update
+from tests.servers.algorithms.qmix.pieces import (
+    GAMMA,
+    make_learner,
+    play,
+    sample_all,
+    tensors_of,
+    update,
+)
 
 from muxrl.servers.agents.teams import ALIVE
 from muxrl.servers.algorithms.qmix import TeamSpec
-from muxrl.servers.algorithms.qmix.learner import WEIGHTS, td_terms, to_sample_batch
-from muxrl.servers.algorithms.qmix.priorities import (
+from muxrl.servers.algorithms.qmix.learner import WEIGHTS, episode_priorities, td_terms
+from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
+from muxrl.servers.algorithms.replay.episodes import EpisodeReplay
+from muxrl.servers.algorithms.replay.priorities import (
     LOWEST,
     Priorities,
     PrioritySettings,
-    episode_priorities,
 )
-from muxrl.servers.algorithms.qmix.replay import EpisodeBatch, EpisodeReplay
-from muxrl.servers.algorithms.qmix.rl_module import Q_VALUES
 
 VALUES = np.array([0.5, 4.0, 1.0, 0.01, 2.0])
 MEASURED = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30)
@@ -47,8 +52,9 @@ def test_episodes_are_drawn_as_often_as_their_priority_says(alpha: float) -> Non
     np.testing.assert_allclose(np.bincount(rows, minlength=5) / len(rows), expected, atol=0.005)
 
 
-def test_no_row_beyond_those_stored_is_drawn() -> None:
-    priorities, rng = measured([1.0, 1.0, 1.0, 1e9, 1e9]), np.random.default_rng(0)
+def test_rows_that_were_removed_are_not_drawn() -> None:
+    priorities, rng = measured([1.0, 1.0, 1.0, 1e9, 1e-9]), np.random.default_rng(0)
+    priorities.remove(np.array([3, 4]))
     assert set(np.concatenate([priorities.draw(3, 4, rng)[0] for _ in range(50)])) == {0, 1, 2}
 
 
@@ -85,20 +91,20 @@ def test_weighted_in_full_all_episodes_count_alike_in_expectation(
 def test_new_rows_have_the_highest_priority_seen_so_far() -> None:
     priorities = Priorities(3, BY_PRIORITY)
     for row in range(3):
-        priorities.add(row)
+        priorities.add(np.array([row]))
     assert priorities.get_state(3)["values"].tolist() == [1, 1, 1], "alike, as none was measured"
     priorities.update(np.array([0, 1, 1]), np.array([7.0, 3.0, 3.0]))
-    priorities.add(0)  # in place of the one with 7
+    priorities.add(np.array([0]))  # in place of the one with 7
     priorities.update(np.array([1]), np.array([5.0]))
-    priorities.add(2)
+    priorities.add(np.array([2]))
     assert priorities.get_state(3)["values"].tolist() == [7, 5, 7]
 
 
 def test_what_was_measured_may_be_below_the_first_priority() -> None:
     priorities = Priorities(3, BY_PRIORITY)
-    priorities.add(0)
+    priorities.add(np.array([0]))
     priorities.update(np.array([0]), np.array([0.25]))
-    priorities.add(1)
+    priorities.add(np.array([1]))
     assert priorities.get_state(2)["values"].tolist() == [0.25, 0.25]
 
 
@@ -106,7 +112,7 @@ def test_an_episode_without_error_is_still_drawn_and_one_that_is_not_finite_stay
     priorities = measured([2.0, 3.0, 4.0])
     priorities.update(np.array([0, 1, 2]), np.array([0.0, np.nan, np.inf]))
     assert priorities.get_state(3)["values"].tolist() == [LOWEST, 3.0, 4.0]
-    priorities.add(0)
+    priorities.add(np.array([0]))
     assert priorities.get_state(3)["values"][0] == 4.0
 
 
@@ -122,7 +128,7 @@ def test_priorities_stay_with_their_episodes(capacity: int, script: list[Any]) -
     for step in script:
         if step is None:
             row = num_added % capacity
-            priorities.add(row)
+            priorities.add(np.array([row]))
             model[row] = max(seen, default=1.0)
             num_added += 1
         elif model:
@@ -137,8 +143,8 @@ def test_priorities_stay_with_their_episodes(capacity: int, script: list[Any]) -
 # The replay.
 
 
-def fields_of(batch: EpisodeBatch) -> dict[str, Any]:
-    return {k: v for k, v in vars(batch).items() if k != "obs"} | batch.obs
+def fields_of(batch: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in batch.items() if k != "obs"} | batch["obs"]
 
 
 def filled(team: TeamSpec, num: int, capacity: int = 4, seed: int = 0) -> EpisodeReplay:
@@ -155,21 +161,18 @@ def test_without_settings_episodes_are_drawn_and_kept_as_ever(team_of_two: TeamS
     for _ in range(5):
         batch = replay.sample(8)
         rows = rng.choice(12, 8, replace=False, shuffle=False)
-        assert batch.rewards[:, 0].tolist() == (100.0 * rows + 1).tolist()
-        assert batch.rows is None
-        assert batch.weights is None
+        assert batch["rewards"][:, 0].tolist() == (100.0 * rows + 1).tolist()
+        assert not {"rows", WEIGHTS} & batch.keys()
     assert "priorities" not in replay.get_state()
-    assert WEIGHTS not in to_sample_batch(batch)
 
 
 def test_the_batch_says_where_its_episodes_are(team_of_two: TeamSpec) -> None:
     replay = filled(team_of_two, 3)
     replay.update_priorities(np.arange(3), np.array([1e-3, 1e3, 1e-3]))
     batch = replay.sample(3)
-    assert batch.rows is not None
-    assert batch.rows.tolist().count(1) >= 2
-    assert batch.rewards[:, 0].tolist() == (100.0 * batch.rows + 1).tolist()
-    np.testing.assert_array_equal(to_sample_batch(batch)[WEIGHTS], batch.weights)
+    assert batch["rows"].tolist().count(1) >= 2
+    assert batch["rewards"][:, 0].tolist() == (100.0 * batch["rows"] + 1).tolist()
+    assert batch[WEIGHTS].shape == (3,)
 
 
 def test_an_episode_that_takes_the_place_of_the_oldest_is_new(team_of_two: TeamSpec) -> None:
@@ -192,8 +195,7 @@ def test_a_restored_replay_draws_as_the_first_would(
         for replay in (first, second):
             replay.add(play(team_of_two, 1 + number % 7, number))
             batch = replay.sample(3)
-            assert batch.rows is not None
-            replay.update_priorities(batch.rows, 0.1 + batch.rows)
+            replay.update_priorities(batch["rows"], 0.1 + batch["rows"])
             batches.append(fields_of(batch))
         for name, value in batches[0].items():
             np.testing.assert_array_equal(value, batches[1][name], err_msg=name)
@@ -209,14 +211,14 @@ def test_a_replay_that_drew_uniformly_goes_on_by_priority_and_back(team_of_two: 
     back = EpisodeReplay(4, seed=9)
     back.set_state(state)
     one, other = uniform.sample(3), back.sample(3)
-    np.testing.assert_array_equal(one.rewards, other.rewards)
+    np.testing.assert_array_equal(one["rewards"], other["rewards"])
 
 
 # The update.
 
 
-def drawn_by_priority(batch: EpisodeBatch, weights: list[float]) -> EpisodeBatch:
-    return replace(batch, rows=np.arange(len(weights)), weights=np.array(weights, np.float32))
+def drawn_by_priority(batch: dict[str, Any], weights: list[float]) -> dict[str, Any]:
+    return batch | {"rows": np.arange(len(weights)), WEIGHTS: np.array(weights, np.float32)}
 
 
 @pytest.mark.parametrize("returns", [{}, {"n_step": 3}, {"td_lambda": 0.6}], ids=str)
@@ -230,8 +232,8 @@ def test_loss_and_priorities_are_those_of_a_loop_over_steps(
     lengths, weights = [2, 5, 1], [1.0, 0.25, 0.6]
     batch = sample_all(*(play(team_of_two, length, i) for i, length in enumerate(lengths)))
     if mixer == "none":
-        batch.obs[ALIVE][1, 2, 0] = 0.0  # a member that is absent has no error
-    tensors = to_sample_batch(drawn_by_priority(batch, weights))
+        batch["obs"][ALIVE][1, 2, 0] = 0.0  # a member that is absent has no error
+    tensors = tensors_of(drawn_by_priority(batch, weights))
     values = module.forward_train(tensors)
     q_taken, target = td_terms(
         module,
@@ -248,7 +250,7 @@ def test_loss_and_priorities_are_those_of_a_loop_over_steps(
         sizes = []
         for t in range(length):
             for k in range(q_taken.shape[-1]):
-                if mixer == "none" and batch.obs[ALIVE][b, t, k] == 0.0:
+                if mixer == "none" and batch["obs"][ALIVE][b, t, k] == 0.0:
                     continue
                 error = (q_taken - target)[b, t, k].item()
                 total += weights[b] * error**2
@@ -297,10 +299,9 @@ def test_rewards_with_nan_leave_priorities_as_they_are(team_of_two: TeamSpec) ->
     replay = filled(team_of_two, 4)
     replay.update_priorities(np.arange(4), np.full(4, 2.0))
     batch = replay.sample(4)
-    batch.rewards[0, 0] = np.nan
+    batch["rewards"][0, 0] = np.nan
     learner = make_learner(team_of_two)
     update(learner, batch)
     assert np.isnan(learner.priorities["team"][0])
-    assert batch.rows is not None
-    replay.update_priorities(batch.rows[:1], learner.priorities["team"][:1])
+    replay.update_priorities(batch["rows"][:1], learner.priorities["team"][:1])
     assert replay.get_state()["priorities"]["values"].tolist() == [2.0] * 4

@@ -1,4 +1,4 @@
-"""Which episodes of a replay are drawn more often than others, and how the loss makes up for it."""
+"""Which entries of a replay are drawn more often than others, and how the loss makes up for it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-# So that an episode that is fitted exactly is still drawn now and then; RLlib's
+# So that an entry that is fitted exactly is still drawn now and then; RLlib's
 # ``prioritized_replay_eps``.
 LOWEST = 1e-6
 
@@ -20,7 +19,7 @@ class PrioritySettings:
 
     Attributes:
         alpha: 0 draws uniformly, 1 in proportion to priorities.
-        beta: 0 leaves the loss as it is, 1 has all stored episodes count alike.
+        beta: 0 leaves the loss as it is, 1 has all stored entries count alike.
     """
 
     alpha: float
@@ -33,10 +32,7 @@ class Priorities:
     Row i is drawn with ``P(i) = p_i^alpha / sum_j p_j^alpha``; a row is drawn more than once if its
     share is larger than a draw's. Its weight in the loss is ``(N P(i))^-beta``, divided by the
     largest of the batch, as in Dopamine and in Acme's R2D2. RLlib divides by the largest of the
-    replay: there one episode that is fitted exactly makes all weights small.
-
-    A draw adds up all priorities, which is quick for thousands of episodes; the paper has a tree
-    for a million steps.
+    replay: there one entry that is fitted exactly makes all weights small.
 
     Args:
         capacity: rows.
@@ -47,10 +43,18 @@ class Priorities:
         self._settings = settings
         self._values = np.zeros(capacity)
         self._highest = 0.0  # none was measured yet
+        # Sums of shares as a binary tree: node i has the children 2i and 2i + 1, row r is leaf
+        # `_first + r`. A sum is always that of its children now, so it depends on the rows alone.
+        self._first = 1 << max(0, capacity - 1).bit_length()
+        self._sums = np.zeros(2 * self._first)
 
-    def add(self, row: int) -> None:
-        """Gives a new row the highest priority seen so far, so that it is drawn soon."""
-        self._values[row] = self._highest or 1.0
+    def add(self, rows: np.ndarray) -> None:
+        """Gives new rows the highest priority seen so far, so that they are drawn soon."""
+        self._set(rows, self._highest or 1.0)
+
+    def remove(self, rows: np.ndarray) -> None:
+        """Has rows not be drawn any more."""
+        self._set(rows, 0.0)
 
     def draw(
         self, num_stored: int, num: int, rng: np.random.Generator
@@ -58,20 +62,25 @@ class Priorities:
         """Draws one row from each of `num` ranges of equal probability (appendix B.2.1 there).
 
         Args:
-            num_stored: N; rows 0..N-1 are drawn.
+            num_stored: N, the rows that have a priority.
             num: how many.
             rng: draws `num` numbers.
 
         Returns:
             Rows, ``[num]`` int64, and their weights in the loss, ``[num]`` float32 in (0, 1].
         """
-        shares = self._values[:num_stored] ** self._settings.alpha
-        ends = np.cumsum(shares)
-        at = (np.arange(num) + rng.random(num)) / num * ends[-1]
-        # Rounded up, the last one could lie on the very end.
-        rows = np.minimum(np.searchsorted(ends, at, side="right"), num_stored - 1)
-        weights = (num_stored * shares[rows] / ends[-1]) ** -self._settings.beta
-        return rows, (weights / weights.max()).astype(np.float32)
+        sums = self._sums
+        at = (np.arange(num) + rng.random(num)) / num * sums[1]
+        nodes = np.ones(num, np.int64)
+        while nodes[0] < self._first:
+            nodes *= 2
+            left = sums[nodes]
+            # Rounding must not lead to where nothing is.
+            is_right = (at >= left) & (sums[nodes + 1] > 0.0)
+            at -= left * is_right
+            nodes += is_right
+        weights = (num_stored * sums[nodes] / sums[1]) ** -self._settings.beta
+        return nodes - self._first, (weights / weights.max()).astype(np.float32)
 
     def update(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Sets what an update measured.
@@ -84,38 +93,33 @@ class Priorities:
         if not is_finite.any():
             return
         values = np.maximum(values[is_finite], LOWEST)
-        self._values[rows[is_finite]] = values
+        self._set(rows[is_finite], values)
         self._highest = max(self._highest, float(values.max()))
+
+    def _set(self, rows: np.ndarray, values: np.ndarray | float) -> None:
+        if not len(rows):
+            return
+        self._values[rows] = values
+        nodes, values = self._first + rows, self._values[rows]
+        # Not 0 ** 0, which is 1.
+        self._sums[nodes] = np.where(values == 0.0, 0.0, values**self._settings.alpha)
+        while nodes[0] > 1:
+            nodes = nodes >> 1
+            self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
 
     def get_state(self, num_stored: int) -> dict[str, Any]:
         """Returns the priorities of the first `num_stored` rows, as plain values and arrays."""
         return {"values": self._values[:num_stored].copy(), "highest": self._highest}
 
-    def set_state(self, num_stored: int, state: Mapping[str, Any] | None) -> None:
+    def set_state(self, rows: np.ndarray, state: Mapping[str, Any] | None) -> None:
         """Goes on with what `get_state` returned; None: all rows count as new.
 
         A replay that drew uniformly until now has no priorities.
+
+        Args:
+            rows: where the saved ones are now.
+            state: of so many rows.
         """
-        if state is None:
-            self._values[:num_stored] = 1.0
-        else:
-            self._values[:num_stored] = state["values"]
+        self._set(rows, 1.0 if state is None else state["values"])
+        if state is not None:
             self._highest = float(state["highest"])
-
-
-def episode_priorities(td_error: Tensor, mask: Tensor, eta: float) -> Tensor:
-    """Returns ``eta max |td| + (1 - eta) mean |td|`` of each episode.
-
-    Kapturowski et al. 2019, for sequences: the mean of a long one hides its large errors.
-
-    Args:
-        td_error: ``[B, T, k]``, 0 where `mask` is.
-        mask: ``[B, T, k]``, 1 where there is an error.
-        eta: 0.9 there.
-
-    Returns:
-        ``[B]``.
-    """
-    size = td_error.abs()
-    mean = size.sum((1, 2)) / mask.sum((1, 2)).clamp(min=1.0)
-    return eta * size.amax((1, 2)) + (1.0 - eta) * mean

@@ -1,0 +1,260 @@
+"""What learning costs beside Stable-Baselines3, in processor time, on one thread each.
+
+    python -m benchmarks.learners --rounds 3
+
+Two questions, both sides in turn (ours, theirs, ours, ...), equal networks, batches and numbers of
+updates. *Update*: one update on a filled replay, against ``train()``. *Run*: one server in a
+process of its own and 1 or 16 simulations in another, all of both, against as many environments
+in Stable-Baselines3's process. Prints the medians and the ratios of the rounds; below 1 ours takes
+less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from benchmarks.step_path import Serving, cpu_s, serving
+from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.base import ENCODER_OUT
+from torch import nn
+
+from muxrl.client import MultiplexingClient
+from muxrl.client.adapters import make_simulation
+from muxrl.client.env_loop import EnvLoop
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig, prepare
+from muxrl.orchestrator.supervise.ray_session import ONE_THREAD
+from muxrl.servers.config import ServerConfig
+from muxrl.servers.episodes.trajectories import Trajectory
+from muxrl.servers.server import make_policies
+
+FIRST = 1_000
+"""Env steps before the first update."""
+CAPACITY = 50_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One algorithm, set alike on both sides.
+
+    Attributes:
+        algorithm: its name, the same on both sides.
+        env_id: Gymnasium's.
+        hidden: units of both hidden layers.
+        steps_per_update: env steps between two updates.
+        settings, model: ours, beside these.
+        theirs: arguments of Stable-Baselines3's class, beside these.
+    """
+
+    algorithm: str
+    env_id: str
+    hidden: int
+    batch: int
+    steps_per_update: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    theirs: Mapping[str, Any] = field(default_factory=dict)
+    rl_module: str = ""
+
+    updates_per_round: int = 500
+
+    @property
+    def steps_per_round(self) -> int:
+        """Env steps of so many updates."""
+        return self.updates_per_round * self.steps_per_update
+
+    def config(self) -> ExperimentConfig:
+        """Returns an experiment with one server, ours."""
+        settings = {
+            "train_batch_size_per_learner": self.batch,
+            "num_steps_sampled_before_learning_starts": FIRST,
+            "rollout_fragment_length": self.steps_per_update,
+            "replay_buffer_config": {"capacity": CAPACITY},
+            **self.settings,
+        }
+        model: dict[str, Any] = {"fcnet_hiddens": [self.hidden] * 2, "fcnet_activation": "relu"}
+        if self.algorithm == "DQN":
+            model["head_fcnet_hiddens"] = []
+        return ExperimentConfig(
+            name="learners",
+            simulation=SimulationConfig(env=f"gymnasium:{self.env_id}"),
+            servers={
+                "one": ServerConfig(
+                    algorithm=self.algorithm,
+                    agents=["*"],
+                    settings=settings,
+                    model=model,
+                    rl_module=self.rl_module,
+                )
+            },
+        )
+
+    def peer(self, num_envs: int) -> Any:
+        """Returns Stable-Baselines3's."""
+        import stable_baselines3 as sb3
+        from stable_baselines3.common.vec_env import DummyVecEnv
+
+        envs = DummyVecEnv([lambda: gymnasium.make(self.env_id)] * num_envs)
+        train_freq = max(1, self.steps_per_update // num_envs)
+        return getattr(sb3, self.algorithm)(
+            "MlpPolicy", envs, batch_size=self.batch, learning_starts=FIRST, device="cpu",
+            buffer_size=CAPACITY, train_freq=train_freq, seed=0,
+            gradient_steps=max(1, train_freq * num_envs // self.steps_per_update),
+            policy_kwargs={"net_arch": [self.hidden] * 2}, **self.theirs,
+        )  # fmt: skip
+
+
+CASES = {
+    "DQN": Case(
+        "DQN", "CartPole-v1", 64, 32, 4,
+        {"double_q": False, "dueling": False, "grad_clip": 10.0,
+         "target_network_update_freq": 500, "epsilon": 0.1},
+        {"max_grad_norm": 10.0, "target_update_interval": 500,
+         "exploration_initial_eps": 0.1, "exploration_final_eps": 0.1},
+    ),
+    "SAC": Case("SAC", "Pendulum-v1", 256, 256, 1, {"tau": 0.005}, {"tau": 0.005},
+        "benchmarks.learners:PlainSAC",
+        updates_per_round=100,
+    ),
+}  # fmt: skip
+
+
+class PlainSAC(DefaultSACTorchRLModule):
+    """RLlib's module with the critics of Stable-Baselines3: RLlib's own have an encoder each for
+    observation and action, and layers that join them, in all twice as many multiplications."""
+
+    def setup(self) -> None:
+        super().setup()
+        if not self.inference_only:
+            self.qf_encoder, self.qf_twin_encoder = self._encoder(), self._encoder()
+
+    def _encoder(self) -> nn.Module:
+        size = self.observation_space.shape[0] + self.action_space.shape[0]
+        return _SideBySide(size, self.model_config["fcnet_hiddens"][0])
+
+
+class _SideBySide(nn.Module):
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
+        )
+
+    def forward(self, batch: dict[str, Any]) -> dict[str, Any]:
+        both = torch.cat([batch[Columns.OBS], batch[Columns.ACTIONS]], -1)
+        return {ENCODER_OUT: self.layers(both)}
+
+
+def play_ours(case: Case, num: int) -> Iterator[float]:
+    """Plays so many simulations; yields for each round the processor time of an env step, ms."""
+    with serving(case.config()) as (server,):
+        yield from _play(case, num, server)
+
+
+def _play(case: Case, num: int, server: Serving) -> Iterator[float]:
+    simulations = [make_simulation(f"gymnasium:{case.env_id}", {}) for _ in range(num)]
+    pids = [server.pid, os.getpid()]
+    with MultiplexingClient([server.address]) as client:
+        loop = EnvLoop(simulations, client, mode="train", should_explore=True)
+
+        def advance(steps: int) -> int:
+            until = loop.num_env_steps + steps
+            before = loop.num_env_steps
+            loop.run(should_stop=lambda: loop.num_env_steps >= until)
+            return loop.num_env_steps - before
+
+        advance(FIRST + 500)
+        while True:
+            before = cpu_s(pids)
+            steps = advance(case.steps_per_round)
+            yield 1e3 * (cpu_s(pids) - before) / steps
+
+
+def play_theirs(case: Case, num: int) -> Iterator[float]:
+    """The same of Stable-Baselines3."""
+    model = case.peer(num)
+    model.learn(FIRST + 500)
+    while True:
+        before, first = time.process_time(), model.num_timesteps
+        model.learn(case.steps_per_round, reset_num_timesteps=False)
+        yield 1e3 * (time.process_time() - before) / (model.num_timesteps - first)
+
+
+def update_ours(case: Case) -> Iterator[float]:
+    """Yields for each round the processor time of one update, ms."""
+    plan = prepare(case.config(), needs_stop=False).servers["one"]
+    policies: Any = make_policies(plan, None, print)
+    seat_id, (agent,) = case.algorithm, plan.agents.values()
+    rng = np.random.default_rng(0)
+    env = gymnasium.make(case.env_id)
+    played = Trajectory(
+        id=seat_id,
+        episode_id=seat_id,
+        seat_id=seat_id,
+        policy_id=agent.policy_id,
+        observations=rng.normal(size=(FIRST + 1, *env.observation_space.shape)),
+        actions=np.array([env.action_space.sample() for _ in range(FIRST)]),
+        rewards=rng.normal(size=FIRST),
+        outputs={},
+    )
+    policies.algo.replay(agent.policy_id).add(played)
+    num = case.updates_per_round
+    while True:
+        before = time.process_time()
+        policies.algo.bring_updates(agent.policy_id, num)
+        policies.algo.make_updates()
+        yield 1e3 * (time.process_time() - before) / num
+
+
+def update_theirs(case: Case) -> Iterator[float]:
+    """The same of Stable-Baselines3."""
+    model = case.peer(1)
+    model.learn(FIRST + 10)
+    num = case.updates_per_round
+    while True:
+        before = time.process_time()
+        model.train(num, case.batch)
+        yield 1e3 * (time.process_time() - before) / num
+
+
+def contest(ours: Iterator[float], theirs: Iterator[float], rounds: int) -> str:
+    """Has both play in turn; returns medians and ratios."""
+    next(ours), next(theirs)  # warms up
+    pairs = [(next(ours), next(theirs)) for _ in range(rounds)]
+    mine, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = ", ".join(f"{a / b:.2f}" for a, b in pairs)
+    return f"{mine:10.3f}{other:20.3f}   {ratios}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--simulations", type=int, nargs="*", default=[1, 16])
+    parser.add_argument("--no-updates", action="store_true", help="whole runs only")
+    args = parser.parse_args()
+    print(f"{'ms of processor time':28}{'ours':>10}{'Stable-Baselines3':>20}   ratios")
+    for name in args.cases:
+        case = CASES[name]
+        if not args.no_updates:
+            line = contest(update_ours(case), update_theirs(case), args.rounds)
+            print(f"{name + ' update':28}{line}", flush=True)
+        for num in args.simulations:
+            line = contest(play_ours(case, num), play_theirs(case, num), args.rounds)
+            print(f"{name + f' env step, {num} played':28}{line}", flush=True)
+
+
+if __name__ == "__main__":
+    if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.learners", *sys.argv[1:]],
+                  {**os.environ, **ONE_THREAD})  # fmt: skip
+    main()

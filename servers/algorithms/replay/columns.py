@@ -1,0 +1,49 @@
+"""What replays store: the arrays of an observation or an action by name, and of which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from muxrl.servers.agents.teams import ACTION_MASK, ALIVE
+from muxrl.servers.episodes.trajectories import stacked
+
+BINARY_KEYS = frozenset({ACTION_MASK, ALIVE})
+"""One byte for each number: with many actions a mask would take most of the memory."""
+
+
+def columns_of(name: str, value: Any) -> dict[str, np.ndarray]:
+    """Returns the arrays of a value: of a dict's part ``NAME.KEY``, else `name`."""
+    if isinstance(value, Mapping):
+        return {f"{name}.{key}": part for key, part in value.items()}
+    return {name: value}
+
+
+def value_of(name: str, columns: Mapping[str, np.ndarray]) -> Any:
+    """Returns the value whose arrays `columns_of` has named."""
+    if name in columns:
+        return columns[name]
+    prefix = f"{name}."
+    return {k.removeprefix(prefix): v for k, v in columns.items() if k.startswith(prefix)}
+
+
+def stored_dtype(name: str, array: np.ndarray) -> type[np.generic]:
+    """Returns of what dtype a column is: bool, int64 for integers, or float32."""
+    if name.rpartition(".")[2] in BINARY_KEYS:
+        return np.bool_
+    return np.int64 if array.dtype.kind in "iu" else np.float32
+
+
+def read(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns rows of a column as networks read them: float32, or int64."""
+    drawn: np.ndarray = column[rows]
+    return drawn.astype(np.float32) if drawn.dtype == np.bool_ else drawn
+
+
+def after_lookback(rows: Any, num_lookback: int) -> Any:
+    """Returns a trajectory's rows without the first ones, stacked; they may be stacked already."""
+    if isinstance(rows, Mapping):
+        return {key: after_lookback(part, num_lookback) for key, part in rows.items()}
+    return stacked(rows[num_lookback:])

@@ -1,0 +1,91 @@
+"""What replays have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from muxrl.servers.episodes.trajectories import Trajectory
+
+ReplayUnit = Literal["steps", "episodes"]
+"""What one entry is."""
+
+ROWS = "rows"
+"""Of a batch that was drawn by priority: where its entries are in the replay, ``[B]`` int64."""
+WEIGHTS = "weights"
+"""Weights of entries in the loss, as RLlib's DQN calls the column, ``[B]`` float32."""
+
+
+class OtherFormat(ValueError):
+    """The state is one of an earlier version, which cannot be read any more."""
+
+
+class Replay(ABC):
+    """The newest entries of one policy; the oldest is replaced first.
+
+    Attributes:
+        unit: steps of a seat, or its episodes.
+
+    Args:
+        capacity: in entries.
+        seed: of the sampling.
+    """
+
+    unit: ClassVar[ReplayUnit]
+
+    def __init__(self, capacity: int, seed: int | None = None) -> None:
+        self._capacity = capacity
+        self._rng = np.random.default_rng(seed)
+        self._columns: dict[str, np.ndarray] = {}
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of entries stored."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Size of what is stored."""
+
+    @abstractmethod
+    def add(self, trajectory: Trajectory) -> int:
+        """Stores a seat's trajectory, without its lookback.
+
+        Returns:
+            The number of entries that it made, 0 if it has no step.
+        """
+
+    @abstractmethod
+    def sample(self, num: int) -> dict[str, Any]:
+        """Draws so many entries.
+
+        Returns:
+            Arrays by RLlib's column names, of their own memory; see the class.
+
+        Raises:
+            ValueError: nothing is stored.
+        """
+
+    @abstractmethod
+    def update_priorities(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Sets the priorities of entries of the last `sample`; see `Priorities.update`."""
+
+    @abstractmethod
+    def get_state(self) -> dict[str, Any]:
+        """Returns all that is stored, as plain values and arrays."""
+
+    @abstractmethod
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on, empty as it is, as the replay whose state it is.
+
+        Raises:
+            ValueError: it does not fit.
+            OtherFormat: it is of an earlier version.
+        """
+
+    def _check_holds_any(self) -> None:
+        if not len(self):
+            raise ValueError("the replay is empty: add an episode before sampling")

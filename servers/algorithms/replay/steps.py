@@ -1,0 +1,236 @@
+"""Replay of single steps, with returns over n of them; an observation is stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from ray.rllib.core.columns import Columns
+
+from muxrl.servers.algorithms.replay.columns import (
+    after_lookback,
+    columns_of,
+    read,
+    stored_dtype,
+    value_of,
+)
+from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
+from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, OtherFormat, Replay
+from muxrl.servers.episodes.trajectories import Trajectory
+
+N_STEP = "n_step"
+"""RLlib's name for the number of steps whose rewards were added up."""
+
+STEP_BYTES = 4 + 1 + 4
+"""What a row takes beside observation and action: reward, whether it terminated, `_ahead`."""
+
+
+class StepReplay(Replay):
+    """A ring of rows: an observation and, where a step began at it, what followed.
+
+    ::
+
+        row        0        1        2        3        4        5
+        episode    one      one      other    one      other    one
+        ahead      1        2        2        2        none     none
+
+    The observation after a step is some rows ahead, since other episodes' pieces come between. The
+    last one of an episode, or of its newest piece, is a row without a step. What is ahead is
+    newer, so that it is never overwritten first.
+
+    `sample` returns ``OBS``, ``NEXT_OBS``, ``ACTIONS``, ``REWARDS``, ``TERMINATEDS`` (1 where
+    nothing follows, 0 at a truncation), each ``[B, ...]`` float32, integer actions int64;
+    ``n_step [B]``, and ``weights [B]`` float32; drawn by priority, ``rows`` too. The reward is the
+    sum of gamma**i * r_{t+i} over i < k, and ``NEXT_OBS`` is that after k steps: n, or as many as
+    there are in the episode if they are fewer. Draws are with replacement.
+
+    Args:
+        capacity: in rows but one. Memory is taken as they are first written.
+        seed: of the sampling.
+        n_step: n.
+        gamma: the discount.
+        by_priority: how steps are drawn by priority; None: uniformly.
+    """
+
+    unit = "steps"
+
+    def __init__(
+        self,
+        capacity: int,
+        seed: int | None = None,
+        *,
+        n_step: int = 1,
+        gamma: float = 1.0,
+        by_priority: PrioritySettings | None = None,
+    ) -> None:
+        super().__init__(capacity, seed)
+        self._n_step = n_step
+        self._gamma = gamma
+        self._size = capacity + 1
+        self._priorities = Priorities(self._size, by_priority) if by_priority else None
+        self._num_steps = 0
+        self._num_added = 0
+        """Rows written so far; the newest is row ``(_num_added - 1) % _size``."""
+        self._ahead = np.zeros(self._size, np.int32)
+        self._rewards = np.zeros(self._size, np.float32)
+        self._terminated = np.zeros(self._size, bool)
+        self._open: dict[str, tuple[int, int]] = {}
+        """By life of a seat that goes on: the number of its last row, and its steps so far."""
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    @property
+    def _num_rows(self) -> int:
+        return min(self._num_added, self._size)
+
+    @property
+    def num_bytes(self) -> int:
+        per_row = sum(column[:1].nbytes for column in self._columns.values())
+        return self._num_rows * (per_row + STEP_BYTES)
+
+    def add(self, trajectory: Trajectory) -> int:
+        length = len(trajectory)
+        if length == 0:
+            return 0
+        last, t = self._open.pop(trajectory.id, (-1, -1))
+        oldest = self._num_added + length - self._size  # when the new rows are written
+        goes_on = t == trajectory.t and last >= oldest
+        # Of more steps than there is room for, the newest.
+        first = 0 if goes_on else max(0, length + 1 - self._size)
+        skipped = trajectory.num_lookback + first
+        observed = columns_of("obs", after_lookback(trajectory.observations, skipped + goes_on))
+        actions = columns_of("actions", after_lookback(trajectory.actions, skipped))
+        if not self._columns:
+            self._columns = {
+                name: np.zeros((self._size, *column.shape[1:]), stored_dtype(name, column))
+                for name, column in {**observed, **actions}.items()
+            }
+        num_steps = length - first
+        following = self._take_rows(num_steps + (not goes_on))
+        for name, column in observed.items():
+            self._columns[name][following % self._size] = column
+        begun = np.concatenate([[last], following[:-1]]) if goes_on else following[:-1]
+        rows = begun % self._size
+        for name, column in actions.items():
+            self._columns[name][rows] = column
+        self._rewards[rows] = after_lookback(trajectory.rewards, skipped)
+        self._ahead[rows] = following[-num_steps:] - begun
+        self._terminated[rows] = False
+        self._terminated[rows[-1]] = trajectory.is_terminated
+        self._num_steps += num_steps
+        if self._priorities is not None:
+            self._priorities.add(rows)
+        if not (trajectory.is_terminated or trajectory.is_truncated):
+            self._open[trajectory.id] = int(following[-1]), trajectory.t + length
+        return length
+
+    def _take_rows(self, num: int) -> np.ndarray:
+        """Makes room for so many rows, and returns their numbers, ``[num]`` int64."""
+        numbers = np.arange(self._num_added, self._num_added + num)
+        self._num_added += num
+        rows = numbers % self._size
+        dropped = rows[self._ahead[rows] > 0]
+        self._num_steps -= len(dropped)
+        self._ahead[rows] = 0
+        if self._priorities is not None:
+            self._priorities.remove(dropped)
+        if rows[-1] < num:  # once a round: lives of which nobody has heard since
+            oldest = self._num_added - self._size
+            self._open = {i: at for i, at in self._open.items() if at[0] >= oldest}
+        return numbers
+
+    def sample(self, num: int) -> dict[str, Any]:
+        self._check_holds_any()
+        rows, weights = self._draw(num)
+        last, rewards = rows, self._rewards[rows]
+        num_steps = np.ones(num, np.int64)
+        for k in range(1, self._n_step):
+            following = self._following(last)
+            has_step = self._ahead[following] > 0
+            rewards = rewards + self._gamma**k * self._rewards[following] * has_step
+            last = np.where(has_step, following, last)
+            num_steps += has_step
+        following = self._following(last)
+        drawn = {name: read(c, rows) for name, c in self._columns.items()}
+        after = {n: read(c, following) for n, c in self._columns.items() if n in self._observed}
+        return {
+            Columns.OBS: value_of("obs", drawn),
+            Columns.NEXT_OBS: value_of("obs", after),
+            Columns.ACTIONS: value_of("actions", drawn),
+            Columns.REWARDS: rewards.astype(np.float32, copy=False),
+            Columns.TERMINATEDS: self._terminated[last].astype(np.float32),
+            N_STEP: num_steps,
+            WEIGHTS: np.ones(num, np.float32) if weights is None else weights,
+            **({} if weights is None else {ROWS: rows}),
+        }
+
+    @property
+    def _observed(self) -> set[str]:
+        return {name for name in self._columns if name.partition(".")[0] == "obs"}
+
+    def _following(self, rows: np.ndarray) -> np.ndarray:
+        following: np.ndarray = (rows + self._ahead[rows]) % self._size
+        return following
+
+    def _draw(self, num: int) -> tuple[np.ndarray, np.ndarray | None]:
+        if self._priorities is not None:
+            return self._priorities.draw(self._num_steps, num, self._rng)
+        rows = self._rng.integers(self._num_rows, size=num)
+        while len(without := np.flatnonzero(self._ahead[rows] == 0)):
+            rows[without] = self._rng.integers(self._num_rows, size=len(without))
+        return rows, None
+
+    def update_priorities(self, rows: np.ndarray, values: np.ndarray) -> None:
+        assert self._priorities is not None, "steps are drawn uniformly"
+        self._priorities.update(rows, values)
+
+    def get_state(self) -> dict[str, Any]:
+        num = self._num_rows
+        state = {
+            "num_added": self._num_added,
+            "columns": {name: column[:num].copy() for name, column in self._columns.items()},
+            "ahead": self._ahead[:num].copy(),
+            "rewards": self._rewards[:num].copy(),
+            "terminated": self._terminated[:num].copy(),
+            "open": [[life, *at] for life, at in self._open.items()],
+            "rng": self._rng.bit_generator.state,
+        }
+        if self._priorities is not None:
+            state["priorities"] = self._priorities.get_state(num)
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        if "ahead" not in state:
+            raise OtherFormat("it was written by an earlier version")
+        num, num_added = len(state["ahead"]), int(state["num_added"])
+        if num > self._size:
+            raise ValueError(
+                f"{num - 1} steps were kept, and the replay now holds {self._capacity} "
+                "(its capacity)"
+            )
+        self._rng.bit_generator.state = state["rng"]
+        # In a larger ring than before, rows lie where their numbers say there.
+        numbers = np.arange(num_added - num, num_added)
+        rows, before = numbers % self._size, numbers % num if num else numbers
+        self._num_added = num_added
+        for name, column in state["columns"].items():
+            self._columns[name] = np.zeros((self._size, *column.shape[1:]), column.dtype)
+            self._columns[name][rows] = column[before]
+        self._ahead[rows] = state["ahead"][before]
+        self._rewards[rows] = state["rewards"][before]
+        self._terminated[rows] = state["terminated"][before]
+        self._num_steps = int((self._ahead > 0).sum())
+        self._open = {life: (int(number), int(t)) for life, number, t in state["open"]}
+        if self._priorities is not None:
+            self._restore_priorities(rows, before, state.get("priorities"))
+
+    def _restore_priorities(
+        self, rows: np.ndarray, before: np.ndarray, state: Mapping[str, Any] | None
+    ) -> None:
+        assert self._priorities is not None
+        if state is not None:
+            self._priorities.set_state(rows, {**state, "values": state["values"][before]})
+        else:
+            self._priorities.set_state(rows[self._ahead[rows] > 0], None)

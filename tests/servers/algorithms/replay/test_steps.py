@@ -1,0 +1,293 @@
+"""The replay of steps: every stored step is drawn, and each as it was played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.rllib.core.columns import Columns
+
+from muxrl.servers.agents.seats import SeatAction
+from muxrl.servers.algorithms.replay.priorities import PrioritySettings
+from muxrl.servers.algorithms.replay.replay import OtherFormat
+from muxrl.servers.algorithms.replay.steps import StepReplay
+from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.trajectories import Trajectory
+
+GAMMA = 0.5
+LAST = 10
+KINDS = {"uniform": None, "prioritized": PrioritySettings(0.6, 0.4)}
+
+
+@dataclass
+class Seat:
+    seat_id: str
+    policy_id: str = "shared"
+    observation_space: gymnasium.Space = field(
+        default_factory=lambda: gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
+    )
+    action_space: gymnasium.Space = field(default_factory=lambda: gymnasium.spaces.Discrete(99))
+
+
+def make(kind: str, capacity: int, n_step: int = 1) -> StepReplay:
+    return StepReplay(capacity, 0, n_step=n_step, gamma=GAMMA, by_priority=KINDS[kind])
+
+
+def play(
+    replay: StepReplay, episode_id: str, agents: str, length: int = LAST, every: int = 3
+) -> None:
+    """Adds an episode in chunks. Observations are (t, agent), actions are t, rewards t + 1; the
+    last agent acts in every second step only."""
+    seats: dict[str, Any] = {agent: Seat(agent) for agent in agents}
+    recorder = Recorder(episode_id, seats, lookback=0)
+
+    def acting(t: int) -> list[str]:
+        return [a for a in agents if a != agents[-1] or t % 2 == 0 or t == length]
+
+    def seen(t: int) -> dict[str, Any]:
+        return {a: np.array([t, agents.index(a)], np.float32) for a in acting(t)}
+
+    recorder.begin(seen(0))
+    for t in range(length):
+        is_last = t == length - 1
+        recorder.add(
+            acted=dict.fromkeys(acting(t), SeatAction(t)),
+            observations=seen(t + 1),
+            rewards={a: float(t + 1) for a in agents},
+            terminated=set(agents) if is_last else set(),
+            truncated=set(),
+            is_last=is_last,
+            weights_seq_no=0,
+        )
+        if is_last or t % every == 0:
+            chunk = recorder.finish() if is_last else recorder.cut()
+            assert chunk is not None
+            for one in chunk.trajectories:
+                replay.add(one)
+
+
+def drawn(replay: StepReplay, num: int) -> list[tuple[Any, ...]]:
+    """Draws steps: observed, observed next, action, reward, terminated, n, weight."""
+    batch = replay.sample(num)
+    names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS,
+             Columns.TERMINATEDS, "n_step", "weights")  # fmt: skip
+    return list(zip(*(batch[name].tolist() for name in names), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_step", [1, 2, 3])
+def test_every_step_drawn_is_one_that_was_played(kind: str, n_step: int) -> None:
+    replay = make(kind, 10_000, n_step)
+    for i in range(5):
+        play(replay, f"e{i}", "ab")
+    steps = drawn(replay, 200)
+    assert {agent for (_, agent), *_ in steps} == {0, 1}
+    ends = 0
+    for (first, agent), (last, agent_again), action, reward, terminated, k, _ in steps:
+        stride = 1 if agent == 0 else 2
+        assert agent == agent_again
+        assert last == min(first + n_step * stride, LAST)
+        assert action == first
+        taken = np.arange(first, last, stride)
+        assert k == len(taken)
+        # An agent that does not act in a step is paid for it all the same.
+        rewards = [sum(range(int(t) + 1, min(int(t) + stride, LAST) + 1)) for t in taken]
+        assert reward == pytest.approx(sum(GAMMA**i * r for i, r in enumerate(rewards)))
+        assert terminated == (last == LAST)
+        ends += terminated
+    assert ends > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_episodes", [0, 2, 9])
+@pytest.mark.parametrize("capacity", [64, 100])
+def test_a_restored_replay_draws_and_drops_as_the_first_would(
+    kind: str, num_episodes: int, capacity: int
+) -> None:
+    first, second = make(kind, 64, 2), make(kind, capacity, 2)
+    for i in range(num_episodes):
+        play(first, f"e{i}", "ab")
+        if kind == "prioritized":
+            rows = first.sample(40)["rows"]
+            first.update_priorities(rows, np.linspace(0.1, 2.0, 99)[rows])
+    second.set_state(first.get_state())
+    assert len(second) == len(first)
+    if capacity > 64:  # the draws are others
+        return
+    assert second.num_bytes == first.num_bytes
+    for i in range(num_episodes, num_episodes + 8):
+        for replay in (first, second):
+            play(replay, f"e{i}", "ab")
+        assert drawn(second, 40) == drawn(first, 40)
+        if kind == "prioritized":
+            for replay in (first, second):
+                rows = replay.sample(40)["rows"]
+                replay.update_priorities(rows, np.linspace(0.1, 2.0, 99)[rows])
+        assert len(second) == len(first)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_larger_replay_goes_on_with_the_steps_of_a_smaller_one(kind: str) -> None:
+    first, second = make(kind, 20), make(kind, 50)
+    for i in range(7):
+        play(first, f"e{i}", "a")
+    second.set_state(first.get_state())
+    before = {(tuple(o), r) for o, _, _, r, *_ in drawn(first, 500)}
+    assert {(tuple(o), r) for o, _, _, r, *_ in drawn(second, 500)} == before
+    for i in range(20):
+        play(second, f"f{i}", "a")
+        assert len(second) <= 50
+    assert len(drawn(second, 50)) == 50
+
+
+def test_a_smaller_replay_refuses_what_does_not_fit_and_any_what_is_older() -> None:
+    first = make("uniform", 64)
+    for i in range(9):
+        play(first, f"e{i}", "ab")
+    with pytest.raises(ValueError, match="64 steps were kept, and the replay now holds 32"):
+        make("uniform", 32).set_state(first.get_state())
+    with pytest.raises(OtherFormat, match="an earlier version"):
+        make("uniform", 32).set_state({"columns": {}, "next": 0, "num_stored": 0})
+
+
+def test_steps_that_were_drawn_uniformly_can_be_drawn_by_priority() -> None:
+    first, second = make("uniform", 64), make("prioritized", 64)
+    play(first, "e", "ab")
+    second.set_state(first.get_state())
+    assert {o[0] for o, *_ in drawn(second, 200) if o[1] == 0} == set(range(LAST))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_agents_of_one_policy_fill_the_replay_to_its_capacity(kind: str) -> None:
+    replay = make(kind, 64)
+    for i in range(30):
+        play(replay, f"e{i}", "abcdef")
+        assert len(replay) <= 64
+    assert len(replay) > 40
+    assert len(drawn(replay, 50)) == 50
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_of_an_episode_whose_beginning_has_left_the_replay(kind: str) -> None:
+    replay = make(kind, 40)
+    seats: dict[str, Any] = {"a": Seat("a")}
+    slow = Recorder("slow", seats, lookback=0)
+    slow.begin({"a": np.zeros(2, np.float32)})
+    for t in range(60):
+        slow.add(
+            acted={"a": SeatAction(t)},
+            observations={"a": np.array([t + 1, 0], np.float32)},
+            rewards={"a": 1.0},
+            terminated=set(),
+            truncated=set(),
+            is_last=False,
+            weights_seq_no=0,
+        )
+        chunk = slow.cut()
+        assert chunk is not None
+        replay.add(chunk.trajectories[0])
+        if t % 5 == 0:
+            play(replay, f"e{t}", "ab", length=4 if t % 10 else 44, every=2)
+        for (first, agent), (last, _), action, *_ in drawn(replay, 20):
+            assert (last, action) == (first + (1 if agent == 0 else 2), first)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_step", [1, 2, 3, 5])
+def test_every_step_is_drawn_the_last_ones_with_the_steps_that_there_are(
+    kind: str, n_step: int
+) -> None:
+    replay = make(kind, 1_000, n_step)
+    play(replay, "e", "ab", length=4)
+    steps = {o[0]: rest for o, *rest in drawn(replay, 400) if o[1] == 0}
+    assert sorted(steps) == [0, 1, 2, 3]
+    for t, (following, _, reward, terminated, num, _) in steps.items():
+        k = min(n_step, 4 - int(t))
+        assert num == k
+        assert following[0] == t + k
+        assert reward == sum(GAMMA**i * (t + i + 1) for i in range(k))
+        assert terminated == (t + k == 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_episodes_shorter_than_n_steps_can_be_drawn(kind: str) -> None:
+    replay = make(kind, 100, 5)
+    for i in range(3):
+        play(replay, f"e{i}", "a", length=1)
+    assert {(terminated, k) for *_, terminated, k, _ in drawn(replay, 20)} == {(1.0, 1)}
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_without_an_end_it_is_bootstrapped_from_the_newest_observation(is_truncated: bool) -> None:
+    replay = make("uniform", 100, 5)
+    replay.add(trajectory(0, 2, is_truncated=is_truncated))
+    for observed, following, *_, terminated, k, _ in drawn(replay, 30):
+        assert following[0] == 2
+        assert k == 2 - observed[0]
+        assert not terminated
+
+
+def trajectory(first: int, length: int, **flags: bool) -> Trajectory:
+    """Step t observes t, acts t + 0.5 and earns 10 t; `first` is the first t."""
+    ts = range(first, first + length)
+    return Trajectory(
+        "life", "episode", "a", "p",
+        observations=[np.full(2, t, np.float32) for t in [*ts, first + length]],
+        actions=[np.full(3, t + 0.5, np.float32) for t in ts],
+        rewards=[10.0 * t for t in ts],
+        outputs={},
+        t=first,
+        **flags,
+    )  # fmt: skip
+
+
+pieces = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from(["", "is_terminated", "is_truncated"])),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(pieces, st.integers(2, 40))
+def test_it_holds_the_newest_steps(given_pieces: list[tuple[int, str]], capacity: int) -> None:
+    replay = make("uniform", capacity)
+    played: list[tuple[float, float]] = []
+    t = num_rows = 0
+    goes_on = False
+    for length, end in given_pieces:
+        flags = {end: True} if end else {}
+        assert replay.add(trajectory(t, length, **flags)) == length
+        played += [
+            (t + i, float(end == "is_terminated" and i == length - 1)) for i in range(length)
+        ]
+        t += length
+        num_rows += (length + (not goes_on)) if length else 0
+        goes_on = not end if length else goes_on
+    if not played:
+        with pytest.raises(ValueError, match="the replay is empty"):
+            replay.sample(1)
+        return
+    if num_rows <= capacity:
+        assert len(replay) == len(played)
+    assert len(replay) <= capacity
+    steps = drawn(replay, 300)
+    assert {(o[0], terminated) for o, _, _, _, terminated, *_ in steps} == set(
+        played[-len(replay) :]
+    )
+    for observed, following, action, reward, *_ in steps:
+        assert following[0] == observed[0] + 1
+        assert action == [observed[0] + 0.5] * 3
+        assert reward == 10.0 * observed[0]
+
+
+def test_each_observation_of_an_episode_in_pieces_is_stored_once() -> None:
+    in_pieces, whole = make("uniform", 100), make("uniform", 100)
+    for t in range(20):
+        in_pieces.add(trajectory(t, 1))
+    whole.add(trajectory(0, 20))
+    assert in_pieces.num_bytes == whole.num_bytes == 21 * (2 * 4 + 3 * 4 + 9)
