@@ -8,7 +8,6 @@ with `set_state()`. It owns the modules that act (`Inference`) and reads batches
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -149,7 +148,6 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         return episodes
 
     def _log(self, chunks: list[Chunk]) -> None:
-        """Logs sums over the batch."""
         log = self.metrics.log_value
         steps = sum(chunk.num_env_steps for chunk in chunks)
         log(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")
@@ -160,18 +158,12 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
         if num_ended:
             log(NUM_EPISODES, num_ended, reduce="sum")
             log(NUM_EPISODES_LIFETIME, num_ended, reduce="lifetime_sum")
-        agent_steps: Counter[str] = Counter()
-        module_steps: Counter[str] = Counter()
-        for chunk in chunks:
-            for one in chunk.trajectories:
-                agent_steps[one.seat_id] += len(one)
-                module_steps[one.policy_id] += len(one)
-        for agent_id, count in agent_steps.items():
-            log((NUM_AGENT_STEPS_SAMPLED, agent_id), count, reduce="sum")
-            log((NUM_AGENT_STEPS_SAMPLED_LIFETIME, agent_id), count, reduce="lifetime_sum")
-        for module_id, count in module_steps.items():
-            log((NUM_MODULE_STEPS_SAMPLED, module_id), count, reduce="sum")
-            log((NUM_MODULE_STEPS_SAMPLED_LIFETIME, module_id), count, reduce="lifetime_sum")
+        for one in (one for chunk in chunks for one in chunk.trajectories):
+            num = len(one)
+            log((NUM_AGENT_STEPS_SAMPLED, one.seat_id), num, reduce="sum")
+            log((NUM_AGENT_STEPS_SAMPLED_LIFETIME, one.seat_id), num, reduce="lifetime_sum")
+            log((NUM_MODULE_STEPS_SAMPLED, one.policy_id), num, reduce="sum")
+            log((NUM_MODULE_STEPS_SAMPLED_LIFETIME, one.policy_id), num, reduce="lifetime_sum")
 
     def get_metrics(self) -> Any:
         """Returns what was logged since the last call."""

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from muxrl.servers.algorithms.off_policy.target_entropy import ReachableTargetEntropy
 from muxrl.servers.algorithms.replay.learner import ReplayLearner
-from muxrl.servers.algorithms.replay.steps import N_STEP, WEIGHTS
+from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.algorithms.replay.steps import N_STEP
 
 
 class OffPolicyLearner(ReplayLearner):
