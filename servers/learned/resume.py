@@ -18,8 +18,8 @@ import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 
 from muxrl.servers.algorithms.entry import AlgorithmEntry
-from muxrl.servers.algorithms.replay.replay import OtherFormat
 from muxrl.servers.checkpoints.checkpoint import Checkpoint
+from muxrl.servers.checkpoints.formats import OtherFormat
 from muxrl.servers.checkpoints.resuming import (
     Normalization,
     State,

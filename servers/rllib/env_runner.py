@@ -206,6 +206,12 @@ class ExternalEnvRunner(EnvRunner, Checkpointable):
             self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
             self.inference.num_env_steps_sampled = self.num_env_steps_sampled_lifetime
 
+    def follow(self, learned: Mapping[str, Any], weights_seq_no: int) -> None:
+        """Puts the weights of modules of this process into use, which may open the gate."""
+        self.inference.follow(learned, weights_seq_no)
+        if self._feed is not None:
+            self._feed.finish_learning()
+
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
         """For RLlib, which restores from a checkpoint with these."""
         return (), {"config": self.config}

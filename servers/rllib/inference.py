@@ -95,6 +95,18 @@ class Inference:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
 
+    def follow(self, learned: Mapping[str, torch.nn.Module], weights_seq_no: int) -> None:
+        """Does what `load` does, with the weights of modules that learn in this process."""
+        spare = self._spare.modules
+        if learned.keys() != self._live.is_stateful.keys():
+            spare.set_state(self._live.modules.get_state())
+        for policy_id, module in learned.items():
+            ours, theirs = spare[policy_id].state_dict(), module.state_dict()
+            torch._foreach_copy_(list(ours.values()), [theirs[name] for name in ours])
+        with self._swap:
+            self._live, self._spare = self._spare, self._live
+            self.weights_seq_no = weights_seq_no
+
     def keep_untrained(self) -> None:
         """Keeps the weights in use as those that seats act with where a step has them untrained."""
         self.untrained = tree.map_structure(np.array, dict(self._live.modules.get_state()))

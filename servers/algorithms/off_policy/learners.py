@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from muxrl.servers.algorithms.off_policy.target_entropy import ReachableTargetEntropy
 from muxrl.servers.algorithms.replay.learner import ReplayLearner
-from muxrl.servers.algorithms.replay.replay import WEIGHTS
+from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS
 from muxrl.servers.algorithms.replay.steps import N_STEP
 
 
@@ -79,15 +79,16 @@ class DQNLearner(OffPolicyLearner, DQNTorchLearner):
             functional.huber_loss if config.td_error_loss_fn == "huber" else functional.mse_loss
         )
         loss = (batch[WEIGHTS] * loss_of(taken, target, reduction="none")).mean()
-        values, td_error = taken.detach(), (taken.detach() - target).abs()
+        values = taken.detach()
+        if ROWS in batch:
+            self.metrics.log_value((module_id, TD_ERROR_KEY), (values - target).abs())
         self.metrics.log_dict(
             {
-                TD_ERROR_KEY: td_error,
                 dqn.QF_LOSS_KEY: loss.detach(),
                 dqn.QF_MEAN_KEY: values.mean,
                 dqn.QF_MAX_KEY: values.max,
                 dqn.QF_MIN_KEY: values.min,
-                dqn.TD_ERROR_MEAN_KEY: td_error.mean,
+                dqn.TD_ERROR_MEAN_KEY: lambda: (values - target).abs().mean(),
             },
             key=module_id,
             window=1,

@@ -10,18 +10,17 @@ from typing import Any
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm, TrainIterCtx
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     LEARNER_RESULTS,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    WEIGHTS_SEQ_NO,
 )
 
 from muxrl.servers.algorithms.replay.learner import ReplayLearner
-from muxrl.servers.algorithms.replay.replay import ROWS, OtherFormat, Replay
+from muxrl.servers.algorithms.replay.replay import ROWS, Replay
+from muxrl.servers.checkpoints.formats import OtherFormat
 from muxrl.servers.episodes.trajectories import Trajectory
 from muxrl.servers.rllib.env_runner import ExternalEnvRunner
 from muxrl.servers.rllib.episodes import trajectory_of
@@ -161,21 +160,14 @@ class ReplayAlgorithm(Algorithm):
 
     def _hand_over(self, updated: set[str]) -> None:
         """Has the env runners act with the new weights of these policies."""
-        runner = self.env_runner
-        if not isinstance(runner, ExternalEnvRunner):
-            self.env_runner_group.sync_weights(
-                from_worker_or_learner_group=self.learner_group,
-                policies=sorted(updated),
-                inference_only=True,
-            )
+        if isinstance(self.env_runner, ExternalEnvRunner):
+            learned = {p: self.learner.module[p].unwrapped() for p in sorted(updated)}
+            self.env_runner.follow(learned, self.learner._weights_seq_no)
             return
-        acting = runner.inference.modules
-        states = {}
-        for policy_id in sorted(updated):
-            learned = self.learner.module[policy_id].unwrapped().state_dict()
-            states[policy_id] = {name: learned[name] for name in acting[policy_id].state_dict()}
-        runner.set_state(
-            {COMPONENT_RL_MODULE: states, WEIGHTS_SEQ_NO: self.learner._weights_seq_no}
+        self.env_runner_group.sync_weights(
+            from_worker_or_learner_group=self.learner_group,
+            policies=sorted(updated),
+            inference_only=True,
         )
 
     # --- iterations ---------------------------------------------------------------------

@@ -19,10 +19,6 @@ WEIGHTS = "weights"
 """Weights of entries in the loss, as RLlib's DQN calls the column, ``[B]`` float32."""
 
 
-class OtherFormat(ValueError):
-    """The state is one of an earlier version, which cannot be read any more."""
-
-
 class Replay(ABC):
     """The newest entries of one policy; the oldest is replaced first.
 

@@ -16,7 +16,8 @@ from muxrl.servers.algorithms.replay.columns import (
     value_of,
 )
 from muxrl.servers.algorithms.replay.priorities import Priorities, PrioritySettings
-from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, OtherFormat, Replay
+from muxrl.servers.algorithms.replay.replay import ROWS, WEIGHTS, Replay
+from muxrl.servers.checkpoints.formats import OtherFormat
 from muxrl.servers.episodes.trajectories import Trajectory
 
 N_STEP = "n_step"

@@ -14,8 +14,8 @@ from ray.rllib.core.columns import Columns
 
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.algorithms.replay.priorities import PrioritySettings
-from muxrl.servers.algorithms.replay.replay import OtherFormat
 from muxrl.servers.algorithms.replay.steps import StepReplay
+from muxrl.servers.checkpoints.formats import OtherFormat
 from muxrl.servers.episodes.recorder import Recorder
 from muxrl.servers.episodes.trajectories import Trajectory
 
