@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tries the rules, prints a line for each, and returns 1 if one is broken."""
+    """Tries the rules, prints a line for each, and returns 1 if a needed one is broken."""
     from muxrl.orchestrator.compliance.verdicts import table
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(["--client needs a program, -- COMMAND, and --server has none"])
     verdicts = _try_client(args) if args.client else _try_server(args)
     sys.stdout.write(table(verdicts) + "\n")
-    has_broken = any(verdict.outcome == "broken" for verdict in verdicts)
+    has_broken = any(v.outcome == "broken" and v.is_needed for v in verdicts)
     return ExitCode.FAILED if has_broken else ExitCode.DONE
 
 

@@ -35,7 +35,9 @@ _MAX_EPISODES = 4096
 """That are opened to see whether a limit holds."""
 
 
-@RULES.of("endpoints", "the spec has protocol version 1, and agents", has_items=False)
+@RULES.of(
+    "endpoints", "the spec has protocol version 1, and agents", has_items=False, is_needed=True
+)
 def the_spec(server: Subject) -> None:
     version = server.spec.protocol_version
     expect(version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", version)
@@ -44,7 +46,12 @@ def the_spec(server: Subject) -> None:
     expect(members <= {*server.agents}, "groups of these agents", sorted(members))
 
 
-@RULES.of("endpoints", "GET /v1/health and /v1/status say that it is ready", has_items=False)
+@RULES.of(
+    "endpoints",
+    "GET /v1/health and /v1/status say that it is ready",
+    has_items=False,
+    is_needed=True,
+)
 def what_it_says_of_itself(server: Subject) -> None:
     health = server.read(server.request("GET", "/v1/health"), Health)
     status = server.read(server.request("GET", "/v1/status"), Status)

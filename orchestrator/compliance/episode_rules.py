@@ -50,7 +50,11 @@ def ids(server: Subject) -> None:
         expect(reply.episode_id == right and not hasattr(reply, "code"), "an episode of it", reply)
 
 
-@RULES.of("an episode", "a step is answered with an action of its space for each that observes")
+@RULES.of(
+    "an episode",
+    "a step is answered with an action of its space for each that observes",
+    is_needed=True,
+)
 def actions(server: Subject) -> None:
     episode = server.start()
     for _ in range(3):
@@ -70,7 +74,11 @@ def _are_actions_of(server: Subject, reply: Actions, agents: list[str]) -> None:
         server.check_action(agent_id, action)
 
 
-@RULES.of("an episode", "in a frame, items are answered in order, those of other episodes, too")
+@RULES.of(
+    "an episode",
+    "in a frame, items are answered in order, those of other episodes, too",
+    is_needed=True,
+)
 def frames(server: Subject) -> None:
     mine, other = server.start(), server.start("eval")
     new = server.new_id()
@@ -81,7 +89,9 @@ def frames(server: Subject) -> None:
            kinds)  # fmt: skip
 
 
-@RULES.of("rule 1", "an id is used once; a start may be repeated until the second step")
+@RULES.of(
+    "rule 1", "an id is used once; a start may be repeated until the second step", is_needed=True
+)
 def starts(server: Subject) -> None:
     episode = server.start()
     start = StartEpisode(episode.id)
@@ -96,7 +106,7 @@ def starts(server: Subject) -> None:
     refused(server.ask(start), 409)
 
 
-@RULES.of("rule 2", "the same t again gets the same answer, and records nothing")
+@RULES.of("rule 2", "the same t again gets the same answer, and records nothing", is_needed=True)
 def repeats(server: Subject) -> None:
     episode, agent_id = server.start(), server.agents[0]
     for t in range(3):
@@ -138,7 +148,7 @@ def whole_steps(server: Subject) -> None:
         ended(server.ask(EndEpisode(each.id, 2)), 2, {agent_id: 1.0})
 
 
-@RULES.of("rule 4", "rewards of an agent add up, and none means 0")
+@RULES.of("rule 4", "rewards of an agent add up, and none means 0", is_needed=True)
 def rewards(server: Subject) -> None:
     agent_id = server.agents[0]
     episode = server.start()
@@ -150,7 +160,7 @@ def rewards(server: Subject) -> None:
     ended(server.ask(end), 3, {agent_id: 1.25, **others})
 
 
-@RULES.of("rule 5", "an agent may appear in mid-episode")
+@RULES.of("rule 5", "an agent may appear in mid-episode", is_needed=True)
 def late_agents(server: Subject) -> None:
     first, rest = server.two_apart()
     episode = server.start()
@@ -174,7 +184,9 @@ def agents_that_are_done(server: Subject) -> None:
         expect(refusal.agent_id == gone, f"agent_id {gone!r}", refusal)
 
 
-@RULES.of("rule 5", "of a team those act who are asked, after a first observation of all")
+@RULES.of(
+    "rule 5", "of a team those act who are asked, after a first observation of all", is_needed=True
+)
 def parts_of_teams(server: Subject) -> None:
     group = next((g for g in server.spec.groups.values() if len(g) > 1), None)
     if group is None:
@@ -185,7 +197,7 @@ def parts_of_teams(server: Subject) -> None:
         _are_actions_of(server, episode.step(some), some)
 
 
-@RULES.of("rule 6", "a truncated agent that acted needs its final observation")
+@RULES.of("rule 6", "a truncated agent that acted needs its final observation", is_needed=True)
 def truncated_agents(server: Subject) -> None:
     gone, rest = server.agents[0], server.agents[1:]
     episode = server.start()
@@ -213,7 +225,11 @@ def truncated_agents(server: Subject) -> None:
     )
 
 
-@RULES.of("rule 6", "a terminated agent may have one; who is said to be both has terminated")
+@RULES.of(
+    "rule 6",
+    "a terminated agent may have one; who is said to be both has terminated",
+    is_needed=True,
+)
 def terminated_agents(server: Subject) -> None:
     gone = server.agents[0]
     may_have: dict[str, Any] = {"final_observations": server.observe([gone])}
@@ -224,7 +240,7 @@ def terminated_agents(server: Subject) -> None:
         ended(server.ask(end), 1)
 
 
-@RULES.of("rule 6", "the action mask of a final observation may be all zeros")
+@RULES.of("rule 6", "the action mask of a final observation may be all zeros", is_needed=True)
 def final_masks(server: Subject) -> None:
     agent_id, _ = server.one_with_mask()
     space = server.spec.agents[agent_id].observation_space
@@ -237,7 +253,7 @@ def final_masks(server: Subject) -> None:
     ended(server.ask(end), 1)
 
 
-@RULES.of("rule 7", "a reward for an agent that is done still counts")
+@RULES.of("rule 7", "a reward for an agent that is done still counts", is_needed=True)
 def late_rewards(server: Subject) -> None:
     gone, rest = server.agents[0], server.agents[1:]
     episode = server.start()
@@ -249,7 +265,7 @@ def late_rewards(server: Subject) -> None:
     ended(server.ask(end), t, {gone: 3.0 if rest else 2.0})
 
 
-@RULES.of("rule 8", "ends and aborts may be repeated; who is unknown is aborted")
+@RULES.of("rule 8", "ends and aborts may be repeated; who is unknown is aborted", is_needed=True)
 def both_ends(server: Subject) -> None:
     agent_id = server.agents[0]
     episode, other = server.start(), server.start()
@@ -266,7 +282,7 @@ def both_ends(server: Subject) -> None:
     expect(isinstance(unknown, Aborted), "aborted", unknown)
 
 
-@RULES.of("rule 8", "a step or end of what is unknown, or over, is a 410")
+@RULES.of("rule 8", "a step or end of what is unknown, or over, is a 410", is_needed=True)
 def unknown_episodes(server: Subject) -> None:
     nobody = server.new_id()
     seen = server.observe()
@@ -278,7 +294,7 @@ def unknown_episodes(server: Subject) -> None:
         refused(server.ask(episode.next()), 410)
 
 
-@RULES.of("rule 9", "episodes without a step are legal")
+@RULES.of("rule 9", "episodes without a step are legal", is_needed=True)
 def no_steps(server: Subject) -> None:
     ended(server.ask(EndEpisode(server.start().id, 0)), 0)
 
@@ -299,7 +315,7 @@ def silence(server: Subject) -> None:
     refused(server.ask(episode.next()), 410)
 
 
-@RULES.of("rule 10", "of a repeated step only episode_id and t count")
+@RULES.of("rule 10", "of a repeated step only episode_id and t count", is_needed=True)
 def signs_of_life(server: Subject) -> None:
     episode = server.start()
     first = episode.step()
@@ -308,7 +324,7 @@ def signs_of_life(server: Subject) -> None:
     ended(server.ask(EndEpisode(episode.id, 1)), 1)
 
 
-@RULES.of("rule 11", "eval episodes are not counted as training")
+@RULES.of("rule 11", "eval episodes are not counted as training", is_needed=True)
 def evaluation(server: Subject) -> None:
     def num_env_steps() -> int:
         return server.read(server.request("GET", "/v1/status"), Status).num_env_steps

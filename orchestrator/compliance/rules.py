@@ -9,25 +9,30 @@ from muxrl.orchestrator.compliance.subject import Check
 
 
 class Rule(NamedTuple):
-    """One rule. `where`: its place on the page. `has_items`: tried over both transports."""
+    """One rule. `where`: its place on the page. `has_items`: tried over both transports.
+    `is_needed`: muxrl's own clients and runs need it; the others harden a server against mistakes,
+    strangers and load, or are for clients of other languages."""
 
     where: str
     text: str
     check: Check
     has_items: bool
+    is_needed: bool
 
 
 class Rules(list[Rule]):
     """Rules in the order in which they are tried."""
 
-    def of(self, where: str, text: str, *, has_items: bool = True) -> Callable[[Check], Check]:
+    def of(
+        self, where: str, text: str, *, has_items: bool = True, is_needed: bool = False
+    ) -> Callable[[Check], Check]:
         """Returns what adds a function as a rule.
 
         The function gets the server, raises `Broken` or `Skipped`, and need not tidy up.
         """
 
         def add(check: Check) -> Check:
-            self.append(Rule(where, text, check, has_items))
+            self.append(Rule(where, text, check, has_items, is_needed))
             return check
 
         return add

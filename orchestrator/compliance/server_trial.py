@@ -23,12 +23,11 @@ def judge(rule: Rule, subject: Subject) -> Verdict:
             finally:
                 subject.tidy()
         except Broken as broken:
-            return Verdict(
-                rule.where, rule.text, "broken", str(broken) + (where if rule.has_items else "")
-            )
+            story = str(broken) + (where if rule.has_items else "")
+            return Verdict(rule.where, rule.text, "broken", story, rule.is_needed)
         except Skipped as reason:
-            return Verdict(rule.where, rule.text, "skipped", str(reason))
-    return Verdict(rule.where, rule.text, "ok")
+            return Verdict(rule.where, rule.text, "skipped", str(reason), rule.is_needed)
+    return Verdict(rule.where, rule.text, "ok", "", rule.is_needed)
 
 
 def judge_server(address: str, token: str = "") -> Iterator[Verdict]:

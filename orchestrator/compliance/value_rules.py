@@ -48,7 +48,7 @@ def no_numbers(server: Subject) -> None:
 
 
 @RULES.of("refusals", "numbers of any dtype are taken, if they stay what they are (msgpack)",
-          has_items=False)  # fmt: skip
+          has_items=False, is_needed=True)  # fmt: skip
 def dtypes(server: Subject) -> None:
     agent_id, space = server.one_with_box()
     server.over_websocket = True
@@ -57,7 +57,7 @@ def dtypes(server: Subject) -> None:
         episode.step(observations=server.observe() | {agent_id: np.zeros(space.shape, dtype)})
 
 
-@RULES.of("refusals", "the bounds of an observation are not checked")
+@RULES.of("refusals", "the bounds of an observation are not checked", is_needed=True)
 def observation_bounds(server: Subject) -> None:
     agent_id, space = server.one_with_box()
     _, high = bounds(space)
@@ -106,7 +106,7 @@ def large_rewards(server: Subject) -> None:
     refused(server.ask(server.start().next(rewards={agent_id: 1e39})), 422)
 
 
-@RULES.of("an episode", "a logged action is answered in place of the policy's")
+@RULES.of("an episode", "a logged action is answered in place of the policy's", is_needed=True)
 def logged_actions(server: Subject) -> None:
     episode, agent_id = server.start(), server.agents[0]
     reply = episode.step(logged_actions={agent_id: (chosen := server.an_action(agent_id))})

@@ -25,13 +25,34 @@ class Skipped(Exception):
     """A rule cannot be tried here; the text says why."""
 
 
+_SECTIONS = {
+    "transports": "transports",
+    "endpoints": "endpoints",
+    "an episode": "an-episode",
+    "refusals": "refusals",
+    "limits": "limits",
+    "rule": "rules-of-an-episode-on-one-server",
+    "across": "rules-across-servers-what-the-multiplexing-client-adds",
+    "the command": "does-mine-keep-the-rules",
+}
+"""Of docs/protocol.md, by what a rule's place begins with."""
+
+
 class Verdict(NamedTuple):
-    """What became of a rule. `where`: its place on the page. `story`: why it is not ok, or ""."""
+    """What became of a rule. `where`: its place on the page. `story`: why it is not ok, or "".
+    `is_needed`: see `Rule`."""
 
     where: str
     rule: str
     outcome: Literal["ok", "broken", "skipped"]
     story: str = ""
+    is_needed: bool = True
+
+    @property
+    def section(self) -> str:
+        """Where the page says more."""
+        anchors = (a for prefix, a in _SECTIONS.items() if self.where.startswith(prefix))
+        return f"docs/protocol.md#{next(anchors)}"
 
 
 def expect(condition: object, expected: str, came: object) -> None:
@@ -43,14 +64,38 @@ def expect(condition: object, expected: str, came: object) -> None:
 def table(verdicts: Sequence[Verdict]) -> str:
     """Returns a line for each rule, the stories below theirs, and the counts in the end."""
     width = max(len(verdict.where) for verdict in verdicts)
+    needed = [verdict for verdict in verdicts if verdict.is_needed]
+    others = [verdict for verdict in verdicts if not verdict.is_needed]
+    if not others:
+        return "\n".join([*_lines(needed, width), "", _counts("rules", needed)])
+    return "\n".join(
+        [
+            "needed by muxrl's clients and runs",
+            *_lines(needed, width),
+            "",
+            "hardening, and for clients of other languages",
+            *_lines(others, width),
+            "",
+            _counts("needed", needed),
+            _counts("others", others),
+        ]
+    )
+
+
+def _lines(verdicts: Sequence[Verdict], width: int) -> list[str]:
     lines = []
     for verdict in verdicts:
         lines.append(f"{verdict.outcome:7}  {verdict.where:{width}}  {verdict.rule}")
-        lines += textwrap.wrap(verdict.story, 100, initial_indent=" " * 9,
+        see = f"; see {verdict.section}" if verdict.outcome == "broken" else ""
+        lines += textwrap.wrap(verdict.story + see, 100, initial_indent=" " * 9,
                                subsequent_indent=" " * 9)  # fmt: skip
+    return lines
+
+
+def _counts(what: str, verdicts: Sequence[Verdict]) -> str:
     outcomes = [verdict.outcome for verdict in verdicts]
     counts = ", ".join(f"{outcomes.count(o)} {o}" for o in ("ok", "broken", "skipped"))
-    return "\n".join([*lines, "", f"{len(verdicts)} rules: {counts}"])
+    return f"{len(verdicts)} {what}: {counts}"
 
 
 def _short(value: object) -> str:

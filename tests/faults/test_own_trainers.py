@@ -33,11 +33,11 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EXAMPLE, tmp_path / "mine"))
 
 
-def muxrl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def muxrl(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "muxrl", *arguments],
         cwd=folder,
-        env=environment_of(ROOT),
+        env=environment_of(ROOT) | variables,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S + ENDS_S,
@@ -158,7 +158,9 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
     log = (run / "logs/others.log").read_text()
     assert "servers.others.command has ended by SIGKILL" in log
     at = max(int(path.parent.name) for path in saved())
-    resumed = muxrl(folder, "launch", "--resume", "run", f"stop.env_steps={at + 400}")
+    goes_on = ["launch", "--resume", "run", f"stop.env_steps={at + 400}"]
+    # It removes what the run that was killed has left.
+    resumed = muxrl(folder, *goes_on, TMPDIR=str(temporary))
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert last_record(folder, "others")["env_steps"] > at
     assert last_record(folder, "others")["learner"]["default"]["mean_reward"] > 0.5

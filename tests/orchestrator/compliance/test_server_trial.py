@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.compliance.real_servers import SEES, TOKEN, make_plan
 
-from muxrl.orchestrator.compliance import subject
+from muxrl.orchestrator.compliance import notes, subject
 from muxrl.orchestrator.compliance.server_trial import RULES, judge, judge_server
 from muxrl.orchestrator.compliance.subject import Subject
+from muxrl.orchestrator.compliance.verdicts import Verdict, table
 from muxrl.protocol.episode import EpisodeStateMachine
 from muxrl.protocol.messages import Actions, Ended
 from muxrl.servers.config import LimitsConfig
@@ -98,6 +101,36 @@ def test_what_is_broken_is_found(
         verdict = judge(rules[rule], trial)
         assert verdict.outcome == "broken", verdict
         assert verdict.story.startswith("expected "), verdict
+
+
+def test_each_rule_names_a_section_that_the_page_has() -> None:
+    page = (Path(__file__).parents[3] / "docs/protocol.md").read_text()
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings}
+    for where in {rule.where for rule in RULES} | {where for where, _ in notes.RULES.values()}:
+        name, _, anchor = Verdict(where, "", "broken").section.partition("#")
+        assert name == "docs/protocol.md"
+        assert anchor in anchors
+
+
+def test_what_muxrl_needs_is_told_apart_from_hardening() -> None:
+    needed = {rule.check.__name__ for rule in RULES if rule.is_needed}
+    assert {"the_spec", "actions", "repeats", "truncated_agents", "evaluation"} <= needed
+    assert not needed & {"the_token", "large_messages", "malformed_frames", "no_numbers"}
+    broken = Verdict("limits", "a long text is refused", "broken", "expected 413; came 200", False)
+    shown = table([Verdict("rule 2", "t counts", "ok"), broken])
+    assert (
+        shown
+        == """needed by muxrl's clients and runs
+ok       rule 2  t counts
+
+hardening, and for clients of other languages
+broken   limits  a long text is refused
+         expected 413; came 200; see docs/protocol.md#limits
+
+1 needed: 1 ok, 0 broken, 0 skipped
+1 others: 0 ok, 1 broken, 0 skipped"""
+    )
 
 
 def test_a_server_that_is_not_there_is_told_and_nothing_else_is_tried() -> None:
