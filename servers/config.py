@@ -125,6 +125,9 @@ class ServerConfig:
     for on-policy, serve for off-policy algorithms."""
     max_policy_lag: int = 1
     """With "serve": batches that may be complete or in learning before acting has to wait."""
+    callbacks: str = ""
+    """"package.module:Class" with `on_episode` or `on_update`; see
+    [callbacks](own-trainer.md#callbacks)."""
     initialize_from: str = ""
     """Run directory (its last checkpoint's server of the same id) or folder of a checkpoint for the
     first weights; all else is fresh."""
@@ -190,6 +193,8 @@ class ServerPlan:
     """What starts a process of its own; [] for none."""
     address: str = ""
     """"host:port" of a process that is there already; "" for none."""
+    callbacks: str = ""
+    """Import path of a class that is told what was played and learned; "" for none."""
     rl_module: str = ""
     """Import path of the user's own RLModule, "": the algorithm's default."""
     scale_observations: Literal["images", "bounded", "none"] = "none"

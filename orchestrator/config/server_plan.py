@@ -28,8 +28,9 @@ from muxrl.protocol.suggestions import listed
 from muxrl.servers.agents.scaling import Scaling, scales_any
 from muxrl.servers.agents.spaces import has_numbers
 from muxrl.servers.algorithms.registry import ALGORITHMS, AlgorithmEntry, TrainerEntry, find_entry
-from muxrl.servers.config import AgentPlan, ServerConfig, ServerPlan
+from muxrl.servers.config import EXTERNAL, AgentPlan, ServerConfig, ServerPlan
 from muxrl.servers.fixed_policies import FixedAlgorithm, find_fixed
+from muxrl.servers.training.callbacks import find_callback_problems
 
 DEFAULT_POLICY = "default"
 
@@ -74,6 +75,11 @@ class ServerResolver:
             return None
         for problem in algorithm.find_config_problems(config):
             self._refuse(problem)
+        if config.callbacks and not algorithm.learns:
+            self._refuse(f"has callbacks, but {algorithm.name} does not learn; leave them out")
+        elif config.callbacks and algorithm.name != EXTERNAL:  # which imports them itself
+            for problem in find_callback_problems(config.callbacks):
+                self._refuse(problem)
         if not self._agents:
             return None
         groups = self._groups(algorithm)

@@ -46,6 +46,7 @@ MAY_CHANGE = (
     "simulation.inference_mode.*",
     "simulation.update_interval_s",
     "servers.*.settings.*",
+    "servers.*.callbacks",
     "servers.*.command",
     "servers.*.address",
     "servers.*.while_learning",

@@ -12,7 +12,8 @@ from muxrl.servers.checkpoints.resuming import Normalization
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.store import EpisodeStore
-from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record
+from muxrl.servers.training.callbacks import CallbackFailed, Callbacks
+from muxrl.servers.training.policies import SAVE_TIMEOUT_S, Record, ServerProblem
 from muxrl.servers.training.thread import Learning, LearningThread
 
 
@@ -32,6 +33,9 @@ class SavedPolicies(ABC):
         normalization: of what it observes and is paid.
         max_iterations: see `LearningThread`.
         on_failure: likewise.
+
+    Raises:
+        ServerProblem: its callbacks cannot be made.
     """
 
     acting: Any
@@ -52,6 +56,13 @@ class SavedPolicies(ABC):
         self.store = store
         self.feed = feed
         self._normalization = normalization
+        callbacks = None
+        if plan.callbacks:
+            try:
+                callbacks = Callbacks(plan.callbacks)
+            except CallbackFailed as error:
+                raise ServerProblem(f"server {plan.server_id!r}: {error}") from error
+            store.ended = callbacks.ended
         self.thread = LearningThread(
             learning,
             plan,
@@ -59,6 +70,7 @@ class SavedPolicies(ABC):
             store.counts,
             max_iterations=max_iterations,
             on_failure=on_failure,
+            callbacks=callbacks,
         )
 
     @property

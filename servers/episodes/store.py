@@ -6,7 +6,7 @@ Time is an argument.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -108,6 +108,8 @@ class EpisodeStore:
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
+        self.ended: deque[Ended] | None = None
+        """Where training episodes go that have ended, if somebody wants to know."""
         self.is_accepting = True
         self._check = StepCheck(
             plan.agents,
@@ -385,6 +387,8 @@ class EpisodeStore:
             else:
                 self.counts.num_episodes += 1
                 self.counts.add_return(sum(episode.returns.values()))
+                if self.ended is not None and isinstance(reply, Ended):
+                    self.ended.append(reply)
         del self._open[episode.episode_id]
         self._tombstones[episode.episode_id] = (now, reply)
         if len(self._tombstones) > MAX_TOMBSTONES:

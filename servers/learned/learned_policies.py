@@ -60,6 +60,10 @@ class RLlibLearning:
     def num_env_steps(self) -> int:
         return self._runner.inference.num_env_steps_sampled
 
+    @property
+    def learners(self) -> Mapping[str, Any]:
+        return {"rllib": self._algo}
+
     def train(self) -> Mapping[str, Mapping[str, float]]:
         result = self._algo.train()
         return {

@@ -9,7 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muxrl.protocol.codec import encode
 from muxrl.protocol.messages import PolicyWeights
@@ -61,6 +61,10 @@ class TrainerLearning:
     @property
     def num_env_steps(self) -> int:
         return self._actors.num_env_steps_sampled
+
+    @property
+    def learners(self) -> Mapping[str, Any]:
+        return self._actors.learners
 
     def train(self) -> Mapping[str, Mapping[str, float]]:
         actors = self._actors

@@ -21,6 +21,7 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.feed import Feed, FeedClosed
 from muxrl.servers.episodes.store import EpisodeCounts
 from muxrl.servers.episodes.trajectories import Chunk
+from muxrl.servers.training.callbacks import Callbacks, Update
 from muxrl.servers.training.policies import LearnerDiverged, Record, StillLearning
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,10 @@ class Learning(Protocol):
     def num_env_steps(self) -> int:
         """Env steps learned from."""
 
+    @property
+    def learners(self) -> Mapping[str, Any]:
+        """See `Update`."""
+
     def train(self) -> Mapping[str, Mapping[str, float]]:
         """Does one training iteration: takes batches from the feed, and updates.
 
@@ -96,6 +101,8 @@ class LearningThread:
         max_iterations: training iterations after which the server only acts; None: no limit.
         on_failure: called with a sentence from the learning thread when training raises or the
             learner has diverged.
+        callbacks: are told of each iteration; their figures are recorded as those of a policy
+            "callbacks".
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class LearningThread:
         *,
         max_iterations: int | None,
         on_failure: Callable[[str], None],
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.iteration = 0
         self.is_finished = False
@@ -116,6 +124,7 @@ class LearningThread:
         self._max_iterations = max_iterations
         self._plan = plan
         self._on_failure = on_failure
+        self._callbacks = callbacks
         self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
         self._is_working = threading.Lock()
         self._started_at: float | None = None
@@ -201,6 +210,7 @@ class LearningThread:
             while self._max_iterations is None or self.iteration < self._max_iterations:
                 metrics = self._learning.train()
                 self.iteration += 1
+                metrics = self._told(metrics)
                 self._records.append(self._record(metrics))
             logger.info("training finished after %d iterations; acting goes on", self.iteration)
         except FeedClosed:
@@ -215,6 +225,14 @@ class LearningThread:
             self.is_finished = True
             self._feed.discard()
             self._feed.run_errands()
+
+    def _told(self, metrics: Mapping[str, Mapping[str, float]]) -> Mapping[str, Any]:
+        """Tells the callbacks of an iteration; returns its metrics with their figures."""
+        if self._callbacks is None:
+            return metrics
+        learning = self._learning
+        update = Update(self.iteration, learning.num_env_steps, metrics, learning.learners)
+        return {**metrics, "callbacks": self._callbacks.tell(update)}
 
     def _record(self, metrics: Mapping[str, Mapping[str, float]]) -> Record:
         time_s, lag = self._time_s, self._learning.policy_lag

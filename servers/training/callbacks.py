@@ -1,0 +1,108 @@
+"""People's own code beside learning: told what was played and learned, in the learning thread.
+
+``servers.X.callbacks: package.module:Class`` names a class that is made without arguments, with one
+or both of these methods:
+
+.. code-block:: python
+
+    class Diary:
+        def on_episode(self, episode): ...  # an `Ended`: returns by agent, num_steps
+        def on_update(self, update): ...    # an `Update`; returns figures by name, or None
+
+No step waits for them, but the next update does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from muxrl.protocol.messages import Ended
+from muxrl.servers.import_by_name import CannotImport, import_by_name
+
+METHODS = ("on_episode", "on_update")
+_EXAMPLE = "my_package.my_module:MyCallbacks"
+_MAX_EPISODES = 10_000
+"""Kept between two updates, the newest ones."""
+
+
+class CallbackFailed(RuntimeError):
+    """A callback raised, or returned no figures; the message names it."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One that is done.
+
+    Attributes:
+        iteration: from 1, of resumed runs too.
+        env_steps: learned from so far.
+        metrics: by policy and name.
+        learners: what learns, to read and to set: trainers of one's own by policy, or RLlib's
+            ``Algorithm`` as "rllib".
+    """
+
+    iteration: int
+    env_steps: int
+    metrics: Mapping[str, Mapping[str, float]]
+    learners: Mapping[str, Any]
+
+
+class Callbacks:
+    """One object of the class, and the episodes that it has not been told of.
+
+    Args:
+        path: import path of the class.
+
+    Raises:
+        CallbackFailed: it cannot be imported or made, or has no such method.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.ended: deque[Ended] = deque(maxlen=_MAX_EPISODES)
+        """Training episodes, appended by the event loop."""
+        try:
+            found = import_by_name(path, _EXAMPLE)
+        except CannotImport as error:
+            raise CallbackFailed(f"callbacks: {error}") from error
+        if not any(callable(getattr(found, method, None)) for method in METHODS):
+            raise CallbackFailed(f"callbacks: {path!r} has neither {' nor '.join(METHODS)}")
+        self._callbacks = self._called("__init__", found)
+
+    def tell(self, update: Update) -> dict[str, float]:
+        """Tells of all that was played, and of an update; returns the figures of ``on_update``.
+
+        Raises:
+            CallbackFailed: a method raised, or returned something else.
+        """
+        on_episode = getattr(self._callbacks, "on_episode", None)
+        for _ in range(len(self.ended)):
+            episode = self.ended.popleft()
+            if on_episode is not None:
+                self._called("on_episode", on_episode, episode)
+        on_update = getattr(self._callbacks, "on_update", None)
+        figures = None if on_update is None else self._called("on_update", on_update, update)
+        if figures is not None and not isinstance(figures, Mapping):
+            kind = type(figures).__name__
+            raise CallbackFailed(
+                f"callbacks {self._path}.on_update: expected figures by name or None, got {kind}"
+            )
+        return dict(figures or {})
+
+    def _called(self, name: str, method: Any, *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:  # the user's code
+            what = f"{type(error).__name__}: {error}"
+            raise CallbackFailed(f"callbacks {self._path}.{name}: {what}") from error
+
+
+def find_callback_problems(path: str) -> Iterator[str]:
+    """Yields a sentence if the class at an import path cannot be a server's callbacks."""
+    try:
+        Callbacks(path)
+    except CallbackFailed as error:
+        yield str(error)

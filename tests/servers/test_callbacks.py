@@ -1,0 +1,88 @@
+"""A server's callbacks: told in the learning thread, recorded, and named when they fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.servers.trainers.test_policies import PATIENCE_S, plan_of, play, policies_of, wait_for
+
+from muxrl.orchestrator.config import load_config, prepare
+from muxrl.orchestrator.errors import ConfigError
+from muxrl.servers.training.callbacks import find_callback_problems
+from muxrl.servers.training.policies import ServerProblem
+
+HERE = "tests.servers.training_callbacks"
+
+
+def wait_until(is_there: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_episodes_and_updates_are_told_and_recorded() -> None:
+    policies = policies_of(plan_of(callbacks=f"{HERE}:Diary"))
+    policies.start()
+    play(policies, "first")
+    wait_for(policies, 1)
+    play(policies, "second")
+    wait_for(policies, 2)
+    play(policies, "measured", mode="eval")
+    play(policies, "third")
+    wait_for(policies, 3)
+    records: list[dict[str, Any]] = []
+    wait_until(lambda: records.extend(policies.drain_records()) or len(records) == 3)
+    told = [record["learner"]["callbacks"] for record in records]
+    returned = 2 * (1.0 + 2.0 + 3.0 + 9.0)
+    assert told[-1]["rows"] == records[-1]["learner"]["default"]["rows"]
+    assert told[-1]["episodes"] in (2, 3), "of the third episode's end perhaps not yet"
+    assert told[-1]["sum"] == told[-1]["episodes"] * returned
+    assert policies.acting.learners["default"].rate == 1 / 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "story"),
+    [
+        ("OnEpisodeAlone", "OnEpisodeAlone.on_episode: KeyError: 'no such page'"),
+        ("ReturnsText", "ReturnsText.on_update: expected figures by name or None, got str"),
+    ],
+)
+def test_one_that_fails_ends_training_with_its_sentence(name: str, story: str) -> None:
+    failures: list[str] = []
+    policies = policies_of(plan_of(callbacks=f"{HERE}:{name}"), failures)
+    policies.start()
+    for i in range(3):
+        if not failures:
+            play(policies, f"episode-{i}")
+            wait_until(lambda: failures or policies.feed.is_open)
+    wait_until(lambda: failures)
+    assert failures == [f"training failed: CallbackFailed: callbacks {HERE}:{story}"]
+
+
+def test_what_cannot_be_callbacks_is_found_before_and_when_a_server_starts() -> None:
+    assert list(find_callback_problems(f"{HERE}:Diary")) == []
+    (problem,) = find_callback_problems(f"{HERE}:Neither")
+    assert problem == f"callbacks: '{HERE}:Neither' has neither on_episode nor on_update"
+    (problem,) = find_callback_problems(f"{HERE}:Dairy")
+    assert "did you mean 'Diary'?" in problem
+    with pytest.raises(ServerProblem, match=r"server 'scripted': callbacks: .* has neither"):
+        policies_of(plan_of(callbacks=f"{HERE}:Neither"))
+
+
+def test_a_config_with_wrong_callbacks_is_refused() -> None:
+    config = {
+        "simulation": {"env": "muxrl.experiments.simulations.two_step_game:TwoStepGame"},
+        "servers": {
+            "a": {"algorithm": "IQL", "agents": ["*"], "callbacks": f"{HERE}:Neither"},
+        },
+        "stop": {"env_steps": 10},
+    }
+    with pytest.raises(ConfigError, match="has neither on_episode nor on_update"):
+        prepare(load_config(config))
+    config["servers"]["a"]["algorithm"] = "RANDOM"  # type: ignore[index]
+    with pytest.raises(ConfigError, match="has callbacks, but RANDOM does not learn"):
+        prepare(load_config(config))

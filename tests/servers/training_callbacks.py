@@ -1,0 +1,35 @@
+"""Callbacks of tests: right ones, and what can be wrong with some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Diary:
+    def __init__(self) -> None:
+        self.returns: list[float] = []
+
+    def on_episode(self, episode: Any) -> None:
+        self.returns.append(sum(episode.returns.values()))
+
+    def on_update(self, update: Any) -> dict[str, float]:
+        update.learners["default"].rate = 1.0 / update.iteration
+        return {
+            "episodes": len(self.returns),
+            "sum": sum(self.returns),
+            "rows": update.metrics["default"]["rows"],
+        }
+
+
+class OnEpisodeAlone:
+    def on_episode(self, episode: Any) -> None:
+        raise KeyError("no such page")
+
+
+class Neither:
+    pass
+
+
+class ReturnsText:
+    def on_update(self, update: Any) -> str:
+        return "fine"
