@@ -7,6 +7,7 @@ and looks the same to whoever holds it.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import shlex
 import signal
@@ -42,6 +43,9 @@ from muxrl.servers.config import ServerPlan
 
 logger = logging.getLogger(__name__)
 
+ADDRESS, TOKEN = "MUXRL_ADDRESS", "MUXRL_TOKEN"
+"""Environment variables: of a command, where to listen and what to ask for; of muxrl itself, the
+token of an address that the config does not give, such as that of a finished run."""
 START_S = 120.0
 _LOOK_S = 0.1
 _ANSWER_S = 10.0
@@ -59,8 +63,13 @@ class _Version(msgspec.Struct):
 
 
 def with_token(plan: ServerPlan) -> ServerPlan:
-    """Returns the plan of a server that muxrl starts by a command with a token, which it wants."""
-    return replace(plan, token=plan.token or secrets.token_urlsafe()) if plan.command else plan
+    """Returns the plan of a server with a token: of an address MUXRL_TOKEN, unless it has its own.
+
+    One that muxrl starts by a command gets a new one.
+    """
+    found = secrets.token_urlsafe() if plan.command else ""
+    found = found or (os.environ.get(TOKEN, "") if plan.address else "")
+    return replace(plan, token=plan.token or found)
 
 
 class OwnServer:
@@ -109,7 +118,7 @@ class OwnServer:
     def _launch(self) -> None:
         command = [part.replace("{address}", self.address) for part in self.plan.command]
         logger.info("starting %s", shlex.join(command))
-        env = {"MUXRL_ADDRESS": self.address, "MUXRL_TOKEN": self.plan.token}
+        env = {ADDRESS: self.address, TOKEN: self.plan.token}
         try:
             self._program = Program(command, env=env)
         except OSError as error:
