@@ -19,10 +19,11 @@ from websockets.protocol import OPEN, State
 from websockets.uri import parse_uri
 
 from muxrl.client.network_transport import Broken, NetworkTransport, reason
+from muxrl.client.rows import Packing
 from muxrl.protocol.codec import encode_batch
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.message_sizes import answer_bytes
-from muxrl.protocol.messages import Batch
+from muxrl.protocol.messages import AnyReply, Batch
 from muxrl.protocol.websocket_frames import FrameCutter, binary_frame
 
 _READ_BYTES = 1 << 16
@@ -191,9 +192,18 @@ class WebSocketTransport(NetworkTransport):
 
     _has_tls = False
     _connection: _Connection | None = None
+    _packing: Packing | None = None
 
     def _encode(self, batch: Batch) -> bytes:
+        if self._packing is None and self._spec is not None and self._spec.takes_rows:
+            self._packing = Packing(self._spec)
+        if self._packing is not None:
+            batch = Batch(self._packing.pack(batch.items))
         return encode_batch(batch)
+
+    def _decode(self, answer: bytes | str) -> list[AnyReply]:
+        replies = super()._decode(answer)
+        return replies if self._packing is None else self._packing.unpack(replies)
 
     def _post(self, frame: bytes, timeout_s: float) -> None:
         if self._connection is None:

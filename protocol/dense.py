@@ -76,9 +76,18 @@ def gru_step(layer: GruLayer, x: np.ndarray, h: np.ndarray) -> np.ndarray:
 
 
 def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:
-    """Returns the function from a conforming value of `space` to a float32 array ``[n]``."""
+    """Returns the function from a conforming value of `space` to a float32 array ``[n]``.
+
+    Of rows of such values (see `muxrl.protocol.rows`) it makes ``[..., n]``.
+    """
     if isinstance(space, Box):
-        return lambda value: value.astype(np.float32).ravel()
+        num_dims = len(space.shape)
+
+        def flat_box(value: Any) -> np.ndarray:
+            lead = value.shape[: value.ndim - num_dims]
+            return value.astype(np.float32).reshape(*lead, -1)
+
+        return flat_box
     if isinstance(space, Discrete):
         start, one_hot = space.start, np.eye(space.n, dtype=np.float32)
         return lambda value: one_hot[value - start]
@@ -89,8 +98,8 @@ def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:
         starts, size = ends - space.nvec, int(ends[-1])
 
         def one_hots(value: Any) -> np.ndarray:
-            flat = np.zeros(size, np.float32)
-            flat[starts + value] = 1.0
+            flat = np.zeros((*value.shape[:-1], size), np.float32)
+            np.put_along_axis(flat, starts + value, 1.0, axis=-1)
             return flat
 
         return one_hots
@@ -98,4 +107,4 @@ def flat_reader(space: Space) -> Callable[[Any], np.ndarray]:
         sorted(space.spaces.items()) if isinstance(space, DictSpace) else enumerate(space.spaces)
     )
     readers = [(key, flat_reader(sub)) for key, sub in parts]
-    return lambda value: np.concatenate([read(value[key]) for key, read in readers])
+    return lambda value: np.concatenate([read(value[key]) for key, read in readers], axis=-1)

@@ -103,7 +103,27 @@ class PlayedSteps(Item, tag="played"):
     states: dict[str, Any] = {}
 
 
-AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps
+class StepRows(Item, tag="rows", kw_only=True):
+    """The next steps of several episodes, in all of which the same agents act, as arrays.
+
+    It says what as many steps would say that have observations, rewards and a state, and nothing
+    else; in msgpack only, and to servers whose spec says `takes_rows`. Of ``E`` episodes and ``A``
+    agents: `t` is int64 ``[E]``; `observations` has rows for each kind of observation space (see
+    `muxrl.protocol.rows`); `rewards` float64 ``[E, A]``, None: there are none yet; `state` is
+    float32 ``[E, state_size]``. `agents` empty: all of the server's, in the order of its spec.
+    """
+
+    episode_id: str = ""
+    """None: there are several."""
+    episode_ids: list[str]
+    t: Any
+    observations: list[Any]
+    agents: list[str] = []
+    rewards: Any = None
+    state: Any = None
+
+
+AnyItem = StartEpisode | Step | EndEpisode | AbortEpisode | PlayedSteps | StepRows
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -175,7 +195,20 @@ class Refused(Reply, tag="refused"):
     is_unsound: bool = False
 
 
-AnyReply = Started | Actions | Recorded | Ended | Aborted | Refused
+class ActionRows(Reply, tag="rows", kw_only=True):
+    """What a `StepRows` is answered with: all of its actions, or else a reply for each episode.
+
+    `actions` has rows for each kind of action space. `replies`, in the order of the episodes, come
+    in their place where one of the steps is a repeat, or is refused.
+    """
+
+    episode_id: str = ""
+    actions: list[Any] = []
+    weights_seq_no: int = 0
+    replies: list[Actions | Refused] = []
+
+
+AnyReply = Started | Actions | Recorded | Ended | Aborted | Refused | ActionRows
 
 
 class BatchReply(msgspec.Struct):
@@ -207,6 +240,7 @@ class ServerSpec(msgspec.Struct, omit_defaults=True):
     episode_timeout_s: float = 0.0
     while_learning: Literal["serve", "wait"] = "serve"
     offers: list[str] = []
+    takes_rows: bool = False
 
 
 class Status(msgspec.Struct, omit_defaults=True):

@@ -141,13 +141,21 @@ def _conform_box(space: Box, value: Any, where: str, most: float) -> NDArray[Any
         array = _cast(array, dtype, space, where)
     if array.shape != space.shape:
         array = _reshaped(array, space.shape, space, where)
-    if array.dtype.kind == "f":
-        # One pass over the data: no element is larger than the root of the sum of squares, and that
-        # is finite only if all are. Where many make it large, the exact check finds nothing.
-        flat = array if array.ndim == 1 else array.reshape(-1)
-        if not float(flat.dot(flat)) < most * most:
-            _check_numbers(array, where, most)
+    if not within(array, most):
+        _check_numbers(array, where, most)
     return array
+
+
+def within(array: NDArray[Any], most: float) -> bool:
+    """Whether all numbers of an array are finite, and at most so large, up or down."""
+    if array.dtype.kind != "f":
+        return True
+    # One pass over the data: no element is larger than the root of the sum of squares, and that is
+    # finite only if all are.
+    flat = array if array.ndim == 1 else array.reshape(-1)
+    if float(flat.dot(flat)) < most * most:
+        return True
+    return bool(np.isfinite(array).all() and (np.abs(array) <= most).all())
 
 
 def _reshaped(

@@ -13,13 +13,24 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from muxrl.protocol.errors import NotServing, ProtocolError
-from muxrl.protocol.messages import AnyItem, AnyReply, Recorded, Refused, ServerSpec, Status
+from muxrl.protocol.messages import (
+    ActionRows,
+    AnyItem,
+    AnyReply,
+    Recorded,
+    Refused,
+    ServerSpec,
+    Status,
+    StepRows,
+)
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.rows import Chosen, RowOfStep, RowStep
 from muxrl.servers.episodes.store import EpisodeStore
 from muxrl.servers.network.exposition import Family, counter, gauge, histogram
 from muxrl.servers.network.front import Answered, Front, internal_error
@@ -32,42 +43,56 @@ _EXPIRY_INTERVAL_S = 5.0
 _IDLE_EXPIRIES_LOGGED = 5
 
 
+Pending = PendingStep | RowStep | RowOfStep
+Outcome = AnyReply | Pending | list["AnyReply | Pending"]
+"""What has become of an item: its answer, what waits for its actions, or, of rows that had to be
+read one by one, of each."""
+
+
 class Frame(msgspec.Struct, eq=False):
     """The items of one message, and what has become of each.
 
     Args:
         items: of any episodes, in the order in which they are answered.
-        outcomes: for each item its answer, or the step that waits for its actions.
+        outcomes: of each item.
         reply: takes the answers, one for each item. It raises nothing: other frames are answered
             after it.
         refuse: makes the answer to an item that failed.
         is_alone: whether its client is the only one connected, so that no other frame can come.
-        pending: the steps among the outcomes.
+        pending: what waits for actions among the outcomes.
     """
 
     items: list[AnyItem]
-    outcomes: list[AnyReply | PendingStep]
+    outcomes: list[Outcome]
     reply: Answered
     refuse: Callable[[AnyItem, ProtocolError], Refused]
     is_alone: bool
-    pending: list[PendingStep]
+    pending: list[Pending]
 
     def finish(self, problem: NotServing | None = None) -> None:
         """Sends the answers.
 
         Args:
-            problem: why pending steps have none; None if all have one.
+            problem: why what is pending has no actions; None if all of it has some.
         """
         replies: list[AnyReply] = []
         for item, outcome in zip(self.items, self.outcomes, strict=True):
-            if not isinstance(outcome, PendingStep):
-                replies.append(outcome)
-            elif outcome.answer is not None:
-                replies.append(outcome.answer)
+            if isinstance(outcome, list):
+                each: Any = [self._answer(item, one, problem) for one in outcome]
+                replies.append(ActionRows(replies=each))
             else:
-                assert problem is not None
-                replies.append(self.refuse(item, problem))
+                replies.append(self._answer(item, outcome, problem))
         self.reply(replies)
+
+    def _answer(
+        self, item: AnyItem, outcome: AnyReply | Pending, problem: NotServing | None
+    ) -> AnyReply:
+        if not isinstance(outcome, Pending):
+            return outcome
+        if outcome.answer is not None:
+            return outcome.answer
+        assert problem is not None
+        return self.refuse(item, problem)
 
 
 class Batcher:
@@ -102,25 +127,34 @@ class Batcher:
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
         # A step is in two frames if its client repeated it on a new connection.
-        waiting = {id(s): s for frame in frames for s in frame.pending if s.answer is None}
-        steps = list(waiting.values())
+        waiting = {id(p.step): p.step for frame in frames for p in frame.pending if not p.answer}
+        steps = [step for step in waiting.values() if isinstance(step, PendingStep)]
+        rows = [step for step in waiting.values() if isinstance(step, RowStep)]
         problem: NotServing | None = None
         try:
             began = time.perf_counter()
-            actions, weights_seq_no = self._acting.act(steps)
+            if rows:
+                for row_step, of_benches in zip(rows, self._act_rows(rows), strict=True):
+                    row_step.finish(*of_benches)
+            if steps:
+                actions, weights_seq_no = self._acting.act(steps)
+                for step, chosen in zip(steps, actions, strict=True):
+                    step.finish(chosen, weights_seq_no)
             self.forward_passes.add(time.perf_counter() - began)
-            for step, chosen in zip(steps, actions, strict=True):
-                step.finish(chosen, weights_seq_no)
         except Exception as error:  # the module is the user's
-            for step in steps:
-                step.has_failed = True
-            logger.exception("inference failed for %d steps", len(steps))
+            for failed in waiting.values():
+                failed.has_failed = failed.answer is None
+            logger.exception("inference failed for %d steps", len(waiting))
             problem = NotServing(
                 f"server {self._server_id!r} could not compute actions: "
                 f"{type(error).__name__}: {error}"
             )
         for frame in frames:
             frame.finish(problem)
+
+    def _act_rows(self, steps: list[RowStep]) -> list[tuple[list[Chosen], int]]:
+        acting: Any = self._acting  # `ActingOnRows`, or the server's spec would not say so
+        return acting.act_rows(steps)
 
 
 class PolicyServerApp(Front):
@@ -194,9 +228,17 @@ class PolicyServerApp(Front):
         other frames to share its forward pass.
         """
         now = time.monotonic()
-        outcomes = [self._accept(item, now) for item in items]
+        outcomes: list[Outcome] = [
+            self._accept_rows(item, now) if type(item) is StepRows else self._accept(item, now)
+            for item in items
+        ]
         self.store.finish_frame()
-        pending = [outcome for outcome in outcomes if isinstance(outcome, PendingStep)]
+        pending = [
+            one
+            for outcome in outcomes
+            for one in (outcome if isinstance(outcome, list) else (outcome,))
+            if isinstance(one, Pending)
+        ]
         frame = Frame(items, outcomes, reply, self.refuse, is_alone, pending)
         if outcomes and type(outcomes[0]) is Recorded:  # what was played comes first
             self._answer_played(frame)
@@ -209,7 +251,7 @@ class PolicyServerApp(Front):
 
     def _answer_played(self, frame: Frame) -> None:
         """Answers a client that acted by itself; the gate holds it, whether it asks or not."""
-        in_training = [r for r in frame.outcomes if type(r) is Recorded and r.num_wanted]
+        in_training = [r for r in frame.outcomes if isinstance(r, Recorded) and r.num_wanted]
 
         def go() -> None:
             for reply in in_training:
@@ -224,7 +266,19 @@ class PolicyServerApp(Front):
         else:
             go()
 
-    def _accept(self, item: AnyItem, now: float) -> AnyReply | PendingStep:
+    def _accept_rows(self, item: StepRows, now: float) -> Outcome:
+        try:
+            outcome = self.store.accept_rows(item, now)
+        except ProtocolError as error:
+            return self.refuse(item, error)
+        except Exception as error:
+            logger.exception("a step in rows failed, of %d episodes", len(item.episode_ids))
+            return self.refuse(item, internal_error(error))
+        if isinstance(outcome, RowStep):
+            return outcome
+        return [self._accept(step, now) for step in outcome]
+
+    def _accept(self, item: AnyItem, now: float) -> AnyReply | Pending:
         try:
             return self.store.accept(item, now)
         except ProtocolError as error:

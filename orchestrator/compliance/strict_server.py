@@ -42,6 +42,7 @@ from muxrl.protocol.messages import (
     StartEpisode,
     Status,
     Step,
+    StepRows,
 )
 from muxrl.protocol.spaces import Space
 from muxrl.protocol.values import sample_action
@@ -211,6 +212,7 @@ class StrictServer(Front):
                 return self._step(episode, item)
             if isinstance(item, PlayedSteps):
                 raise ValueMismatch("it takes no steps in which a client acted by itself")
+            assert not isinstance(item, StepRows), "its spec takes none"
             return self._close(episode, item)
         except ProtocolError as error:
             return self.refuse(item, error)

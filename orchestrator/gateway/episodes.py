@@ -40,6 +40,7 @@ from muxrl.protocol.messages import (
     Started,
     StartEpisode,
     Step,
+    StepRows,
 )
 from muxrl.servers.episodes.step_check import StepCheck
 
@@ -237,6 +238,7 @@ class GatewayEpisodes:
                 aborts.append(one)
                 busy.add(episode_id)
                 continue
+            assert not isinstance(item, StepRows), "its spec takes none"
             try:
                 prepared = self._prepare(one, item, now)
             except ProtocolError as error:

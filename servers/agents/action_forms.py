@@ -83,6 +83,26 @@ class ActionForm:
             return (chosen + self.first).reshape(self.kind.shape).astype(self.kind.dtype)
         return chosen
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a `write_rows`: for all but spaces that no network acts in."""
+        return bool(self.choices) or isinstance(self.kind, plain.Box)
+
+    def write_rows(self, actions: np.ndarray) -> Any:
+        """Returns rows of the simulation's actions for ``[E, n, ...]`` of a network's."""
+        if not self.choices:
+            value = self._scaled(actions)
+            return value.reshape(*value.shape[:2], *(self.shape or ()))
+        if isinstance(self.kind, plain.Discrete):
+            return actions + self.kind.start
+        chosen = self.combinations[actions] if self.is_one_choice else actions
+        if isinstance(self.kind, plain.TupleSpace):
+            return list(np.moveaxis(chosen + self.first, -1, 0))
+        if isinstance(self.kind, plain.Box):
+            rows = (chosen + self.first).astype(self.kind.dtype)
+            return rows.reshape(*rows.shape[:2], *self.kind.shape)
+        return chosen
+
     def _scaled(self, value: np.ndarray) -> np.ndarray:
         """Returns a network's real numbers within the bounds, as RLlib does."""
         if not isinstance(self.space, spaces.Box):
@@ -131,6 +151,20 @@ class ActionForm:
             return flat
         allowed = [part[self.combinations[:, i]] for i, part in enumerate(parts)]
         return np.logical_and.reduce(allowed).astype(np.float32)
+
+    def read_masks(self, masks: Any) -> np.ndarray:
+        """Returns masks as `read_mask`, ``[E, n, num_masked]``, of rows of them."""
+        parts = masks if isinstance(masks, list) else [masks]
+        lead = parts[0].shape[:2]
+        flat = np.concatenate([part.reshape(*lead, -1) for part in parts], -1, dtype=np.float32)
+        if len(self.choices) == 1:
+            return flat
+        parts = np.split(flat != 0, np.cumsum(self.choices)[:-1], axis=-1)
+        leaves_some = np.logical_and.reduce([part.any(axis=-1) for part in parts])
+        if self.is_one_choice:
+            allowed = [part[..., self.combinations[:, i]] for i, part in enumerate(parts)]
+            flat = np.logical_and.reduce(allowed).astype(np.float32)
+        return flat * leaves_some[..., None]
 
     @property
     def is_plain(self) -> bool:

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import utils as gym_utils
 
+from muxrl.protocol.dense import flat_reader
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.running_statistics import RunningStatistics
@@ -106,7 +107,6 @@ class Reading:
         self.normalizer = normalizer
         self._gym_space: gymnasium.Space = to_gymnasium(space)
         self._is_whole = is_read_whole(self._gym_space)
-        self._has_offset = scale is not None and bool(scale.low.any())
         # Large means leave float32 no digits for the rest.
         self._dtype = np.float32 if normalizer is None else np.float64
 
@@ -125,11 +125,7 @@ class Reading:
         """Returns a value flattened and scaled: float64 if it is to be normalised, else float32."""
         flat = value if self._is_whole else gym_utils.flatten(self._gym_space, value)
         array: np.ndarray[Any, np.dtype[np.floating[Any]]] = np.array(flat, self._dtype)
-        if self.scale is not None:
-            if self._has_offset:
-                array -= self.scale.low
-            array /= self.scale.width
-        return array
+        return array if self.scale is None else self.scale.apply(array)
 
 
 class Observing:
@@ -191,6 +187,12 @@ class Observing:
     def reader(self, agent_id: str, space: Space) -> Reader:
         """Returns what reads the part of an agent's observations that is of this space."""
         return self.reading(agent_id, space) or module_observation_reader(space)
+
+    def rows_reader(self, agent_id: str, space: Space) -> Reader:
+        """Returns what reads rows of them, ``[E, n, ...]``, where nothing is normalised."""
+        read = _as_float32 if is_read_whole(to_gymnasium(space)) else flat_reader(space)
+        scale = find_scale(space, self._scaling)
+        return read if scale is None else lambda rows: scale.apply(np.array(read(rows)))
 
     def state_reader(self, agent_id: str, space: Space) -> Reader:
         """Returns what reads the global state that an agent observes."""
@@ -287,6 +289,10 @@ class Observing:
             _set_states(kinds, state["policies"].get(name, {}), f"policy {name!r}")
         if has_states:
             _set_states(self._states, state["states"], "the global state")
+
+
+def _as_float32(rows: np.ndarray) -> np.ndarray:
+    return rows.astype(np.float32, copy=False)
 
 
 def _set_states(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -30,6 +31,17 @@ class Scale:
 
     low: np.ndarray
     width: np.ndarray
+
+    @cached_property
+    def _has_offset(self) -> bool:
+        return bool(self.low.any())
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        """Scales values of that shape, or rows of them, in place; returns them."""
+        if self._has_offset:
+            values -= self.low
+        values /= self.width
+        return values
 
     def is_as(self, other: Scale | None) -> bool:
         """Whether both do the same."""

@@ -153,21 +153,22 @@ class SoloSeat:
         self.policy_id = plan.policy_id
         self.members: tuple[str, ...] = (agent_id,)
         space, has_mask = split_mask(plan.observation_space)
-        self._is_masked = follows_mask and has_mask
-        if not self._is_masked:
+        self.is_masked = follows_mask and has_mask
+        if not self.is_masked:
             space = plan.observation_space
         self.observation_space: gymnasium.Space = observing.space(space)
-        self._form = form or action_form(plan.action_space)
-        self.action_space = self._form.space
-        if self._is_masked:
+        self.form = form or action_form(plan.action_space)
+        self.action_space = self.form.space
+        if self.is_masked:
             self.observation_space = masked_space(self.observation_space, self.action_space)
         self._read = observing.reader(agent_id, space)
+        self.read_rows = observing.rows_reader(agent_id, space)
 
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         value = step_view.observations.get(self.seat_id)
-        if value is None or not self._is_masked:
+        if value is None or not self.is_masked:
             return None if value is None else step_view.read(self.seat_id, self._read, value)
-        mask = self._form.read_mask(value[ACTION_MASK_KEY])
+        mask = self.form.read_mask(value[ACTION_MASK_KEY])
         if step_view.is_final and not mask.any():
             mask = np.ones_like(mask)  # of a bootstrapped value it would leave nothing
         if not mask.any():
@@ -185,16 +186,16 @@ class SoloSeat:
         return rewards.get(self.seat_id, 0.0)
 
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
-        return {self.seat_id: self._form.write(action)}
+        return {self.seat_id: self.form.write(action)}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         value = logged.get(self.seat_id)
-        return None if value is None else self._form.read(value)
+        return None if value is None else self.form.read(value)
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         log_prob = log_probs.get(self.seat_id)
         space: Any = self.action_space
-        if log_prob is None or not (self._form.is_scaled and is_scaled(space)):
+        if log_prob is None or not (self.form.is_scaled and is_scaled(space)):
             return log_prob
         # The density of an action scaled to [-1, 1] is that of the action times the scale.
         widths = np.subtract(space.high, space.low, dtype=np.float64)

@@ -262,7 +262,7 @@ class TeamSpec(TeamRows):
         return spaces.MultiDiscrete([self.num_actions] * self.num_members)
 
     @cached_property
-    def _member_masks(self) -> np.ndarray:
+    def member_masks(self) -> np.ndarray:
         """[n, n_actions]: the actions each member has at all."""
         sizes = [int(self.action_spaces[m].n) for m in self.members]  # type: ignore[attr-defined]
         return _read_only(
@@ -291,7 +291,7 @@ class TeamSpec(TeamRows):
         obs, alive = self._observed(observations)
         last = self._no_last_action
         if action_masks is None and alive is self._all_alive:  # what is the same is shared
-            mask = self._member_masks
+            mask = self.member_masks
         else:
             mask = self._masks(observations, action_masks or {})
             last = last.copy()
@@ -328,7 +328,7 @@ class TeamSpec(TeamRows):
         for row, member in enumerate(self.members):
             if member in observations:
                 given = action_masks.get(member)
-                masks[row] = self._member_masks[row] if given is None else self._mask(member, given)
+                masks[row] = self.member_masks[row] if given is None else self._mask(member, given)
         return masks
 
     def _mask(self, member: str, mask: Any) -> np.ndarray:

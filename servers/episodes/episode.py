@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from muxrl.protocol.episode import (
     ACT,
@@ -23,8 +24,13 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRequest
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.rows import Benches, RowOfStep, RowStep
 from muxrl.servers.episodes.step_check import StepCheck
+from muxrl.servers.episodes.trajectories import Chunk, at
 from muxrl.servers.episodes.transitions import Transitions
+
+_MOST_KEPT = 256
+"""Steps in rows until they are recorded: each holds the rows of other episodes, too."""
 
 
 class PendingStep(msgspec.Struct, eq=False):
@@ -42,6 +48,11 @@ class PendingStep(msgspec.Struct, eq=False):
     answer: Actions | None = None
     has_failed: bool = False
     """Whether its actions could not be computed; its client may ask again, or never."""
+
+    @property
+    def step(self) -> PendingStep:
+        """Itself; see `RowOfStep`."""
+        return self
 
     def finish(self, chosen: Sequence[SeatAction], weights_seq_no: int) -> Actions:
         """Puts the actions into effect, and returns the answer.
@@ -87,8 +98,8 @@ class ServedEpisode:
         )
         self._untrained = untrained
         self.last_seen = now
-        self.recorder = recorder
-        self.pending: PendingStep | None = None
+        self._recorder = recorder
+        self.pending: PendingStep | RowStep | None = None
         self._machine = EpisodeStateMachine(message.episode_id)
         self._machine.handle(EpisodeEvent.START)
         self._server_id = plan.server_id
@@ -101,6 +112,14 @@ class ServedEpisode:
             observing=observing if self.is_training else None,
         )
         self._last_reply: Actions | None = None
+        self.last_row: tuple[RowStep | None, int] = (None, 0)
+        """The last step, if it came in rows and all before it are recorded or kept in `_rows`."""
+        self._rows: list[tuple[RowStep, int]] = []
+        """Steps that are not recorded yet, and this episode's row in each."""
+        self._is_first_recorded = False
+        """Whether only the actions of the first of these are not."""
+        self._num_kept = 0
+        """How many env steps these complete."""
 
     @property
     def t(self) -> int:
@@ -110,9 +129,25 @@ class ServedEpisode:
     @property
     def returns(self) -> Mapping[str, float]:
         """Sum of each agent's rewards so far."""
+        self._record_rows()
         return self._transitions.returns
 
-    def step(self, message: Step) -> Actions | PendingStep:
+    @property
+    def num_uncut_steps(self) -> int:
+        """Env steps recorded since the last cut."""
+        return self._recorder.num_uncut_steps + self._num_kept
+
+    def cut(self) -> Chunk | None:
+        """See `Recorder.cut`."""
+        self._record_rows()
+        return self._recorder.cut()
+
+    def finish(self, *, is_aborted: bool) -> Chunk | None:
+        """See `Recorder.finish`."""
+        self._record_rows()
+        return self._recorder.finish(is_aborted=is_aborted)
+
+    def step(self, message: Step) -> Actions | PendingStep | RowOfStep:
         """Records what came and returns what is to be computed; a repeat gets its old answer.
 
         Raises:
@@ -122,14 +157,21 @@ class ServedEpisode:
         if self._machine.is_repeat(message.t):
             if self._machine.state is EpisodeState.AWAITING_ACTION:
                 assert self.pending is not None
+                if isinstance(self.pending, RowStep):
+                    return RowOfStep(self.pending, self.pending.episodes.index(self))
                 return self.pending
+            row_step, row = self.last_row
+            if self._last_reply is None and row_step is not None:
+                self._last_reply = row_step.answer_of(row)
             assert self._last_reply is not None
             return self._last_reply
         self._machine.check(OBSERVE)
+        self._record_rows()
+        self.last_row = (None, 0)
         step = self._check.step(message, self._transitions.agents_done, self.returns)
         requests = self._transitions.add_step(step, is_first=message.t == 0)
         self._machine.handle(OBSERVE)
-        self.pending = PendingStep(
+        pending = self.pending = PendingStep(
             self,
             message.t,
             requests,
@@ -138,7 +180,7 @@ class ServedEpisode:
             self.should_explore,
             self._untrained,
         )
-        return self.pending
+        return pending
 
     def act(
         self, pending: PendingStep, chosen: Sequence[SeatAction], weights_seq_no: int
@@ -160,6 +202,76 @@ class ServedEpisode:
         self.pending = None
         return reply
 
+    # --- rows ---------------------------------------------------------------------------
+
+    def is_plain_at(self, t: int, benches: Benches) -> bool:
+        """Whether step `t` is awaited, and the same agents act in it as in the step before."""
+        machine = self._machine
+        if machine.t != t or machine.state is not EpisodeState.AWAITING_OBSERVATION:
+            return False
+        last = self.last_row[0]
+        if last is not None:
+            return last.benches is benches
+        if self._untrained or not benches.agents.isdisjoint(self._transitions.agents_done):
+            return False
+        return t == 0 or self._transitions.acting == benches.agents
+
+    def returns_of(self, agents: Sequence[str]) -> np.ndarray:
+        """Returns sums of rewards so far, float64 ``[A]``."""
+        last, row = self.last_row
+        if last is not None:
+            return last.returns[row]
+        returns = self._transitions.returns
+        return np.array([returns.get(agent_id, 0.0) for agent_id in agents], np.float64)
+
+    def last_actions_of(self, agents: Sequence[str]) -> np.ndarray:
+        """Returns last actions, float32 ``[A]``, -1 before the first."""
+        last, row = self.last_row
+        if last is not None and last.last_actions is not None:
+            return last.last_actions[row]
+        return self._transitions.last_actions_of(agents)
+
+    def module_states_of(self, bench: int, seats: Sequence[Seat]) -> Any:
+        """Returns the recurrent states of a bench's seats, ``[S, ...]``; None: initial ones."""
+        last, row = self.last_row
+        if last is not None:
+            return at(last.chosen[bench].module_state, row)
+        return self._transitions.module_states_of(seats)
+
+    def take_row(self, step: RowStep, row: int) -> None:
+        """Takes in a step that is plain; nobody else is asked before it is recorded."""
+        self._machine.handle(OBSERVE)
+        self.pending = step
+        if len(self._rows) >= _MOST_KEPT:
+            self._record_rows()
+        self._rows.append((step, row))
+        if self.is_training and step.t[row]:
+            self._num_kept += 1
+
+    def act_row(self, step: RowStep, row: int) -> None:
+        """Puts the actions of a step that came in rows into effect."""
+        if self._machine.is_over:  # aborted while it waited
+            return
+        self._machine.handle(ACT)
+        self.pending = None
+        self.last_row = (step, row)
+        self._last_reply = None
+
+    def _record_rows(self) -> None:
+        """Records what is kept in rows, so that single steps can follow."""
+        if not self._rows or (len(self._rows) == 1 and self._is_waiting_in_rows):
+            return
+        last = self._rows[-1]
+        self._transitions.add_rows(self._rows, is_first_recorded=self._is_first_recorded)
+        is_waiting = last[0].answer is None
+        self._rows = [last] if is_waiting else []
+        self._is_first_recorded = is_waiting
+        self._num_kept = 0
+
+    @property
+    def _is_waiting_in_rows(self) -> bool:
+        return self._is_first_recorded and self._rows[-1][0].answer is None
+
     def end(self, message: EndEpisode) -> Ended:
         """Records the last transition and closes the episode.
 
@@ -174,6 +286,7 @@ class ServedEpisode:
                 got=f"t={message.t}",
             )
         self._machine.check(EpisodeEvent.END)
+        self._record_rows()
         step = self._check.end(message, self._transitions.agents_done, self.returns)
         self._transitions.add_end(step, has_acted=message.t > 0)
         self._machine.handle(EpisodeEvent.END)

@@ -11,26 +11,64 @@ Each seat has a track, which becomes a `Trajectory` when a chunk is delivered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from muxrl.servers.agents.seats import Seat, SeatAction
 from muxrl.servers.episodes.reward_scale import RewardScale
-from muxrl.servers.episodes.trajectories import Chunk, Trajectory
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory, concatenated, rows_of, stacked
+
+
+class _Column:
+    """Rows one after another, in the form in which they came: alone, or many in an array."""
+
+    __slots__ = ("_arrays", "_num_in_arrays", "rows")
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+        """Those behind the arrays."""
+        self._arrays: list[Any] = []
+        self._num_in_arrays = 0
+
+    def __len__(self) -> int:
+        return self._num_in_arrays + len(self.rows)
+
+    def extend(self, array: Any, num: int) -> None:
+        """Adds rows in an array ``[num, ...]``, or in a dict of arrays."""
+        if self.rows:
+            self._arrays.append(stacked(self.rows))
+            self._num_in_arrays += len(self.rows)
+            self.rows = []
+        self._arrays.append(array)
+        self._num_in_arrays += num
+
+    def all(self) -> Any:
+        """Returns a list if all came alone, else one array, or a dict of them."""
+        if not self._arrays:
+            return self.rows
+        return concatenated([*self._arrays, stacked(self.rows)] if self.rows else self._arrays)
+
+    def last(self, num: int) -> list[Any]:
+        """Returns the last rows, one by one."""
+        if num <= len(self.rows) or not self._arrays:
+            return self.rows[len(self.rows) - num :]
+        return rows_of(self.all(), slice(len(self) - num, len(self)))
 
 
 class _Track:
-    """The record of one seat, in lists, which cost the least a step."""
+    """The record of one seat."""
 
     __slots__ = ("actions", "extra_outputs", "is_terminated", "is_truncated", "num_before",
                  "num_lookback", "observations", "open_action", "reward",
                  "rewards")  # fmt: skip
 
     def __init__(self, observation: Any) -> None:
-        self.observations = [observation]
-        self.actions: list[Any] = []
-        self.rewards: list[float] = []
-        self.extra_outputs: list[Mapping[str, Any]] = []
+        self.observations = _Column([observation])
+        self.actions = _Column([])
+        self.rewards = _Column([])
+        self.extra_outputs = _Column([])
         self.is_terminated = False
         self.is_truncated = False
         self.num_before = 0
@@ -55,20 +93,20 @@ class _Track:
         """Completes the transition of the open action."""
         action = self.open_action
         assert action is not None
-        self.observations.append(observation)
-        self.actions.append(action.action)
-        self.rewards.append(self.reward)
-        self.extra_outputs.append(action.extra_outputs)
+        self.observations.rows.append(observation)
+        self.actions.rows.append(action.action)
+        self.rewards.rows.append(self.reward)
+        self.extra_outputs.rows.append(action.extra_outputs)
         self.open_action = None
 
     def after_cut(self, lookback: int) -> None:
         """Goes on behind what has been handed over."""
         self.num_before += self.num_steps
         kept = min(lookback, len(self.actions))
-        first = len(self.actions) - kept
-        self.observations = self.observations[first:]
-        self.actions, self.rewards = self.actions[first:], self.rewards[first:]
-        self.extra_outputs = self.extra_outputs[first:]
+        self.observations = _Column(self.observations.last(kept + 1))
+        self.actions = _Column(self.actions.last(kept))
+        self.rewards = _Column(self.rewards.last(kept))
+        self.extra_outputs = _Column(self.extra_outputs.last(kept))
         self.num_lookback = kept
 
 
@@ -85,6 +123,19 @@ class _ScaledTrack(_Track):
     def observe(self, observation: Any) -> None:
         self.reward, self._discounted = self._scale.scale(self.reward, self._discounted)
         super().observe(observation)
+
+
+class SeatRows(NamedTuple):
+    """Transitions of a seat one after another; arrays ``[T, ...]``, or dicts of them.
+
+    An observation is the one that follows its action.
+    """
+
+    seat_id: str
+    observations: Any
+    actions: np.ndarray
+    rewards: np.ndarray
+    extra_outputs: Mapping[str, Any]
 
 
 class Recorder:
@@ -165,12 +216,28 @@ class Recorder:
                 track = tracks.get(seat_id)
                 if track is not None:
                     if track.open_action is not None:  # terminated: not bootstrapped from
-                        track.observe(track.observations[-1])
+                        track.observe(track.observations.last(1)[0])
                     track.is_terminated = seat_id in terminated
                     track.is_truncated = seat_id in truncated
         if is_last:
             self._is_terminated, self._is_truncated = not truncated, bool(truncated)
         self._weights_seq_nos.append(weights_seq_no)
+
+    def add_rows(self, seats: Sequence[SeatRows], weights_seq_nos: Sequence[int]) -> None:
+        """Records transitions in which the same seats act at every step, and none ends.
+
+        Args:
+            seats: these, without open actions.
+            weights_seq_nos: versions of the weights that chose the actions, by step.
+        """
+        num = len(weights_seq_nos)
+        for one in seats:
+            track = self._tracks[one.seat_id]
+            track.observations.extend(one.observations, num)
+            track.actions.extend(one.actions, num)
+            track.rewards.extend(one.rewards, num)
+            track.extra_outputs.extend(one.extra_outputs, num)
+        self._weights_seq_nos.extend(weights_seq_nos)
 
     def begin_again(self, observations: Mapping[str, Any]) -> None:
         """Records the first observations of seats that come back after their end."""
@@ -202,7 +269,7 @@ class Recorder:
     def last_observation(self, seat_id: str) -> Any:
         """Returns what a seat observed last; None if it never did."""
         track = self._tracks.get(seat_id)
-        return None if track is None else track.observations[-1]
+        return None if track is None else track.observations.last(1)[0]
 
     def cut(self) -> Chunk | None:
         """Returns what was recorded since the last cut, None if nothing was; recording goes on."""
@@ -248,17 +315,19 @@ class Recorder:
         return chunk
 
     def _trajectory(self, seat_id: str, key: str, track: _Track) -> Trajectory:
-        """Returns what a track holds; the lists are handed over, not copied."""
-        outputs = track.extra_outputs
+        """Returns what a track holds; its rows are handed over, not copied."""
+        outputs = track.extra_outputs.all()
+        if isinstance(outputs, list):
+            outputs = {name: [step[name] for step in outputs] for name in outputs[0]}
         return Trajectory(
             id=f"{self._episode_id}_{key}",
             episode_id=self._episode_id,
             seat_id=seat_id,
             policy_id=self._seats[seat_id].policy_id,
-            observations=track.observations,
-            actions=track.actions,
-            rewards=track.rewards,
-            outputs={name: [step[name] for step in outputs] for name in outputs[0]},
+            observations=track.observations.all(),
+            actions=track.actions.all(),
+            rewards=track.rewards.all(),
+            outputs=outputs,
             t=track.num_before,
             num_lookback=track.num_lookback,
             is_terminated=track.is_terminated,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from muxrl.protocol.episode import check_episode_id
 from muxrl.protocol.errors import (
     EpisodeGone,
+    MalformedMessage,
     NotServing,
     OutOfOrder,
     ProtocolError,
@@ -32,6 +33,7 @@ from muxrl.protocol.messages import (
     Started,
     StartEpisode,
     Step,
+    StepRows,
 )
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
@@ -41,6 +43,7 @@ from muxrl.servers.episodes.far_rewards import FarRewards
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.rows import RowOfStep, RowReader, RowStep
 from muxrl.servers.episodes.step_check import StepCheck
 from muxrl.servers.episodes.trajectories import Chunk
 
@@ -90,6 +93,7 @@ class EpisodeStore:
         recorder: records one episode.
         observing: has statistics of training episodes; None: there are none.
         played: reads steps in which clients acted by themselves; None: none are taken.
+        scales_rewards: whether the recorder does, by statistics of one reward after another.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class EpisodeStore:
         recorder: Callable[..., Recorder] = Recorder,
         observing: Observing | None = None,
         played: PlayedCheck | None = None,
+        scales_rewards: bool = False,
     ) -> None:
         self.plan = plan
         self.counts = EpisodeCounts()
@@ -127,6 +132,9 @@ class EpisodeStore:
         self._make_recorder = recorder
         self._observing = observing
         self._played_check = played
+        # Statistics change from step to step, and frames are remembered by agent.
+        is_alone = scales_rewards or plan.normalize_observations or plan.frame_stack > 1
+        self._row_reader = None if is_alone else RowReader(plan, seats)
         self._open: dict[str, ServedEpisode] = {}
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
@@ -149,7 +157,7 @@ class EpisodeStore:
         self._chunks = list(pending)
         self._num_uncut_steps = sum(chunk.num_env_steps for chunk in self._chunks)
 
-    def accept(self, item: AnyItem, now: float) -> AnyReply | PendingStep:
+    def accept(self, item: AnyItem, now: float) -> AnyReply | PendingStep | RowOfStep:
         """Handles one item of a client.
 
         Raises:
@@ -163,6 +171,7 @@ class EpisodeStore:
             return self._end(item, now)
         if isinstance(item, PlayedSteps):
             return self._play(item, now)
+        assert isinstance(item, AbortEpisode)
         return self._abort(item, now)
 
     def expire(self, now: float) -> list[str]:
@@ -272,23 +281,53 @@ class EpisodeStore:
                 )
         return frozenset(seats)
 
-    def _step(self, item: Step, now: float) -> Actions | PendingStep:
+    def _step(self, item: Step, now: float) -> Actions | PendingStep | RowOfStep:
         episode = self._find(item.episode_id)
         episode.last_seen = now
         is_repeat = item.t != episode.t
-        num_before = episode.recorder.num_uncut_steps
+        num_before = episode.num_uncut_steps
         outcome = episode.step(item)
         if episode.is_training and not is_repeat:
-            self.counts.num_agent_steps += len(item.observations)
             self.counts.num_logged_actions += len(item.logged_actions)
-            self._count_env_steps(episode.recorder.num_uncut_steps - num_before)
-            self._cut_if_due()
-            if (
-                self._needs_whole_episodes
-                and episode.recorder.num_uncut_steps >= self._max_sequence_steps
-            ):
-                self._keep_whole(episode.recorder.cut())
+            num = episode.num_uncut_steps - num_before
+            self._count_step(episode, len(item.observations), num)
         return outcome
+
+    def _count_step(self, episode: ServedEpisode, num_agent_steps: int, num_env_steps: int) -> None:
+        """Counts a step of a training episode, and cuts what is long enough."""
+        self.counts.num_agent_steps += num_agent_steps
+        self._count_env_steps(num_env_steps)
+        self._cut_if_due()
+        if self._needs_whole_episodes and episode.num_uncut_steps >= self._max_sequence_steps:
+            self._keep_whole(episode.cut())
+
+    # --- rows ---------------------------------------------------------------------------
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether steps may come in rows."""
+        return self._row_reader is not None and self._row_reader.can_read_all
+
+    def accept_rows(self, item: StepRows, now: float) -> RowStep | list[Step]:
+        """Records a step of many episodes; what is not plain comes back as single steps.
+
+        Raises:
+            MalformedMessage: its arrays do not hang together.
+        """
+        reader = self._row_reader
+        if reader is None:
+            raise MalformedMessage(f"server {self.plan.server_id!r} takes no steps in rows")
+        reader.check(item)
+        step = reader.read(item, [self._open.get(episode_id) for episode_id in item.episode_ids])
+        if step is None:
+            return reader.singles(item)
+        num_agents = len(step.benches.agents)
+        for row, episode in enumerate(step.episodes):
+            episode.last_seen = now
+            episode.take_row(step, row)
+            if step.is_training:
+                self._count_step(episode, num_agents, int(step.t[row] > 0))
+        return step
 
     def _play(self, item: PlayedSteps, now: float) -> Recorded:
         """Records the steps that are new, one by one: a refusal leaves those before it recorded."""
@@ -337,10 +376,10 @@ class EpisodeStore:
         if buried is not None:
             return buried[1]
         episode = self._find(item.episode_id)
-        num_before = episode.recorder.num_uncut_steps
+        num_before = episode.num_uncut_steps
         reply = episode.end(item)
         if episode.is_training:
-            self._count_env_steps(episode.recorder.num_uncut_steps - num_before)
+            self._count_env_steps(episode.num_uncut_steps - num_before)
         self._close(episode, reply, now, is_aborted=False)
         return reply
 
@@ -380,7 +419,7 @@ class EpisodeStore:
         self, episode: ServedEpisode, reply: Ended | Aborted, now: float, *, is_aborted: bool
     ) -> None:
         if episode.is_training:
-            chunk = episode.recorder.finish(is_aborted=is_aborted)
+            chunk = episode.finish(is_aborted=is_aborted)
             self._keep_whole(chunk)
             if is_aborted:
                 self.counts.num_aborted += 1
@@ -401,7 +440,7 @@ class EpisodeStore:
             return
         for episode in self._open.values():
             if episode.is_training:
-                self._keep(episode.recorder.cut())
+                self._keep(episode.cut())
         self._deliver()
 
     def finish_frame(self) -> None:

@@ -5,8 +5,8 @@
     Chunk        a piece of one episode: the env steps between two cuts
     Trajectory   what one seat lived through in it, in one life
 
-Rows are in lists, as they were recorded, until a learner stacks them (`stacked`). A row is an
-array, a number, or a dict of them.
+Rows are as they were recorded: in lists, where steps came alone, until a learner stacks them
+(`stacked`), in arrays where they came in rows. A row is an array, a number, or a dict of them.
 """
 
 from __future__ import annotations
@@ -114,12 +114,20 @@ def concatenated(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts)
 
 
+def stack(rows: Sequence[Any]) -> Any:
+    """Returns arrays as one with an axis more in front, dicts of arrays as a dict."""
+    if isinstance(rows[0], Mapping):
+        return {key: stack([row[key] for row in rows]) for key in rows[0]}
+    return np.stack(rows)
+
+
 def rows_of(columns: Any, where: slice) -> list[Any]:
     """Returns some of the stacked rows one by one."""
-    return [_row(columns, i) for i in range(where.start, where.stop)]
+    return [at(columns, i) for i in range(where.start, where.stop)]
 
 
-def _row(columns: Any, i: int) -> Any:
+def at(columns: Any, index: Any) -> Any:
+    """Returns ``columns[index]`` of an array, of each array of a dict, or None of None."""
     if isinstance(columns, Mapping):
-        return {key: _row(column, i) for key, column in columns.items()}
-    return columns[i]
+        return {key: at(column, index) for key, column in columns.items()}
+    return None if columns is None else columns[index]

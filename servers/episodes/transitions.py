@@ -12,15 +12,21 @@ Nothing of it is recorded before everything that may be refused has been checked
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from muxrl.protocol.errors import ValueMismatch
+from muxrl.servers.agents.benches import Bench
 from muxrl.servers.agents.frames import Frames
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
-from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.agents.teams import NO_ACTION
+from muxrl.servers.episodes.recorder import Recorder, SeatRows
+from muxrl.servers.episodes.rows import RowStep
 from muxrl.servers.episodes.step_check import NOBODY, AgentIds, CheckedStep
+from muxrl.servers.episodes.trajectories import at, stack
 
 
 class _Ends(NamedTuple):
@@ -156,6 +162,86 @@ class Transitions:
         self._acting = actions.keys()
         self._weights_seq_no = weights_seq_no
 
+    # --- rows ---------------------------------------------------------------------------
+
+    @property
+    def acting(self) -> Collection[str]:
+        """Agents that acted in the last step."""
+        return self._acting
+
+    def last_actions_of(self, agents: Sequence[str]) -> np.ndarray:
+        """Returns agents' last actions, float32 ``[A]``, -1 before the first."""
+        last = self._last_actions
+        return np.array([last.get(agent_id, NO_ACTION) for agent_id in agents], np.float32)
+
+    def module_states_of(self, seats: Sequence[Seat]) -> Any:
+        """Returns recurrent states after their last actions, ``[S, ...]``; None: initial ones."""
+        states = [self._records[seat.seat_id].module_state for seat in seats]
+        if states[0] is None:
+            return None
+        return {key: np.stack([state[key] for state in states]) for key in states[0]}
+
+    def add_rows(self, steps: Sequence[tuple[RowStep, int]], *, is_first_recorded: bool) -> None:
+        """Records steps in which the same seats act, as `add_step` and `act` would one by one.
+
+        Args:
+            steps: one after another, each with this episode's row in it. The last one may still
+                wait for its actions.
+            is_first_recorded: whether only the actions of the first one are new.
+        """
+        first, row = steps[0]
+        benches = first.benches.benches
+        if not is_first_recorded:
+            self._observe_row(first, row)
+        if len(steps) > 1 and self._is_training:
+            self._recorder.add_rows(
+                [one for i, bench in enumerate(benches) for one in _seat_rows(i, bench, steps)],
+                [step.weights_seq_no for step, _ in steps[:-1]],
+            )
+        last, row = steps[-1]
+        agents = first.benches.lineup.agents
+        if last.t[row]:
+            self.returns.update(zip(agents, last.returns[row].tolist(), strict=True))
+        if last.answer is None:
+            self._acted = {}
+            return
+        acted = {}
+        for bench, chosen in zip(benches, last.chosen, strict=True):
+            for i, seat in enumerate(bench.seats):
+                acted[seat.seat_id] = SeatAction(
+                    chosen.actions[row, i],
+                    at(chosen.extra_outputs, (row, i)),
+                    at(chosen.module_state, (row, i)),
+                )
+        self.act(acted, last.actions_of(row), last.weights_seq_no)
+
+    def _observe_row(self, step: RowStep, row: int) -> None:
+        """Records what a step observed, and what followed from the actions before it."""
+        seen: dict[str, Any] = {}
+        rewards: dict[str, float] = {}
+        for bench, observed, own in zip(
+            step.benches.benches, step.observations, step.rewards_by_bench, strict=True
+        ):
+            for i, seat in enumerate(bench.seats):
+                seen[seat.seat_id] = at(observed, (row, i))
+                rewards[seat.seat_id] = float(own[row, i])
+        seen = {seat_id: seen[seat_id] for seat_id, _, _ in self._seated if seat_id in seen}
+        if self._is_training and not step.t[row]:
+            self._recorder.begin(seen)
+        elif self._is_training:
+            self._recorder.add(
+                acted=self._acted,
+                observations=seen,
+                rewards=rewards,
+                terminated=set(),
+                truncated=set(),
+                is_last=False,
+                weights_seq_no=self._weights_seq_no,
+            )
+        self._acted = {}
+        for seat_id in seen:
+            self._records[seat_id].has_begun = True
+
     def _add_before_first_action(self, rewards: Mapping[str, float], done: AgentIds) -> None:
         """Counts rewards and ends from before this server's first action.
 
@@ -279,6 +365,23 @@ class Transitions:
         for _, seat, record in self._seated:
             record.members_done |= done.intersection(seat.members)
             record.is_done = len(record.members_done) == len(seat.members)
+
+
+def _seat_rows(
+    number: int, bench: Bench, steps: Sequence[tuple[RowStep, int]]
+) -> Iterator[SeatRows]:
+    """Yields the transitions of a bench's seats: from each step's actions to the next step."""
+    before, after = steps[:-1], steps[1:]
+    observed = stack([at(step.observations[number], row) for step, row in after])
+    rewards = np.stack([step.rewards_by_bench[number][row] for step, row in after])
+    chosen = [(step.chosen[number], row) for step, row in before]
+    actions = np.stack([one.actions[row] for one, row in chosen])
+    outputs = stack([at(one.extra_outputs, row) for one, row in chosen])
+    for i, seat in enumerate(bench.seats):
+        where = (slice(None), i)
+        yield SeatRows(
+            seat.seat_id, at(observed, where), actions[where], rewards[where], at(outputs, where)
+        )
 
 
 def _no_final_observation(agent_id: str) -> ValueMismatch:

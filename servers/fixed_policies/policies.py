@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from muxrl.servers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from muxrl.servers.checkpoints.resuming import told_of
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.feed import Feed
-from muxrl.servers.episodes.recorder import Recorder
+from muxrl.servers.episodes.recorder import Recorder, SeatRows
 from muxrl.servers.episodes.store import EpisodeCounts, EpisodeStore
 from muxrl.servers.episodes.trajectories import Chunk
 from muxrl.servers.fixed_names import no_weights
@@ -38,6 +38,9 @@ class StepCounter(Recorder):
 
     def add(self, **transition: Any) -> None:
         self._num_steps += 1
+
+    def add_rows(self, seats: Sequence[SeatRows], weights_seq_nos: Sequence[int]) -> None:
+        self._num_steps += len(weights_seq_nos)
 
     def last_observation(self, seat_id: str) -> Any:
         return None

@@ -137,6 +137,7 @@ class LearnedPolicies(SavedPolicies):
             max_sequence_steps=getattr(config, "max_sequence_steps", None),
             lookback=1 if self.acting.is_stateful else 0,
             recorder=functools.partial(Recorder, reward_scales=scales),
+            scales_rewards=bool(scales),
             observing=observing if observing.normalizes else None,
             # As old as the server's own actions can be: see `Feed`.
             played=PlayedCheck(

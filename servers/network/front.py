@@ -134,7 +134,8 @@ class Front(ABC):
         where = f"t={item.t} of " if isinstance(item, Step | EndEpisode) else ""
         episode_id = item.episode_id[:MAX_ID_CHARS]
         name = episode_id if episode_id.isprintable() else repr(episode_id)
-        story = f"{self._name} refused {where}episode {name}: {error.message}"
+        what = f"{where}episode {name}" if name else "a step in rows"
+        story = f"{self._name} refused {what}: {error.message}"
         self.refusals.add(error.code, story, time.monotonic())
         return Refused(
             episode_id,

@@ -20,7 +20,7 @@ from msgspec import Meta, Raw
 from muxrl.protocol.codec import decode_batch, decode_json, encode_json
 from muxrl.protocol.errors import MalformedMessage, MessageTooLarge
 from muxrl.protocol.message_sizes import needed_items
-from muxrl.protocol.messages import AnyItem, Batch, ServerSpec
+from muxrl.protocol.messages import AnyItem, Batch, ServerSpec, StepRows
 from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
 
 MAX_PLAIN_BYTES = 2 << 20
@@ -48,14 +48,21 @@ class MessageLimits:
 
     def __init__(self, spec: ServerSpec) -> None:
         self._max_items = needed_items(spec.max_episodes)
+        self._takes_rows = spec.takes_rows
         self._spaces = {a: agent.observation_space for a, agent in spec.agents.items()}
+        self._kinds: list[Space] = []
+        for space in self._spaces.values():
+            if space not in self._kinds:
+                self._kinds.append(space)
         self._action_spaces = {a: agent.action_space for a, agent in spec.agents.items()}
         per_agent = Annotated[dict[str, Raw], Meta(max_length=len(spec.agents))]
+        per_kind = Annotated[list[Raw], Meta(max_length=len(spec.agents))]
         item = msgspec.defstruct(
             "ItemOutline",
             [
-                *((name, per_agent, {}) for name in (*_OBSERVATIONS, _ACTIONS)),
-                ("state", Raw, Raw()),
+                (_OBSERVATIONS[0], per_agent | per_kind, {}),
+                *((name, per_agent, {}) for name in (*_OBSERVATIONS[1:], _ACTIONS)),
+                *((name, Raw, Raw()) for name in _ARRAYS),
             ],
         )
         items = Annotated[list[item], Meta(max_length=self._max_items)]  # type: ignore[valid-type]
@@ -145,21 +152,37 @@ class MessageLimits:
             )
 
     def _array_bytes(self, item: Any) -> int:
-        total = _array_bytes(None, item.state) if len(memoryview(item.state)) else 0
+        total = 0
+        for name in _ARRAYS:
+            value = getattr(item, name)
+            total += _array_bytes(None, value) if len(memoryview(value)) else 0
         for name in _OBSERVATIONS:
-            for agent_id, value in getattr(item, name).items():
+            values = getattr(item, name)
+            if isinstance(values, list):  # of each kind, whichever it is
+                total += sum(
+                    max((_array_bytes(space, value) for space in self._kinds), default=0)
+                    for value in values
+                )
+                continue
+            for agent_id, value in values.items():
                 total += _array_bytes(self._spaces.get(agent_id), value)
         for agent_id, value in getattr(item, _ACTIONS).items():
             total += _array_bytes(self._action_spaces.get(agent_id), value)
         return total
 
     def _counted(self, batch: Batch) -> list[AnyItem]:
-        if len(batch.items) > self._max_items:
+        num = len(batch.items)
+        for item in batch.items:
+            if type(item) is StepRows:
+                if not self._takes_rows:
+                    raise MalformedMessage("steps in rows are for servers whose spec takes_rows")
+                num += len(item.episode_ids) - 1
+        if num > self._max_items:
             raise self._too_large(
-                f"has {len(batch.items)} items, over the limit of {self._max_items}, which follows "
+                f"has {num} items, over the limit of {self._max_items}, which follows "
                 "from limits.max_episodes",
                 expected=f"at most {self._max_items} items",
-                got=f"{len(batch.items)} items",
+                got=f"{num} items",
             )
         return batch.items
 
@@ -174,6 +197,7 @@ class MessageLimits:
 
 _OBSERVATIONS = ("observations", "final_observations")
 _ACTIONS = "logged_actions"
+_ARRAYS = ("state", "rewards", "t")
 
 
 def _array_bytes(space: Space | None, value: Raw) -> int:

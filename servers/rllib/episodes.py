@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import gymnasium
+import numpy as np
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.episodes.trajectories import Chunk, Trajectory
 
 Spaces = tuple[gymnasium.Space, gymnasium.Space]
 """Of observations and actions."""
+_REWARDS = gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
 PolicyFor = Callable[..., str]
 """RLlib's agent-to-module mapping function."""
 
@@ -46,19 +50,27 @@ def episode_of(chunk: Chunk, seats: Mapping[str, Seat], policy_for: PolicyFor) -
 
 
 def single_of(trajectory: Trajectory, spaces: Spaces) -> SingleAgentEpisode:
-    """Returns a trajectory of rows in RLlib's form."""
+    """Returns a trajectory in RLlib's form, in lists or in arrays as it is."""
+    num_lookback = trajectory.num_lookback
+
+    def buffer(columns: Any, space: gymnasium.Space | None = None) -> InfiniteLookbackBuffer:
+        made = InfiniteLookbackBuffer(columns, space=space)
+        made.lookback = num_lookback  # its constructor takes the number of keys for a length
+        return made
+
     return SingleAgentEpisode(
         id_=trajectory.id,
-        observations=trajectory.observations,
+        observations=buffer(trajectory.observations),
         observation_space=spaces[0],
-        actions=trajectory.actions,
+        infos=[{}] * (len(trajectory.rewards) + 1),
+        actions=buffer(trajectory.actions),
         action_space=spaces[1],
-        rewards=trajectory.rewards,
-        extra_model_outputs=dict(trajectory.outputs),
+        rewards=buffer(trajectory.rewards, _REWARDS),
+        extra_model_outputs={name: buffer(rows) for name, rows in trajectory.outputs.items()},
         terminated=trajectory.is_terminated,
         truncated=trajectory.is_truncated,
         t_started=trajectory.t,
-        len_lookback_buffer=trajectory.num_lookback,
+        len_lookback_buffer=num_lookback,
         agent_id=trajectory.seat_id,
         module_id=trajectory.policy_id,
         multi_agent_episode_id=trajectory.episode_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,8 @@ from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
 from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.rows import Chosen, RowStep
+from muxrl.servers.episodes.trajectories import at, concatenated
 from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, Forward, numpy_policy
 
 Extras = dict[str, Any]
@@ -151,10 +153,8 @@ class Inference:
         chosen: dict[_Pass, list[SeatAction]] = {}
         with self._swap:
             for key, batch in passes.items():
-                if key[-1]:
-                    chosen[key] = self._act_untrained(key, batch)
-                else:
-                    chosen[key] = self._act_as_asked(key, batch)
+                act = self._act_untrained if key[-1] else self._act_as_asked
+                chosen[key] = _by_row(act(key, _Asked(batch)))
             weights_seq_no = self.weights_seq_no
         if len(chosen) == 1:  # one policy: its actions are in the order of the steps
             (actions,) = chosen.values()
@@ -178,18 +178,37 @@ class Inference:
             for step in steps
         ], weights_seq_no
 
+    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
+        """Computes the actions of steps in rows; see `ActingOnRows`."""
+        passes: dict[_Pass, list[tuple[int, int]]] = {}
+        """Which step, and which of its benches."""
+        for i, step in enumerate(steps):
+            for j, bench in enumerate(step.benches.benches):
+                key = (bench.policy_id, step.should_explore, step.is_training, False)
+                passes.setdefault(key, []).append((i, j))
+        chosen: list[list[Chosen]] = [[_NOT_YET] * len(s.benches.benches) for s in steps]
+        with self._swap:
+            for key, places in passes.items():
+                asked = _RowsAsked([(steps[i], j) for i, j in places])
+                answers = asked.split(self._act_as_asked(key, asked))
+                for (i, j), answer in zip(places, answers, strict=True):
+                    chosen[i][j] = answer
+            weights_seq_no = self.weights_seq_no
+        return [(of_step, weights_seq_no) for of_step in chosen]
+
     def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self._swap:
-            return self._act(policy_id, requests, should_explore=False, is_training=False)
+            asked = _Asked(requests)
+            return _by_row(self._act(policy_id, asked, should_explore=False, is_training=False))
 
-    def _act_as_asked(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+    def _act_as_asked(self, key: _Pass, asked: _Asked | _RowsAsked) -> _Answer:
         policy_id, should_explore, is_training, _ = key
         if should_explore and not is_training:
-            return self._act_in_evaluation(policy_id, requests)
-        return self._act(policy_id, requests, should_explore, is_training)
+            return self._act_in_evaluation(policy_id, asked)
+        return self._act(policy_id, asked, should_explore, is_training)
 
-    def _act_untrained(self, key: _Pass, requests: list[SeatRequest]) -> list[SeatAction]:
+    def _act_untrained(self, key: _Pass, asked: _Asked) -> _Answer:
         """Acts with the kept weights, in the place of the live copy; called under the lock."""
         if self._untrained_copy is None:
             assert self.untrained is not None, "the store refuses what is not kept"
@@ -198,29 +217,29 @@ class Inference:
             self._untrained_copy.modules.set_state(self.untrained)
         live, self._live = self._live, self._untrained_copy
         try:
-            return self._act_as_asked(key, requests)
+            return self._act_as_asked(key, asked)
         finally:
             self._live = live
 
-    def _act_in_evaluation(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
+    def _act_in_evaluation(self, policy_id: str, asked: _Asked | _RowsAsked) -> _Answer:
         """Explores with random numbers of its own, so that training draws the same without it.
 
         Torch modules and distributions draw from the global generator, as the learning thread does.
         An update that runs at the same time may get some of evaluation's numbers.
         """
         if self._live.acts_in_numpy[policy_id]:
-            return self._act_in_numpy(policy_id, requests, True, self._evaluation_torch)
+            return self._act_in_numpy(policy_id, asked, True, self._evaluation_torch)
         is_numpy = self._live.numpy[policy_id] is not None and isinstance(
-            requests[0].seat.action_space, gymnasium.spaces.Discrete
+            asked.action_space, gymnasium.spaces.Discrete
         )
         training_rng, self._rng = self._rng, self._evaluation_rng
         try:
             if is_numpy:
-                return self._act(policy_id, requests, True, is_training=False)
+                return self._act(policy_id, asked, True, is_training=False)
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(self._evaluation_torch.get_state())
                 try:
-                    return self._act(policy_id, requests, True, is_training=False)
+                    return self._act(policy_id, asked, True, is_training=False)
                 finally:
                     self._evaluation_torch.set_state(torch.get_rng_state())
         finally:
@@ -229,71 +248,54 @@ class Inference:
     def _act(
         self,
         policy_id: str,
-        requests: list[SeatRequest],
+        asked: _Asked | _RowsAsked,
         should_explore: bool,
         is_training: bool,
-    ) -> list[SeatAction]:
+    ) -> _Answer:
         if self._live.acts_in_numpy[policy_id]:
-            return self._act_in_numpy(policy_id, requests, should_explore)
+            return self._act_in_numpy(policy_id, asked, should_explore)
         forward = self._live.numpy[policy_id]
-        is_discrete = isinstance(requests[0].seat.action_space, gymnasium.spaces.Discrete)
-        if forward is None or not is_discrete or len(requests) > MAX_BATCH:
+        is_discrete = isinstance(asked.action_space, gymnasium.spaces.Discrete)
+        if forward is None or not is_discrete or len(asked) > MAX_BATCH:
             with torch.inference_mode():
-                return self._forward(policy_id, requests, should_explore, is_training, is_discrete)
-        observations = [request.observation for request in requests]
-        keys = self._live.acting_keys[policy_id]
-        logits = forward(
-            _rows(observations)
-            if keys is None
-            else {key: _rows([o[key] for o in observations]) for key in keys}
-        )
-        return _by_row(*self._categorical(logits, requests, should_explore, is_training))
+                return self._forward(policy_id, asked, should_explore, is_training, is_discrete)
+        logits = forward(asked.observations(self._live.acting_keys[policy_id]))
+        return _Answer(*self._categorical(logits, asked, should_explore, is_training))
 
     def _act_in_numpy(
         self,
         policy_id: str,
-        requests: list[SeatRequest],
+        asked: _Asked | _RowsAsked,
         should_explore: bool,
         generator: torch.Generator | None = None,
-    ) -> list[SeatAction]:
+    ) -> _Answer:
         """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
         module: Any = self._live.modules[policy_id]
-        observations = [request.observation for request in requests]
-        keys = self._live.acting_keys[policy_id] or ()
-        obs = {key: _rows([o[key] for o in observations]) for key in keys}
-        state = None
-        if module.is_stateful():
-            states = [_state_of(request, module) for request in requests]
-            state = {key: _rows([s[key] for s in states]) for key in states[0]}
+        obs = asked.observations(self._live.acting_keys[policy_id] or ())
+        state = asked.states(module) if module.is_stateful() else None
         t = self.num_env_steps_sampled if should_explore else None
         actions, state = module.act_in_numpy(obs, state, t, generator)
-        _put_logged(actions, requests)
-        if state is None:
-            return [SeatAction(action) for action in actions]
-        return [
-            SeatAction(action, module_state={key: column[row] for key, column in state.items()})
-            for row, action in enumerate(actions)
-        ]
+        _put_logged(actions, asked.requests)
+        return _Answer(actions, {}, state)
 
     def _forward(
         self,
         policy_id: str,
-        requests: list[SeatRequest],
+        asked: _Asked | _RowsAsked,
         should_explore: bool,
         is_training: bool,
         is_discrete: bool,
-    ) -> list[SeatAction]:
+    ) -> _Answer:
         """Any other module, in torch: `forward_exploration` or `forward_inference`."""
         module = self._live.modules[policy_id]
-        observations = [r.observation for r in requests]
-        keys = self._live.acting_keys[policy_id]
-        if keys is not None:  # a critic's part of them is not needed here
-            observations = [{key: o[key] for key in keys} for o in observations]
-        batch: dict[str, Any] = {Columns.OBS: _stack(observations)}
+        # A critic's part of the observations is not needed here.
+        batch: dict[str, Any] = {
+            Columns.OBS: _tensors(asked.observations(self._live.acting_keys[policy_id]))
+        }
         is_stateful = self._live.is_stateful[policy_id]
         if is_stateful:  # RLlib's recurrent modules read sequences, here of one step
             batch = tree.map_structure(lambda rows: rows.unsqueeze(1), batch)
-            batch[Columns.STATE_IN] = _stack([_state_of(r, module) for r in requests])
+            batch[Columns.STATE_IN] = _tensors(asked.states(module))
         if should_explore:
             outputs = module.forward_exploration(batch, t=self.num_env_steps_sampled)
         else:
@@ -304,41 +306,43 @@ class Inference:
         extras: Extras = {}
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
-            _put_logged(actions, requests)
+            _put_logged(actions, asked.requests)
         elif is_discrete:
             logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
-            actions, extras = self._categorical(logits, requests, should_explore, is_training)
+            actions, extras = self._categorical(logits, asked, should_explore, is_training)
         else:
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
             actions, extras = self._from_distribution(
-                module, inputs, requests, should_explore, is_training
+                module, inputs, asked, should_explore, is_training
             )
-        return _by_row(actions, extras, state)
+        if state is not None:  # RLlib's learners begin sequences with recorded states
+            extras[Columns.STATE_OUT] = state
+        return _Answer(actions, extras, state)
 
     def _from_distribution(
         self,
         module: Any,
         inputs: torch.Tensor,
-        requests: list[SeatRequest],
+        asked: _Asked | _RowsAsked,
         should_explore: bool,
         is_training: bool,
     ) -> tuple[Any, Extras]:
         distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
         chosen = (distribution if should_explore else distribution.to_deterministic()).sample()
         actions = tree.map_structure(_to_numpy, chosen)
-        _put_logged(actions, requests)
+        _put_logged(actions, asked.requests)
         if not self.needs_log_probabilities:
             return actions, {}
         extras: Extras = {Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
         if is_training:  # nobody reads them of an evaluation
             logp = _to_numpy(distribution.logp(torch.from_numpy(np.asarray(actions))))
-            extras[Columns.ACTION_LOGP] = self._with_logged(logp, requests)
+            extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
         return actions, extras
 
     def _categorical(
         self,
         logits: np.ndarray,
-        requests: list[SeatRequest],
+        asked: _Asked | _RowsAsked,
         should_explore: bool,
         is_training: bool,
     ) -> tuple[np.ndarray, Extras]:
@@ -348,16 +352,16 @@ class Inference:
             actions = (logits - np.log(noise)).argmax(axis=-1)
         else:
             actions = logits.argmax(axis=-1)
-        _put_logged(actions, requests)
+        _put_logged(actions, asked.requests)
         if not self.needs_log_probabilities:
             return actions, {}
         extras: Extras = {Columns.ACTION_DIST_INPUTS: logits}
         if is_training:  # nobody reads them of an evaluation
             logp = log_probs_of(logits)[np.arange(len(actions)), actions].astype(np.float32)
-            extras[Columns.ACTION_LOGP] = self._with_logged(logp, requests)
+            extras[Columns.ACTION_LOGP] = self._with_logged(logp, asked.requests)
         return actions, extras
 
-    def _with_logged(self, logp: np.ndarray, requests: list[SeatRequest]) -> np.ndarray:
+    def _with_logged(self, logp: np.ndarray, requests: Sequence[SeatRequest]) -> np.ndarray:
         """Replaces the policy's log-probabilities of actions that were chosen elsewhere, in place.
 
         Where the probability is unknown, infinity stands for it: any ratio of the policy's
@@ -370,27 +374,117 @@ class Inference:
         return logp
 
 
-def _by_row(actions: Any, extras: Extras, state: Any = None) -> list[SeatAction]:
-    """Splits the columns of a forward pass by row.
+class _Answer(NamedTuple):
+    """What a policy says to B rows."""
 
-    Args:
-        actions: ``[B, ...]``.
-        extras: name to ``[B, ...]``.
-        state: tree of ``[B, ...]``; None where the module has no recurrent state.
-    """
-    columns = extras.items()
-    chosen = []
-    for row, action in enumerate(actions):
-        outputs = {name: column[row] for name, column in columns}
-        row_state = None
-        if state is not None:  # RLlib's learners begin sequences with recorded states
-            row_state = tree.map_structure(lambda column, row=row: column[row], state)
-            outputs[Columns.STATE_OUT] = row_state
-        chosen.append(SeatAction(action, outputs, row_state))
-    return chosen
+    actions: Any
+    """``[B, ...]``."""
+    extras: Extras
+    """Name to ``[B, ...]``, or to a tree of such."""
+    state: Any = None
+    """Tree of ``[B, ...]``; None where the module has no recurrent state."""
 
 
-def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
+class _Asked:
+    """Rows of one pass that came one by one."""
+
+    def __init__(self, requests: Sequence[SeatRequest]) -> None:
+        self.requests = requests
+        self.action_space = requests[0].seat.action_space
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def observations(self, keys: Sequence[str] | None) -> Any:
+        """Returns them stacked, an array or a dict; of a dict these keys, all with None."""
+        observations = [request.observation for request in self.requests]
+        if keys is not None:
+            return {key: _rows([one[key] for one in observations]) for key in keys}
+        if isinstance(observations[0], np.ndarray):
+            return _rows(observations)
+        return tree.map_structure(lambda *leaves: _rows(list(leaves)), *observations)
+
+    def states(self, module: Any) -> Any:
+        """Returns recurrent states, a dict of arrays."""
+        states = [request.module_state for request in self.requests]
+        return _stacked_states(states, module)
+
+
+class _RowsAsked:
+    """Rows of one pass that came as arrays ``[E, S, ...]``, of one or more steps."""
+
+    requests: Sequence[SeatRequest] = ()
+
+    def __init__(self, benches: Sequence[tuple[RowStep, int]]) -> None:
+        self._benches = benches
+        step, number = benches[0]
+        self.action_space = step.benches.benches[number].seats[0].action_space
+        self._leads = [(len(s.episodes), len(s.benches.benches[i].seats)) for s, i in benches]
+
+    def __len__(self) -> int:
+        return sum(num_episodes * num_seats for num_episodes, num_seats in self._leads)
+
+    def observations(self, keys: Sequence[str] | None) -> Any:
+        parts = []
+        for step, number in self._benches:
+            rows = step.observations[number]
+            parts.append(_flat(rows if keys is None else {key: rows[key] for key in keys}))
+        return parts[0] if len(parts) == 1 else concatenated(parts)
+
+    def states(self, module: Any) -> Any:
+        parts = []
+        for (step, number), (num_episodes, num_seats) in zip(
+            self._benches, self._leads, strict=True
+        ):
+            states = step.module_states[number]
+            if not isinstance(states, dict):  # an episode that begins has none yet
+                of_episodes = [None] * num_episodes if states is None else states
+                states = _stacked_states(
+                    [at(s, i) for s in of_episodes for i in range(num_seats)], module
+                )
+                parts.append(states)
+            else:
+                parts.append(_flat(states))
+        return parts[0] if len(parts) == 1 else concatenated(parts)
+
+    def split(self, answer: _Answer) -> list[Chosen]:
+        """Returns an answer to all rows as one for each bench."""
+        chosen = []
+        first = 0
+        for lead in self._leads:
+            rows = slice(first, first + lead[0] * lead[1])
+            first = rows.stop
+            chosen.append(Chosen(*(_shaped(part, rows, lead) for part in answer)))
+        return chosen
+
+
+_NOT_YET: Any = None
+
+
+def _shaped(columns: Any, rows: slice, lead: tuple[int, int]) -> Any:
+    """Returns some rows ``[B, ...]`` as ``[E, S, ...]``, of a tree of arrays or None."""
+    if isinstance(columns, Mapping):
+        return {key: _shaped(part, rows, lead) for key, part in columns.items()}
+    return None if columns is None else columns[rows].reshape(*lead, *columns.shape[1:])
+
+
+def _flat(columns: Any) -> Any:
+    """Returns ``[E, S, ...]`` as ``[E * S, ...]``, of a tree of arrays."""
+    if isinstance(columns, Mapping):
+        return {key: _flat(part) for key, part in columns.items()}
+    return columns.reshape(-1, *columns.shape[2:])
+
+
+def _by_row(answer: _Answer) -> list[SeatAction]:
+    """Splits an answer by row."""
+    columns = answer.extras.items()
+    return [
+        SeatAction(action, {name: at(part, row) for name, part in columns}, at(answer.state, row))
+        for row, action in enumerate(answer.actions)
+    ]
+
+
+def _put_logged(actions: Any, requests: Sequence[SeatRequest]) -> None:
     """Replaces the policy's actions by those that were chosen elsewhere."""
     for i, request in enumerate(requests):
         logged = request.logged_action
@@ -404,21 +498,20 @@ def _put_logged(actions: Any, requests: list[SeatRequest]) -> None:
         actions[i] = logged
 
 
-def _state_of(request: SeatRequest, module: Any) -> Any:
-    state = request.module_state
-    return tree.map_structure(np.asarray, module.get_initial_state()) if state is None else state
+def _stacked_states(states: Sequence[Any], module: Any) -> Any:
+    """Returns recurrent states, of each row one or None, as a dict of arrays."""
+    if any(state is None for state in states):
+        initial = tree.map_structure(np.asarray, module.get_initial_state())
+        states = [initial if state is None else state for state in states]
+    return tree.map_structure(lambda *leaves: np.stack(leaves), *states)
 
 
 def _rows(values: list[np.ndarray]) -> np.ndarray:
     return values[0][None] if len(values) == 1 else np.array(values)  # np.stack takes longer
 
 
-def _stack(values: list[Any]) -> Any:
-    """Stacks arrays, or dicts of arrays, into tensors with a batch dimension first."""
-    first = values[0]
-    if isinstance(first, np.ndarray):
-        return torch.from_numpy(np.stack(values))
-    return tree.map_structure(lambda *leaves: torch.from_numpy(np.stack(leaves)), *values)
+def _tensors(rows: Any) -> Any:
+    return tree.map_structure(torch.from_numpy, rows)
 
 
 def _to_numpy(tensor: Any) -> Any:

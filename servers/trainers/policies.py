@@ -140,6 +140,7 @@ class TrainerPolicies(SavedPolicies):
             needs_whole_episodes=getattr(first, "needs_whole_episodes", False),
             lookback=0,
             recorder=functools.partial(Recorder, reward_scales=scales),
+            scales_rewards=bool(scales),
             observing=observing if observing.normalizes else None,
         )
         super().__init__(

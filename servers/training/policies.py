@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from muxrl.servers.agents.seats import SeatAction
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.feed import Feed
+from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.store import EpisodeStore
 
 Record = dict[str, Any]
@@ -48,6 +49,13 @@ class Acting(Protocol):
             For each step its actions, one for each of its requests; and the version of the weights
             that chose them.
         """
+
+
+class ActingOnRows(Acting, Protocol):
+    """What takes steps in rows, too."""
+
+    def act_rows(self, steps: Sequence[RowStep]) -> list[tuple[list[Chosen], int]]:
+        """Returns for each step the actions of its benches, and the weights' version."""
 
 
 class Policies(Protocol):

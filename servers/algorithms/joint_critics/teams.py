@@ -187,7 +187,7 @@ class ContinuousTeamSeat(TeamSeat):
 
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
         actions = self.team.split(action, [m for m in self.members if m in acting])
-        forms = self._forms
+        forms = self.forms
         return {
             m: forms[m].write(own) if forms[m].choices else own.reshape(forms[m].shape)
             for m, own in actions.items()
@@ -196,7 +196,7 @@ class ContinuousTeamSeat(TeamSeat):
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         if not any(m in logged for m in self.members):
             return None
-        given = {m: form for m, form in self._forms.items() if m in logged}
+        given = {m: form for m, form in self.forms.items() if m in logged}
         return self.team.join(
             {m: f.read(logged[m]) if f.choices else np.ravel(logged[m]) for m, f in given.items()}
         )

@@ -236,7 +236,7 @@ class CentralSeat(SoloSeat):
             AGENT_ID: self._agent_id,
             ALIVE: np.zeros(1, np.float32),
         }
-        if self._is_masked:
+        if self.is_masked:
             # Has no effect, but the distribution needs an action to draw.
             self._nothing_seen[ACTION_MASK] = np.ones(parts[ACTION_MASK].shape or (), np.float32)
         self._no_state = np.zeros(view.size, np.float32)
@@ -250,7 +250,7 @@ class CentralSeat(SoloSeat):
             own = super().observe(
                 msgspec.structs.replace(step_view, observations={self.seat_id: value}), record
             )
-            seen = dict(own) if self._is_masked else {OBS: own}
+            seen = dict(own) if self.is_masked else {OBS: own}
             seen[STATE] = self._view.read(step_view)
             seen[AGENT_ID] = self._agent_id
             if self._is_in_group:

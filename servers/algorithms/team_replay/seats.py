@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,8 +15,10 @@ import numpy as np
 from gymnasium.spaces import flatdim
 
 from muxrl.protocol.errors import ValueMismatch
+from muxrl.protocol.rows import Lineup
 from muxrl.protocol.spaces import Box, Space
 from muxrl.servers.agents.action_forms import ActionForm, counted_from_0
+from muxrl.servers.agents.benches import Seen, compact, parts_of, write_rows
 from muxrl.servers.agents.frames import stacked_space
 from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seating import (
@@ -39,7 +41,12 @@ from muxrl.servers.agents.spaces import (
     without_state,
 )
 from muxrl.servers.agents.teams import (
+    ACTION_MASK,
+    ALIVE,
+    LAST_ACTION,
     NO_ACTION,
+    OBS,
+    STATE,
     TEAM_KEYS,
     TeamProblem,
     TeamRows,
@@ -149,15 +156,16 @@ class TeamSeat:
         self.frame_stack = observing.frame_stack
         self.members = plan.groups[group]
         self._plans = {m: plan.agents[m] for m in self.members}
-        self._forms = {m: forms[m] for m in self.members}
-        self._are_plain = all(form.is_plain for form in self._forms.values())
+        self.forms = {m: forms[m] for m in self.members}
+        self._are_plain = all(form.is_plain for form in self.forms.values())
         self.policy_id = self._plans[self.members[0]].policy_id
         self._reward_rule = plan.team_reward
-        self._has_state = plan.state_size is not None
+        self.has_state = plan.state_size is not None
         self._refuses_late = plan.late_members == "refuse"
         self._state_readers: dict[str, Callable[[Any], np.ndarray]] = {}
-        self._masked: set[str] = set()
+        self.masked: set[str] = set()
         self._readers: dict[str, Callable[[Any], np.ndarray]] = {}
+        self.rows_readers: dict[str, Callable[[Any], np.ndarray]] = {}
         observation_spaces: dict[str, gymnasium.Space] = {}
         state_size = plan.state_size
         self._read_state: Callable[[Any], np.ndarray] | None = None
@@ -171,14 +179,15 @@ class TeamSeat:
                     state_size = math.prod(module_observation_space(state_space).shape)
             space, has_mask = split_mask(space)
             if has_mask:
-                self._masked.add(member)
+                self.masked.add(member)
             box = stacked_space(module_observation_space(space), self.frame_stack)
             observation_spaces[member] = _one_dimensional(box)
             self._readers[member] = observing.reader(member, space)
+            self.rows_readers[member] = observing.rows_reader(member, space)
         self.team = self.spec(
             self.members,
             observation_spaces,
-            {m: counted_from_0(form.space) for m, form in self._forms.items()},
+            {m: counted_from_0(form.space) for m, form in self.forms.items()},
             state_size,
             marks_departed=not self._refuses_late,
         )
@@ -189,7 +198,7 @@ class TeamSeat:
     def observe(self, step_view: StepView, record: SeatRecord) -> Any:
         mine: dict[str, Any] = {}
         masks: dict[str, Any] = {}
-        state = step_view.state if self._has_state else None
+        state = step_view.state if self.has_state else None
         if self._read_state is not None:
             state = self._read_state(state)
         for member in self.members:
@@ -200,8 +209,8 @@ class TeamSeat:
                 if self._is_state_observed and state is None:  # all members observe the same one
                     state = self._state_readers[member](value[STATE_KEY])
                 value = without_state(value)
-            if member in self._masked:
-                mask = self._forms[member].read_mask(value[ACTION_MASK_KEY])
+            if member in self.masked:
+                mask = self.forms[member].read_mask(value[ACTION_MASK_KEY])
                 if not step_view.is_final or mask.any():
                     masks[member] = mask
                 value = without_mask(value)
@@ -230,28 +239,129 @@ class TeamSeat:
         mine = {m: rewards[m] for m in self.members if m in rewards}
         return team_reward(mine, self._reward_rule, len(self.members)) if mine else 0.0
 
+    @property
+    def bench_class(self) -> type[TeamBench] | None:
+        """What reads such teams together; None: they are read one by one."""
+        is_known = type(self) is TeamSeat and not self._state_readers
+        return TeamBench if is_known and self._are_plain else None
+
+    def reward_rows(self, rewards: np.ndarray) -> np.ndarray:
+        """Returns the team's rewards ``[E]`` of its members' ``[E, n]``."""
+        total = np.zeros(len(rewards))
+        for column in rewards.T:  # in the order in which one team's are added, to the last bit
+            total += column
+        return total if self._reward_rule == "sum" else total / len(self.members)
+
     def _last_actions(self, record: SeatRecord) -> Mapping[str, Any]:
         last = record.last_actions
         if self._are_plain:
             return last
-        return {m: form.read(last[m]) for m, form in self._forms.items() if m in last}
+        return {m: form.read(last[m]) for m, form in self.forms.items() if m in last}
 
     def act(self, action: Any, acting: Collection[str]) -> dict[str, Any]:
         actions = self.team.split(action, [m for m in self.members if m in acting])
         if self._are_plain:
             return actions
-        return {member: self._forms[member].write(own) for member, own in actions.items()}
+        return {member: self.forms[member].write(own) for member, own in actions.items()}
 
     def read_logged(self, logged: Mapping[str, Any]) -> Any:
         if not any(m in logged for m in self.members):
             return None
         return np.array(
-            [f.read(logged[m]) if m in logged else NO_ACTION for m, f in self._forms.items()],
+            [f.read(logged[m]) if m in logged else NO_ACTION for m, f in self.forms.items()],
             dtype=np.int64,
         )
 
     def read_log_prob(self, log_probs: Mapping[str, float]) -> float | None:
         return None  # teams learn values of actions, whoever chose them
+
+
+class TeamBench:
+    """Teams of one policy all members of which act: see `muxrl.servers.agents.benches`.
+
+    Args:
+        seats: of the same policy, whose members observe no state.
+        lineup: all of their members are in it.
+    """
+
+    reads_last_actions = True
+
+    def __init__(self, seats: Sequence[TeamSeat], lineup: Lineup) -> None:
+        self.seats: tuple[Seat, ...] = tuple(seats)
+        self.policy_id = seats[0].policy_id
+        self._teams = [_TeamRows(seat, lineup) for seat in seats]
+
+    def observe(self, seen: Seen) -> Any:
+        teams = [team.observe(seen) for team in self._teams]
+        found = [team for team in teams if team is not None]
+        if len(found) < len(teams):
+            return None
+        return {key: np.stack([team[key] for team in found], axis=1) for key in TEAM_KEYS}
+
+    def rewards(self, rewards: np.ndarray) -> np.ndarray:
+        return np.stack([team.reward(rewards) for team in self._teams], axis=1)
+
+    def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
+        for i, team in enumerate(self._teams):
+            team.write(actions[:, i], into)
+
+
+class _TeamRows:
+    """One team in the rows of a lineup."""
+
+    def __init__(self, seat: TeamSeat, lineup: Lineup) -> None:
+        members = list(seat.members)
+        self._seat = seat
+        assert isinstance(seat.team, TeamSpec)
+        self._spec = seat.team
+        self._places = compact(np.array([lineup.agents.index(m) for m in members]))
+        self._seen = parts_of(members, lineup.observed)
+        self._acts = parts_of(members, lineup.acted)
+
+    def observe(self, seen: Seen) -> dict[str, np.ndarray] | None:
+        seat, spec = self._seat, self._spec
+        n = spec.num_members
+        lead = len(seen.observations[0] if seen.last_actions is None else seen.last_actions)
+        obs = np.zeros((lead, n, spec.obs_dim), np.float32)
+        masks = np.broadcast_to(spec.member_masks, (lead, *spec.member_masks.shape))
+        for part, where in self._seen:
+            member = seat.members[np.arange(n)[where][0]]
+            rows = part.of(seen.observations)
+            if member in seat.masked:
+                given = seat.forms[member].read_masks(rows[ACTION_MASK_KEY]) != 0
+                if not given.any(axis=-1).all():
+                    return None
+                masks = masks.copy()
+                masks[:, where, : given.shape[-1]] = given
+                rows = without_mask(rows)
+            own = seat.rows_readers[member](rows)
+            own = own.reshape(*own.shape[:2], -1)
+            obs[:, where, : own.shape[-1]] = own
+        if seat.has_state:
+            assert seen.state is not None
+            state = seen.state
+        else:
+            state = obs.reshape(lead, -1)
+            if spec.marks_departed:  # all members are here
+                state = np.concatenate([state, np.zeros((lead, n), np.float32)], axis=1)
+        last = np.full((lead, n), NO_ACTION, np.float32)
+        if seen.last_actions is not None:
+            last = seen.last_actions[:, self._places]
+        return {
+            OBS: obs,
+            STATE: state,
+            ACTION_MASK: masks,
+            ALIVE: np.ones((lead, n), np.float32),
+            LAST_ACTION: last,
+        }
+
+    def reward(self, rewards: np.ndarray) -> np.ndarray:
+        return self._seat.reward_rows(rewards[:, self._places])
+
+    def write(self, actions: np.ndarray, into: Sequence[Any]) -> None:
+        for part, where in self._acts:
+            form = self._seat.forms[self._seat.members[np.arange(actions.shape[1])[where][0]]]
+            write_rows(into[part.kind], part.columns, form.write_rows(actions[:, where]))
 
 
 def _own_space(agent: AgentPlan) -> Space:

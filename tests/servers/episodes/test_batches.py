@@ -90,7 +90,7 @@ def test_every_recorded_transition_is_delivered_exactly_once(size: int, moves: l
     played = Simulations(store)
     played.play(moves)
     assert all(length == size for length in batch_lengths(store))
-    open_steps = sum(e.recorder.num_uncut_steps for e in store.store._open.values())
+    open_steps = sum(e.num_uncut_steps for e in store.store._open.values())
     delivered = sum(chunk.num_env_steps for chunk in store.chunks)
     assert delivered + open_steps == store.store.counts.num_env_steps
     played.close_all()

@@ -1,0 +1,180 @@
+"""Steps that go to a server as rows of arrays, and its answer as one of each episode again.
+
+A step is packed if it has observations, rewards and a state, and nothing else; all others, and what
+does not fit an array, go as they are: whatever is wrong in it, the server says of whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import (
+    ActionRows,
+    Actions,
+    AnyItem,
+    AnyReply,
+    ServerSpec,
+    Step,
+    StepRows,
+)
+from muxrl.protocol.rows import Kind, Lineup, NotInRows, row_of, stack
+from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace
+
+LEAST_ROWS = 2
+"""Agent steps from which arrays are worth their headers."""
+
+_Place = tuple[int, ...]
+
+
+class Packing:
+    """Packs the messages of one conversation with a server that takes rows.
+
+    Args:
+        spec: the server's.
+    """
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._all = tuple(spec.agents)
+        self._lineups: dict[tuple[str, ...], Lineup] = {}
+        self._packed: list[tuple[Lineup, Sequence[Step], _Place]] = []
+        """Of each `StepRows` at the end of the last message: its steps, and their places in it."""
+        self._others: _Place = ()
+
+    def pack(self, items: Sequence[AnyItem]) -> list[AnyItem]:
+        """Returns the items of a message, with rows at its end in place of what can be packed."""
+        self._packed = []
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for i, item in enumerate(items):
+            if type(item) is Step and self._is_plain(item):
+                groups.setdefault(tuple(item.observations), []).append(i)
+        rows: list[AnyItem] = []
+        gone: set[int] = set()
+        for agents, places in groups.items():
+            if len(places) * len(agents) < LEAST_ROWS:
+                continue
+            steps: list[Any] = [items[i] for i in places]
+            lineup = self._lineup(agents)
+            try:
+                rows.append(self._rows(lineup, steps))
+            except NotInRows:
+                continue
+            self._packed.append((lineup, steps, tuple(places)))
+            gone.update(places)
+        self._others = tuple(i for i in range(len(items)) if i not in gone)
+        return [items[i] for i in self._others] + rows
+
+    def unpack(self, replies: list[AnyReply]) -> list[AnyReply]:
+        """Returns a reply to each item that was packed, in their order.
+
+        What is no answer to the last message as it was packed is returned as it came.
+        """
+        num_others = len(self._others)
+        if not self._packed or len(replies) != num_others + len(self._packed):
+            return replies
+        whole: list[Any] = [None] * (num_others + sum(len(p) for _, _, p in self._packed))
+        for i, reply in zip(self._others, replies, strict=False):
+            whole[i] = reply
+        for (lineup, steps, places), reply in zip(self._packed, replies[num_others:], strict=True):
+            for i, one in zip(places, _each(lineup, steps, reply), strict=True):
+                whole[i] = one
+        return whole
+
+    def _is_plain(self, step: Step) -> bool:
+        if step.terminations or step.truncations or step.final_observations:
+            return False
+        if step.logged_actions or step.logged_log_probs or not step.observations:
+            return False
+        if step.rewards and (not step.t or not step.rewards.keys() <= step.observations.keys()):
+            return False
+        return (step.state is None) == (self._spec.state_size is None)
+
+    def _lineup(self, agents: tuple[str, ...]) -> Lineup:
+        lineup = self._lineups.get(agents)
+        if lineup is None:
+            if len(self._lineups) >= 1_000:  # agents that come and go in all combinations
+                self._lineups.clear()
+            lineup = self._lineups[agents] = Lineup(agents, self._spec.agents)
+        return lineup
+
+    def _rows(self, lineup: Lineup, steps: Sequence[Step]) -> StepRows:
+        agents = lineup.agents
+        lead = len(steps)
+        state = None
+        if self._spec.state_size is not None:
+            state = _floats(np.float32, [step.state for step in steps], (self._spec.state_size,))
+        return StepRows(
+            episode_ids=[step.episode_id for step in steps],
+            t=np.array([step.t for step in steps], np.int64),
+            observations=[
+                stack(
+                    kind.space,
+                    [step.observations[a] for step in steps for a in kind.agents],
+                    (lead, len(kind.agents)),
+                )
+                for kind in lineup.observed
+            ],
+            agents=[] if agents == self._all else list(agents),
+            rewards=_floats(
+                np.float64, [[s.rewards.get(a, 0.0) for a in agents] for s in steps], (len(agents),)
+            ),
+            state=state,
+        )
+
+
+def _floats(dtype: type, rows: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        array = np.array(rows)
+    except (ValueError, TypeError, RuntimeError):
+        raise NotInRows from None
+    if array.dtype.kind != "f" or array.shape[1:] != shape:
+        raise NotInRows
+    return array.astype(dtype, copy=False)
+
+
+def _each(lineup: Lineup, steps: Sequence[Step], reply: Any) -> list[AnyReply]:
+    """Returns the reply to each step of a `StepRows`."""
+    if type(reply) is not ActionRows:  # it was refused as a whole
+        return [reply] * len(steps)
+    if reply.replies:
+        if len(reply.replies) != len(steps):
+            raise MalformedMessage(
+                f"{len(reply.replies)} replies came to the rows of {len(steps)} episodes"
+            )
+        return list(reply.replies)
+    actions: list[dict[str, Any]] = [{} for _ in steps]
+    try:
+        for kind, rows in zip(lineup.acted, reply.actions, strict=True):
+            for mine, values in zip(actions, _values(kind, rows), strict=True):
+                mine.update(zip(kind.agents, values, strict=True))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise MalformedMessage(f"its rows of actions are not those asked for: {error}") from None
+    return [
+        Actions(step.episode_id, step.t, mine, reply.weights_seq_no)
+        for step, mine in zip(steps, actions, strict=True)
+    ]
+
+
+def _values(kind: Kind, rows: Any) -> Any:
+    """Returns the actions of each episode: one for each agent of the kind."""
+    if isinstance(kind.space, Discrete):
+        return rows.tolist()
+    if not isinstance(kind.space, DictSpace | TupleSpace):
+        return rows
+    num_episodes = len(_leaf(kind.space, rows))
+    agents = range(len(kind.agents))
+    return [[row_of(rows, (e, a)) for a in agents] for e in range(num_episodes)]
+
+
+def _leaf(space: Space, rows: Any) -> Any:
+    while isinstance(space, DictSpace | TupleSpace):
+        if isinstance(space, DictSpace):
+            key, space = next(iter(space.spaces.items()))
+            rows = rows[key]
+        else:
+            space, rows = space.spaces[0], rows[0]
+    return rows

@@ -1,0 +1,180 @@
+"""Steps of many episodes as arrays: how both sides order the rows.
+
+The agents of a `StepRows` are grouped by their spaces: those with equal observation spaces are of
+one kind, in the order in which the first of each is named; likewise for their actions. A value of
+``E`` episodes and the ``A`` agents of a kind is an array ``[E, A, ...]``:
+
+==========================  =====================================================
+space                       array
+==========================  =====================================================
+Box                         ``[E, A, *shape]`` of its dtype
+Discrete                    ``[E, A]`` int64
+MultiDiscrete, MultiBinary  ``[E, A, n]`` int64
+Dict                        dict of its parts
+Tuple                       list of its parts
+==========================  =====================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from muxrl.protocol.message_sizes import AgentSpaces
+from muxrl.protocol.spaces import (
+    Box,
+    DictSpace,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    TupleSpace,
+)
+from muxrl.protocol.values import within
+
+
+class NotInRows(ValueError):
+    """Values are not what rows are made of: a list, another shape or dtype, a missing key."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Agents with equal spaces.
+
+    Attributes:
+        space: theirs.
+        agents: in the order of the rows.
+        places: of these agents in the lineup.
+    """
+
+    space: Space
+    agents: tuple[str, ...]
+    places: np.ndarray
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """The agents that act in each of some steps.
+
+    Args:
+        agents: in the order in which a message names them.
+        spaces: of each agent of the server, by id; unknown agents are a `KeyError`.
+    """
+
+    agents: tuple[str, ...]
+    spaces: Mapping[str, AgentSpaces]
+
+    @cached_property
+    def observed(self) -> tuple[Kind, ...]:
+        """Kinds of observations."""
+        return _kinds([(a, self.spaces[a].observation_space) for a in self.agents])
+
+    @cached_property
+    def acted(self) -> tuple[Kind, ...]:
+        """Kinds of actions."""
+        return _kinds([(a, self.spaces[a].action_space) for a in self.agents])
+
+
+def _kinds(of_agents: Sequence[tuple[str, Space]]) -> tuple[Kind, ...]:
+    found: list[tuple[Space, list[int]]] = []
+    for place, (_, space) in enumerate(of_agents):
+        places = next((places for known, places in found if known == space), None)
+        if places is None:
+            found.append((space, [place]))
+        else:
+            places.append(place)
+    return tuple(
+        Kind(space, tuple(of_agents[i][0] for i in places), np.array(places))
+        for space, places in found
+    )
+
+
+def stack(space: Space, values: Sequence[Any], lead: tuple[int, ...]) -> Any:
+    """Returns values of a space as rows.
+
+    Args:
+        space: of each value.
+        values: as a simulation has them.
+        lead: the first dimensions of the rows, whose product is the number of values.
+
+    Raises:
+        NotInRows: one is not as the space says. Who, is for whoever reads it alone to say.
+    """
+    if isinstance(space, DictSpace):
+        if any(type(v) is not dict or v.keys() != space.spaces.keys() for v in values):
+            raise NotInRows
+        return {k: stack(sub, [v[k] for v in values], lead) for k, sub in space.spaces.items()}
+    if isinstance(space, TupleSpace):
+        if any(type(v) is not tuple or len(v) != len(space.spaces) for v in values):
+            raise NotInRows
+        return [stack(sub, [v[i] for v in values], lead) for i, sub in enumerate(space.spaces)]
+    try:
+        rows = np.array(values)
+    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor elsewhere
+        raise NotInRows from None
+    dtype, shape = leaf_type(space)
+    if rows.shape[1:] != shape:
+        raise NotInRows
+    if rows.dtype != dtype:
+        widens = rows.dtype.kind in "iu" and dtype.kind == "i" and np.can_cast(rows.dtype, dtype)
+        if not widens and not rows.dtype.kind == dtype.kind == "f":
+            raise NotInRows
+        rows = rows.astype(dtype)
+    return rows.reshape(lead + shape)
+
+
+def leaf_type(space: Space) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Returns dtype and shape of a row of a space without parts."""
+    if isinstance(space, Box):
+        return np.dtype(space.dtype), tuple(space.shape)
+    if isinstance(space, Discrete):
+        return np.dtype(np.int64), ()
+    assert isinstance(space, MultiDiscrete | MultiBinary)
+    return np.dtype(np.int64), (len(space.nvec) if isinstance(space, MultiDiscrete) else space.n,)
+
+
+def are_rows(space: Space, rows: Any, lead: tuple[int, ...], most: float) -> bool:
+    """Whether rows conform to a space, all of them: one comparison an array.
+
+    Args:
+        space: of each row.
+        rows: whatever came.
+        lead: the first dimensions that they should have.
+        most: bound of a number, up or down.
+    """
+    if isinstance(space, DictSpace):
+        return (
+            isinstance(rows, dict)
+            and rows.keys() == space.spaces.keys()
+            and all(are_rows(sub, rows[key], lead, most) for key, sub in space.spaces.items())
+        )
+    if isinstance(space, TupleSpace):
+        return (
+            isinstance(rows, list)
+            and len(rows) == len(space.spaces)
+            and all(are_rows(s, r, lead, most) for s, r in zip(space.spaces, rows, strict=True))
+        )
+    dtype, shape = leaf_type(space)
+    if not isinstance(rows, np.ndarray) or rows.dtype != dtype or rows.shape != lead + shape:
+        return False
+    if isinstance(space, Box):
+        return within(rows, most)
+    if isinstance(space, Discrete):
+        first, num = space.start, space.n
+        return bool(rows.size == 0 or (rows.min() >= first and rows.max() < first + num))
+    nvec = 2 if isinstance(space, MultiBinary) else np.asarray(space.nvec)
+    return bool(((rows >= 0) & (rows < nvec)).all())
+
+
+def row_of(rows: Any, index: tuple[int, ...]) -> Any:
+    """Returns one value out of rows, in the form in which a `Step` has it."""
+    if isinstance(rows, dict):
+        return {key: row_of(part, index) for key, part in rows.items()}
+    if isinstance(rows, list):
+        return tuple(row_of(part, index) for part in rows)
+    value = rows[index]
+    return value if isinstance(value, np.ndarray) else value.item()

@@ -1,0 +1,389 @@
+"""A step of many episodes at once: checked, recorded and answered as arrays.
+
+::
+
+    StepRows ──RowReader.read──> RowStep ──take──> its episodes ──act──> ActionRows
+                 │ None: something is not plain
+                 └──────────────> Steps, one for each episode
+
+A `RowStep` is what the episodes of a `StepRows` have in common: arrays that none of them copies. An
+episode keeps which `RowStep` s it was in, and its row in each, until somebody wants its record
+(`rows_of_episode`). Whatever is not plain (a repeat, a value out of range, an unknown episode) goes
+the way of single steps, which says what is wrong and whose it is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from muxrl.protocol.errors import MalformedMessage
+from muxrl.protocol.messages import ActionRows, Actions, Step, StepRows
+from muxrl.protocol.rows import Lineup, are_rows, leaf_type, row_of
+from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
+from muxrl.protocol.values import within
+from muxrl.servers.agents.benches import Bench, Seen, make_benches
+from muxrl.servers.agents.seats import Seat
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.step_check import MAX_RETURN
+
+if TYPE_CHECKING:
+    from muxrl.servers.episodes.episode import ServedEpisode
+
+_MAX_LINEUPS = 256
+"""That are remembered; agents that come and go make many."""
+
+
+class Benches(NamedTuple):
+    """A lineup, and who reads its rows."""
+
+    lineup: Lineup
+    benches: list[Bench]
+    agents: frozenset[str]
+    reads_last_actions: bool
+
+
+class Chosen(msgspec.Struct, frozen=True, gc=False):
+    """What a policy chose for the rows of a bench; ``[E, S, ...]`` all of it."""
+
+    actions: np.ndarray
+    extra_outputs: Mapping[str, np.ndarray]
+    module_state: Any = None
+    """Recurrent state after them, a dict of arrays; None where the module has none."""
+
+
+@dataclass(eq=False)
+class RowStep:
+    """A step of several episodes, recorded, that waits for its actions or has them.
+
+    Attributes:
+        episodes: in the order of the rows.
+        benches: who acts.
+        observations: what each bench's policy reads.
+        rewards: of each agent of the lineup, ``[E, A]``, that followed from the actions before.
+        returns: their sums so far, ``[E, A]``.
+        is_training, should_explore: of all its episodes.
+        module_states: of each bench, dicts of arrays ``[E, S, ...]``; None: the initial ones.
+        t: of each episode.
+        chosen: by bench, once it has been acted on.
+        last_actions: of each agent, float32 ``[E, A]``, if a bench reads them.
+        has_failed: whether its actions could not be computed.
+    """
+
+    episodes: list[ServedEpisode]
+    benches: Benches
+    t: list[int]
+    observations: list[Any]
+    rewards: np.ndarray
+    returns: np.ndarray
+    is_training: bool
+    should_explore: bool
+    module_states: list[Any]
+    chosen: Sequence[Chosen] = ()
+    weights_seq_no: int = 0
+    answer: ActionRows | None = None
+    last_actions: np.ndarray | None = None
+    has_failed: bool = False
+
+    @property
+    def step(self) -> RowStep:
+        """Itself; see `RowOfStep`."""
+        return self
+
+    @cached_property
+    def rewards_by_bench(self) -> list[np.ndarray]:
+        """The recorded rewards of each bench's seats, ``[E, S]``."""
+        return [bench.rewards(self.rewards) for bench in self.benches.benches]
+
+    def finish(self, chosen: Sequence[Chosen], weights_seq_no: int) -> None:
+        """Puts the actions into effect, and makes the answer.
+
+        Args:
+            chosen: by bench.
+            weights_seq_no: version of the weights that chose them.
+        """
+        lead = len(self.episodes)
+        lineup = self.benches.lineup
+        actions = [_empty(kind.space, (lead, len(kind.agents))) for kind in lineup.acted]
+        for bench, own in zip(self.benches.benches, chosen, strict=True):
+            bench.write(own.actions, actions)
+        self.chosen, self.weights_seq_no = chosen, weights_seq_no
+        if self.benches.reads_last_actions:
+            self.last_actions = np.empty((lead, len(lineup.agents)), np.float32)
+            for kind, rows in zip(lineup.acted, actions, strict=True):
+                if isinstance(rows, np.ndarray) and rows.ndim == 2:
+                    self.last_actions[:, kind.places] = rows
+        self.answer = ActionRows(actions=actions, weights_seq_no=weights_seq_no)
+        for row, episode in enumerate(self.episodes):
+            episode.act_row(self, row)
+
+    def answer_of(self, row: int) -> Actions:
+        """Returns what a step of one episode would have been answered."""
+        assert self.answer is not None
+        episode = self.episodes[row]
+        return Actions(episode.episode_id, self.t[row], self.actions_of(row), self.weights_seq_no)
+
+    def actions_of(self, row: int) -> dict[str, Any]:
+        """Returns one episode's actions by agent, as they were sent."""
+        assert self.answer is not None
+        return {
+            agent_id: row_of(rows, (row, i))
+            for kind, rows in zip(self.benches.lineup.acted, self.answer.actions, strict=True)
+            for i, agent_id in enumerate(kind.agents)
+        }
+
+
+class RowOfStep:
+    """One episode's step in a `RowStep`, for whoever repeats it alone while it is pending."""
+
+    def __init__(self, step: RowStep, row: int) -> None:
+        self.step = step
+        self.is_training = step.is_training
+        self._row = row
+
+    @property
+    def answer(self) -> Actions | None:
+        return None if self.step.answer is None else self.step.answer_of(self._row)
+
+
+class RowReader:
+    """Reads the `StepRows` of a server's clients.
+
+    Args:
+        plan: the server.
+        seats: by seat id.
+    """
+
+    def __init__(self, plan: ServerPlan, seats: Mapping[str, Seat]) -> None:
+        self._plan = plan
+        self._seats = seats
+        self._all = tuple(plan.agents)
+        self._state_size = plan.state_size if plan.reads_state else None
+        self._max_reward = _limit(plan.limits.max_abs_reward)
+        self._max_observation = _limit(plan.limits.max_abs_observation)
+        self._known: OrderedDict[tuple[str, ...], Benches | None] = OrderedDict()
+
+    @property
+    def can_read_all(self) -> bool:
+        """Whether it reads the rows of all agents together."""
+        return self._benches(self._all) is not None
+
+    def read(self, item: StepRows, episodes: Sequence[ServedEpisode | None]) -> RowStep | None:
+        """Returns the step that the rows are; None: it has to be read one by one.
+
+        Nothing of it is recorded yet.
+
+        Args:
+            item: what came; its lengths are right, see `singles`.
+            episodes: those that it names, None for one that is not open.
+        """
+        first = episodes[0]
+        benches = self._benches(tuple(item.agents) or self._all)
+        if first is None or benches is None:
+            return None
+        is_training, should_explore = first.is_training, first.should_explore
+        ts = item.t.tolist()
+        for episode, t in zip(episodes, ts, strict=True):
+            if (
+                episode is None
+                or episode.is_training is not is_training
+                or episode.should_explore is not should_explore
+                or not episode.is_plain_at(t, benches)
+            ):
+                return None
+        known: list[ServedEpisode] = list(episodes)  # type: ignore[arg-type]
+        if len(set(item.episode_ids)) < len(known):
+            return None
+        lead = len(known)
+        for kind, rows in zip(benches.lineup.observed, item.observations, strict=True):
+            if not are_rows(kind.space, rows, (lead, len(kind.agents)), self._max_observation):
+                return None
+        returns, last_actions, states = _before(known, benches)
+        rewards = item.rewards
+        if rewards is None:
+            rewards = np.zeros_like(returns)
+        if not _are_floats(rewards, returns.shape, self._max_reward):
+            return None
+        returns = returns + rewards
+        if not within(returns, MAX_RETURN):
+            return None
+        state_shape = (lead, self._state_size)
+        if self._state_size is not None and not _are_floats(
+            item.state, state_shape, self._max_observation, np.float32
+        ):
+            return None
+        seen = Seen(item.observations, item.state, last_actions)
+        observations = [bench.observe(seen) for bench in benches.benches]
+        if any(rows is None for rows in observations):
+            return None
+        return RowStep(
+            known,
+            benches,
+            ts,
+            observations,
+            rewards,
+            returns,
+            is_training,
+            should_explore,
+            states,
+        )
+
+    def singles(self, item: StepRows) -> list[Step]:
+        """Returns the same as single steps.
+
+        Raises:
+            MalformedMessage: it does not hang together.
+        """
+        lineup = self._lineup(tuple(item.agents) or self._all)
+        lead = len(item.episode_ids)
+        steps = []
+        for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
+            observations = {}
+            for kind, rows in zip(lineup.observed, item.observations, strict=True):
+                for i, agent_id in enumerate(kind.agents):
+                    observations[agent_id] = row_of(rows, (row, i))
+            rewards = {}
+            if item.rewards is not None and t:
+                rewards = dict(zip(lineup.agents, item.rewards[row].tolist(), strict=True))
+            steps.append(
+                Step(
+                    episode_id,
+                    t,
+                    {a: observations[a] for a in lineup.agents},
+                    rewards,
+                    state=None if item.state is None else item.state[row],
+                )
+            )
+        assert len(steps) == lead
+        return steps
+
+    def check(self, item: StepRows) -> None:
+        """Raises `MalformedMessage` unless the arrays have a row for each episode and agent."""
+        lead = len(item.episode_ids)
+        agents = tuple(item.agents) or self._all
+        if unknown := next((a for a in agents if a not in self._plan.agents), None):
+            raise MalformedMessage(f"there is no agent {unknown!r} here, but its rows came")
+        if len(set(agents)) < len(agents):
+            raise MalformedMessage("an agent is named twice in the rows of a step")
+        lineup = self._lineup(agents)
+        arrays: list[tuple[str, Any, tuple[int, ...]]] = [("t", item.t, (lead,))]
+        if len(item.observations) != len(lineup.observed):
+            raise MalformedMessage(
+                f"rows of {len(lineup.observed)} kinds of observations are expected, of "
+                f"{len(item.observations)} came"
+            )
+        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+            arrays += [
+                (f"observations of {kind.agents[0]!r}", leaf, (lead, len(kind.agents)))
+                for leaf in _leaves(kind.space, rows)
+            ]
+        if item.rewards is not None:
+            arrays.append(("rewards", item.rewards, (lead, len(agents))))
+        if item.state is not None:
+            arrays.append(("state", item.state, (lead,)))
+        for what, rows, shape in arrays:
+            if not isinstance(rows, np.ndarray) or rows.shape[: len(shape)] != shape:
+                raise MalformedMessage(
+                    f"{what} in rows: an array that begins with the shape {shape} was expected; "
+                    "rows are for msgpack, a step in JSON has dicts by agent",
+                    expected=f"shape {shape}",
+                    got=str(getattr(rows, "shape", type(rows).__name__)),
+                )
+        if item.t.dtype.kind not in "iu" or lead == 0:
+            raise MalformedMessage("rows have an integer t for each of at least one episode")
+
+    def _lineup(self, agents: tuple[str, ...]) -> Lineup:
+        benches = self._known.get(agents)
+        return Lineup(agents, self._plan.agents) if benches is None else benches.lineup
+
+    def _benches(self, agents: tuple[str, ...]) -> Benches | None:
+        if agents in self._known:
+            return self._known[agents]
+        lineup = Lineup(agents, self._plan.agents)
+        found = make_benches(self._seats, lineup)
+        benches = None
+        if found is not None:
+            reads_last = any(bench.reads_last_actions for bench in found)
+            benches = Benches(lineup, found, frozenset(agents), reads_last)
+        self._known[agents] = benches
+        if len(self._known) > _MAX_LINEUPS:
+            self._known.popitem(last=False)
+        return benches
+
+
+def _before(
+    episodes: Sequence[ServedEpisode], benches: Benches
+) -> tuple[np.ndarray, np.ndarray | None, list[Any]]:
+    """Returns what the episodes bring along: returns, last actions and recurrent states."""
+    before = episodes[0].last_row[0]
+    if (
+        before is not None
+        and before.episodes == episodes  # in this order
+        and all(episode.last_row[0] is before for episode in episodes)
+    ):
+        return before.returns, before.last_actions, [one.module_state for one in before.chosen]
+    returns = np.stack([episode.returns_of(benches.lineup.agents) for episode in episodes])
+    last_actions = None
+    if benches.reads_last_actions:
+        last_actions = np.stack(
+            [episode.last_actions_of(benches.lineup.agents) for episode in episodes]
+        )
+    states = [
+        _stacked_states([episode.module_states_of(i, bench.seats) for episode in episodes])
+        for i, bench in enumerate(benches.benches)
+    ]
+    return returns, last_actions, states
+
+
+def _stacked_states(states: list[Any]) -> Any:
+    """Returns the recurrent states of some episodes, ``[E, S, ...]``; each ``[S, ...]`` or None.
+
+    None: they are all initial. Where only some are, they are None in a list.
+    """
+    if all(state is None for state in states):
+        return None
+    if any(state is None for state in states):
+        return states
+    return {key: np.stack([state[key] for state in states]) for key in states[0]}
+
+
+def _are_floats(
+    rows: Any, shape: tuple[int | None, ...], most: float, dtype: type = np.float64
+) -> bool:
+    return (
+        isinstance(rows, np.ndarray)
+        and rows.dtype == dtype
+        and rows.shape == shape
+        and within(rows, most)
+    )
+
+
+def _limit(most: float | None) -> float:
+    return float("inf") if most is None else most
+
+
+def _empty(space: Space, lead: tuple[int, ...]) -> Any:
+    if isinstance(space, DictSpace):
+        return {key: _empty(sub, lead) for key, sub in space.spaces.items()}
+    if isinstance(space, TupleSpace):
+        return [_empty(sub, lead) for sub in space.spaces]
+    dtype, shape = leaf_type(space)
+    return np.empty(lead + shape, dtype)
+
+
+def _leaves(space: Space, rows: Any) -> list[Any]:
+    if isinstance(space, DictSpace):
+        if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
+            return [None]
+        return [leaf for key, sub in space.spaces.items() for leaf in _leaves(sub, rows[key])]
+    if isinstance(space, TupleSpace):
+        if not isinstance(rows, list) or len(rows) != len(space.spaces):
+            return [None]
+        return [leaf for s, r in zip(space.spaces, rows, strict=True) for leaf in _leaves(s, r)]
+    return [rows]

@@ -1,0 +1,355 @@
+"""Steps in rows are recorded, counted and answered as the same steps one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muxrl.client.rows import Packing
+from muxrl.protocol.errors import MalformedMessage, ValueMismatch
+from muxrl.protocol.messages import (
+    ActionRows,
+    Actions,
+    AgentInfo,
+    EndEpisode,
+    ServerSpec,
+    StartEpisode,
+    Step,
+    StepRows,
+)
+from muxrl.protocol.spaces import Box, DictSpace, Discrete
+from muxrl.servers.agents.seating import Seating
+from muxrl.servers.agents.seats import SeatAction
+from muxrl.servers.algorithms.team_replay.seats import TeamSeating
+from muxrl.servers.config import ServerPlan
+from muxrl.servers.episodes.episode import PendingStep
+from muxrl.servers.episodes.rows import Chosen, RowStep
+from muxrl.servers.episodes.trajectories import Chunk, stacked
+from tests.servers.scripted_store import SEES, ScriptedStore, make_plan
+
+KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES})}
+EPISODES = ("e0", "e1", "e2")
+
+
+class Player:
+    """Plays the same on a store, step by step, or in rows where its client would pack them."""
+
+    def __init__(self, plan: ServerPlan, seating: Seating, *, in_rows: bool, batch: int) -> None:
+        self.store = ScriptedStore(plan, batch_env_steps=batch, seating=seating)
+        self.packing = Packing(spec_of(plan))
+        self.in_rows = in_rows
+        self.num_in_rows = 0
+
+    def tell(self, items: list[Any]) -> list[Any]:
+        """Returns the replies to a message, in the order of its items."""
+        told = self.packing.pack(items)
+        if not self.in_rows:  # in the same order, so that batches are cut at the same steps
+            told = [
+                one
+                for item in told
+                for one in (steps_of(item, items) if isinstance(item, StepRows) else [item])
+            ]
+        replies = [self._tell(item) for item in told]
+        self.store.store.finish_frame()
+        if self.in_rows:
+            return self.packing.unpack(replies)
+        answers = {id(item): reply for item, reply in zip(told, replies, strict=True)}
+        return [answers[id(item)] for item in items]
+
+    def _tell(self, item: Any) -> Any:
+        store = self.store.store
+        if isinstance(item, StepRows):
+            outcome = store.accept_rows(item, 0.0)
+            if isinstance(outcome, RowStep):
+                self.num_in_rows += len(item.episode_ids)
+                outcome.finish([self._chosen(outcome, i) for i in range(len(outcome.benches[1]))],
+                               self.store.weights_seq_no)  # fmt: skip
+                return outcome.answer
+            return ActionRows(replies=[self._tell(step) for step in outcome])
+        outcome = store.accept(item, 0.0)
+        if isinstance(outcome, PendingStep):
+            return outcome.finish([self._action(r, item.t) for r in outcome.requests],
+                                  self.store.weights_seq_no)  # fmt: skip
+        return outcome
+
+    def _action(self, request: Any, t: int) -> SeatAction:
+        state = 0.0 if request.module_state is None else float(request.module_state["h"][0])
+        num = len(request.seat.members)
+        is_team = request.seat.seat_id in self.store.plan.groups
+        action = np.full(num, t % 3) if is_team else np.int64((t + int(state)) % 3)
+        after = {"h": np.array([state + 1.0], np.float32)}
+        return SeatAction(action, {"logp": np.float32(t), "state": after}, after)
+
+    def _chosen(self, step: RowStep, number: int) -> Chosen:
+        """The same for all rows of a bench."""
+        bench = step.benches.benches[number]
+        states = step.module_states[number]
+        cells: list[list[SeatAction]] = []
+        for row, t in enumerate(step.t):
+            cells.append([])
+            for i, seat in enumerate(bench.seats):
+                if isinstance(states, dict):
+                    state: Any = {"h": states["h"][row, i]}
+                else:
+                    own = None if states is None else states[row]
+                    state = None if own is None else {"h": own["h"][i]}
+                cells[-1].append(self._action(Asked(seat, state), t))
+        return Chosen(
+            np.array([[cell.action for cell in row] for row in cells]),
+            {
+                "logp": np.array([[c.extra_outputs["logp"] for c in row] for row in cells]),
+                "state": {"h": states_of(cells)},
+            },
+            {"h": states_of(cells)},
+        )
+
+
+def steps_of(rows: StepRows, items: list[Any]) -> list[Step]:
+    steps = {item.episode_id: item for item in items if isinstance(item, Step)}
+    return [steps[episode_id] for episode_id in rows.episode_ids]
+
+
+class Asked:
+    def __init__(self, seat: Any, module_state: Any) -> None:
+        self.seat, self.module_state = seat, module_state
+
+
+def states_of(cells: list[list[SeatAction]]) -> np.ndarray:
+    return np.array([[cell.module_state["h"] for cell in row] for row in cells])
+
+
+def spec_of(plan: ServerPlan) -> ServerSpec:
+    infos = {
+        a: AgentInfo(p.policy_id, p.observation_space, p.action_space, p.group)
+        for a, p in plan.agents.items()
+    }
+    return ServerSpec(1, "s", "PPO", infos, state_size=plan.state_size, takes_rows=True)
+
+
+def plain(value: Any) -> Any:
+    """Anything recorded, in a form that compares equal."""
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    array = np.asarray(stacked(value) if isinstance(value, list) else value)
+    return array.dtype.name, array.shape, array.tobytes()
+
+
+def all_of(chunks: list[Chunk]) -> list[Any]:
+    return [
+        (
+            chunk.episode_id,
+            chunk.t_started,
+            chunk.weights_seq_nos,
+            chunk.is_terminated,
+            chunk.is_truncated,
+            [
+                (
+                    one.id, one.t, one.num_lookback, one.is_terminated, one.is_truncated,
+                    plain(stacked(one.observations)), plain(stacked(one.actions)),
+                    plain(stacked(one.rewards)),
+                    {name: plain(stacked(rows)) for name, rows in one.outputs.items()},
+                )
+                for one in chunk.trajectories
+            ],
+        )
+        for chunk in chunks
+    ]  # fmt: skip
+
+
+def value_of(agent: str, number: int, t: int) -> Any:
+    if agent == "b":
+        return 1 + t % 4
+    vector = np.array([number, t], np.float32)
+    return {"x": vector} if agent == "d" else vector
+
+
+class Script:
+    """What happens in some episodes, turn by turn."""
+
+    def __init__(self, agents: str, dice: Random) -> None:
+        self.agents = agents
+        self.dice = dice
+
+    def message(self, live: dict[str, dict[str, Any]]) -> list[Any]:
+        """Returns the next items of the episodes, the odd ones first."""
+        odd: list[Any] = []
+        usual: list[Any] = []
+        for number, episode_id in enumerate(EPISODES):
+            one = live.setdefault(episode_id, {"t": 0, "gone": set(), "round": 0})
+            name = f"{episode_id}_{one['round']}"
+            what = self.dice.choice(["go"] * 8 + ["die", "log", "end", "wait"])
+            here = [a for a in self.agents if a not in one["gone"]]
+            if what == "end" and one["t"]:
+                odd.append(EndEpisode(name, one["t"], is_truncated=False))
+                one.update(t=0, gone=set(), round=one["round"] + 1)
+                continue
+            if one["t"] == 0:
+                odd.append(StartEpisode(name))
+            if what == "wait" and one["t"]:
+                continue
+            t = one["t"]
+            rewards = {a: t + number / 4 for a in here} if t else {}
+            extra: dict[str, Any] = {}
+            if what == "die" and t and len(here) > 1:
+                last = here[-1]
+                one["gone"].add(last)
+                here = here[:-1]
+                extra["terminations"] = {last: True}
+            seen = {a: value_of(a, number, t) for a in here}
+            if what == "log":
+                extra["logged_actions"] = {here[0]: 1}
+            step = Step(name, t, seen, rewards, **extra)
+            one["t"] += 1
+            (odd if extra else usual).append(step)
+        return odd + usual
+
+
+@pytest.mark.parametrize(
+    ("agents", "groups", "seating"),
+    [
+        ("abcd", {}, Seating()),
+        ("ac", {"team": ("a", "c")}, TeamSeating()),
+        ("abc", {"team": ("a", "c")}, TeamSeating()),
+    ],
+    ids=["alone", "team", "both"],
+)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**9), batch=st.sampled_from([3, 7, 10**9]))
+def test_rows_are_recorded_as_steps(
+    agents: str, groups: dict, seating: Seating, seed: int, batch: int
+) -> None:
+    plan = make_plan({a: KINDS[a] for a in agents}, groups)
+    of_kind = {  # agents that observe different things do not share a policy
+        a: p if p.group else dataclasses.replace(p, policy_id=str(p.observation_space))
+        for a, p in plan.agents.items()
+    }
+    plan = dataclasses.replace(plan, agents=of_kind, late_members="allow")
+    players = [Player(plan, seating, in_rows=in_rows, batch=batch) for in_rows in (False, True)]
+    dice = Random(seed)
+    script, live = Script(agents, dice), {}
+    for turn in range(dice.randint(2, 12)):
+        items = script.message(live)
+        replies = []
+        for player in players:
+            player.store.weights_seq_no = turn
+            replies.append(player.tell(items))
+        assert replies[0] == replies[1]
+    for episode_id, one in live.items():
+        for player in players:
+            player.store.abort(f"{episode_id}_{one['round']}")
+    single, in_rows = (player.store for player in players)
+    assert in_rows.store.counts == single.store.counts
+    assert [all_of(b) for b in in_rows.feed.batches] == [all_of(b) for b in single.feed.batches]
+    assert all_of(in_rows.chunks) == all_of(single.chunks)
+
+
+def played(num_turns: int) -> Player:
+    """Two agents in three episodes, all of it in rows."""
+    player = Player(make_plan("ac"), Seating(), in_rows=True, batch=10**9)
+    player.tell([StartEpisode(e) for e in EPISODES])
+    for t in range(num_turns):
+        player.tell([step_of(e, t) for e in EPISODES])
+    return player
+
+
+def step_of(episode_id: str, t: int, **changed: Any) -> Step:
+    seen = {agent: np.array([ord(agent), t], np.float32) for agent in "ac"}
+    return Step(episode_id, t, {**seen, **changed}, {"a": 1.0, "c": 0.5} if t else {})
+
+
+def test_steps_do_go_in_rows() -> None:
+    player = played(5)
+    assert player.num_in_rows == 15
+
+
+def test_a_repeat_in_rows_gets_its_old_answer() -> None:
+    player = played(3)
+    steps = [step_of(e, 2) for e in EPISODES]
+    first = player.tell([step_of(e, 3) for e in EPISODES])
+    player.store.weights_seq_no = 9
+    again = player.tell([step_of(e, 3) for e in EPISODES])
+    assert again == first
+    assert all(isinstance(reply, Actions) and reply.weights_seq_no == 0 for reply in again)
+    assert player.store.store.counts.num_env_steps == 9
+    with pytest.raises(Exception, match="awaits t=4"):
+        player.tell(steps)
+
+
+def test_one_bad_value_is_refused_by_name_and_the_others_go_on() -> None:
+    player = played(2)
+    bad = np.array([np.nan, 0.0], np.float32)
+    item = player.packing.pack([step_of("e0", 2), step_of("e1", 2, c=bad), step_of("e2", 2)])[0]
+    steps = player.store.store.accept_rows(item, 0.0)
+    assert isinstance(steps, list), "rows with a bad value are read one by one"
+    player._tell(steps[0])
+    with pytest.raises(ValueMismatch, match="agent 'c'.*NaN"):
+        player._tell(steps[1])
+    player._tell(steps[2])
+    assert [player.store.store._open[e].t for e in EPISODES] == [3, 2, 3]
+
+
+def test_a_step_that_waits_in_rows_is_aborted_alone() -> None:
+    player = played(2)
+    item = player.packing.pack([step_of(e, 2) for e in EPISODES])[0]
+    waiting = player.store.store.accept_rows(item, 0.0)
+    player.store.abort("e1")
+    waiting.finish([player._chosen(waiting, 0)], 0)
+    (chunk,) = player.store.chunks
+    assert (chunk.num_env_steps, chunk.is_truncated) == (2, True)
+    player.tell([step_of("e0", 3), step_of("e2", 3)])
+    assert player.store.store.num_open == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"t": [0]}, "t in rows"),
+        ({"t": np.zeros(3, np.float32)}, "integer t"),
+        ({"agents": ["a", "nobody"]}, "no agent 'nobody'"),
+        ({"agents": ["a", "a"]}, "named twice"),
+        ({"observations": []}, "kinds of observations"),
+        ({"observations": [np.zeros((2, 2, 2), np.float32)]}, "observations of 'a'"),
+        ({"rewards": np.zeros((3, 1))}, "rewards in rows"),
+        ({"episode_ids": [], "t": np.zeros(0, int)}, "in rows"),
+    ],
+)
+def test_rows_that_do_not_hang_together(change: dict[str, Any], sentence: str) -> None:
+    player = played(1)
+    good = {
+        "episode_ids": list(EPISODES),
+        "t": np.ones(3, np.int64),
+        "observations": [np.zeros((3, 2, 2), np.float32)],
+        "agents": ["a", "c"],
+        "rewards": np.zeros((3, 2)),
+    }
+    with pytest.raises(MalformedMessage, match=sentence):
+        player.store.store.accept_rows(StepRows(**{**good, **change}), 0.0)
+    assert isinstance(player.store.store.accept_rows(StepRows(**good), 0.0), RowStep)
+
+
+def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
+    plan = make_plan({"a": Box((1,))}, max_abs_observation=10.0, max_abs_reward=5.0)
+    player = Player(plan, Seating(), in_rows=True, batch=10**9)
+    player.tell([StartEpisode("e0"), StartEpisode("e1")])
+    for t, (observation, reward, is_row) in enumerate(
+        [(1.0, 0.0, True), (9.9, 5.0, True), (10.1, 0.0, False), (0.0, 5.1, False)]
+    ):
+        steps = [
+            Step(
+                e, min(t, 2), {"a": np.array([observation], np.float32)}, {"a": reward} if t else {}
+            )
+            for e in ("e0", "e1")
+        ]
+        (item,) = player.packing.pack(steps)
+        if is_row:
+            player.tell(steps)
+        else:
+            assert isinstance(player.store.store.accept_rows(item, 0.0), list)
+    assert player.num_in_rows == 4
