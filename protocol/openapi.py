@@ -17,6 +17,7 @@ from muxrl.protocol.errors import REFUSALS
 from muxrl.protocol.messages import (
     Aborted,
     AbortEpisode,
+    ActionRows,
     Batch,
     BatchReply,
     Ended,
@@ -29,6 +30,7 @@ from muxrl.protocol.messages import (
     Started,
     StartEpisode,
     Status,
+    StepRows,
     Stopping,
 )
 from muxrl.protocol.run_messages import RUN_REQUESTS
@@ -122,6 +124,7 @@ def openapi() -> Schema:
     kinds = {kind for e in ENDPOINTS for kind in (*e.answers, e.body) if kind} | {Refused}
     in_order = sorted(kinds, key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(in_order, ref_template=_REF)
+    _leave_out_rows(schemas)
     for name, schema in schemas.items():
         _describe(name, schema)
     paths: dict[str, Schema] = {}
@@ -194,6 +197,18 @@ def _json(*kinds: type[msgspec.Struct]) -> Schema:
     schemas = [{"$ref": _REF.format(name=kind.__name__)} for kind in kinds]
     schema = {"anyOf": schemas} if len(schemas) > 1 else next(iter(schemas), {"type": "object"})
     return {"application/json": {"schema": schema}}
+
+
+def _leave_out_rows(schemas: dict[str, Schema]) -> None:
+    """Takes out what JSON does not have."""
+    gone = {_REF.format(name=kind.__name__) for kind in (StepRows, ActionRows)}
+    for name, field in (("Batch", "items"), ("BatchReply", "replies")):
+        one_of = schemas[name]["properties"][field]["items"]
+        one_of["anyOf"] = [part for part in one_of["anyOf"] if part["$ref"] not in gone]
+        mapping = one_of["discriminator"]["mapping"]
+        one_of["discriminator"]["mapping"] = {k: v for k, v in mapping.items() if v not in gone}
+    for kind in (StepRows, ActionRows):
+        del schemas[kind.__name__]
 
 
 _ID: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS}

@@ -127,9 +127,10 @@ class Batcher:
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
         # A step is in two frames if its client repeated it on a new connection.
-        waiting = {id(p.step): p.step for frame in frames for p in frame.pending if not p.answer}
-        steps = [step for step in waiting.values() if isinstance(step, PendingStep)]
-        rows = [step for step in waiting.values() if isinstance(step, RowStep)]
+        asked = [one for frame in frames for one in frame.pending if one.answer is None]
+        waiting = {id(one): one for one in (a.step if type(a) is RowOfStep else a for a in asked)}
+        rows: Any = [step for step in waiting.values() if type(step) is RowStep]
+        steps: Any = [step for step in waiting.values() if type(step) is not RowStep]
         problem: NotServing | None = None
         try:
             began = time.perf_counter()
@@ -140,7 +141,8 @@ class Batcher:
                 actions, weights_seq_no = self._acting.act(steps)
                 for step, chosen in zip(steps, actions, strict=True):
                     step.finish(chosen, weights_seq_no)
-            self.forward_passes.add(time.perf_counter() - began)
+            if waiting:
+                self.forward_passes.add(time.perf_counter() - began)
         except Exception as error:  # the module is the user's
             for failed in waiting.values():
                 failed.has_failed = failed.answer is None

@@ -49,11 +49,6 @@ class PendingStep(msgspec.Struct, eq=False):
     has_failed: bool = False
     """Whether its actions could not be computed; its client may ask again, or never."""
 
-    @property
-    def step(self) -> PendingStep:
-        """Itself; see `RowOfStep`."""
-        return self
-
     def finish(self, chosen: Sequence[SeatAction], weights_seq_no: int) -> Actions:
         """Puts the actions into effect, and returns the answer.
 

@@ -91,11 +91,6 @@ class RowStep:
     last_actions: np.ndarray | None = None
     has_failed: bool = False
 
-    @property
-    def step(self) -> RowStep:
-        """Itself; see `RowOfStep`."""
-        return self
-
     @cached_property
     def rewards_by_bench(self) -> list[np.ndarray]:
         """The recorded rewards of each bench's seats, ``[E, S]``."""
