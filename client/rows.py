@@ -24,8 +24,8 @@ from muxrl.protocol.messages import (
 from muxrl.protocol.rows import Kind, Lineup, NotInRows, row_of, stack
 from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace
 
-LEAST_ROWS = 2
-"""Agent steps from which arrays are worth their headers."""
+LEAST_ROWS = 16
+"""Agent steps in one message from which arrays take a server less time than as many objects."""
 
 _Place = tuple[int, ...]
 
@@ -35,10 +35,12 @@ class Packing:
 
     Args:
         spec: the server's.
+        least_rows: agent steps from which steps are packed.
     """
 
-    def __init__(self, spec: ServerSpec) -> None:
+    def __init__(self, spec: ServerSpec, least_rows: int = LEAST_ROWS) -> None:
         self._spec = spec
+        self._least_rows = least_rows
         self._all = tuple(spec.agents)
         self._lineups: dict[tuple[str, ...], Lineup] = {}
         self._packed: list[tuple[Lineup, Sequence[Step], _Place]] = []
@@ -55,7 +57,7 @@ class Packing:
         rows: list[AnyItem] = []
         gone: set[int] = set()
         for agents, places in groups.items():
-            if len(places) * len(agents) < LEAST_ROWS:
+            if len(places) * len(agents) < self._least_rows:
                 continue
             steps: list[Any] = [items[i] for i in places]
             lineup = self._lineup(agents)

@@ -139,7 +139,7 @@ def write_rows(into: Any, columns: slice | np.ndarray, rows: Any) -> None:
 
 
 def _columns(rows: Any, columns: slice | np.ndarray) -> Any:
-    if isinstance(rows, Mapping):
+    if isinstance(rows, dict):
         return {key: _columns(part, columns) for key, part in rows.items()}
     if isinstance(rows, list):
         return [_columns(part, columns) for part in rows]
@@ -148,7 +148,7 @@ def _columns(rows: Any, columns: slice | np.ndarray) -> Any:
 
 def _put(into: Any, rows: Any, where: slice | np.ndarray, num: int) -> Any:
     """Puts the rows of some seats among those of all, which are made with the first."""
-    if isinstance(rows, Mapping):
+    if isinstance(rows, dict):
         return {
             key: _put(None if into is None else into[key], part, where, num)
             for key, part in rows.items()

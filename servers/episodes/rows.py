@@ -32,6 +32,7 @@ from muxrl.servers.agents.benches import Bench, Seen, make_benches
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.step_check import MAX_RETURN
+from muxrl.servers.episodes.trajectories import at, stack
 
 if TYPE_CHECKING:
     from muxrl.servers.episodes.episode import ServedEpisode
@@ -90,6 +91,8 @@ class RowStep:
     answer: ActionRows | None = None
     last_actions: np.ndarray | None = None
     has_failed: bool = False
+    stretch: Stretch | None = None
+    """The newest that ends with it."""
 
     @cached_property
     def rewards_by_bench(self) -> list[np.ndarray]:
@@ -132,6 +135,62 @@ class RowStep:
             for kind, rows in zip(self.benches.lineup.acted, self.answer.actions, strict=True)
             for i, agent_id in enumerate(kind.agents)
         }
+
+
+class Stretch:
+    """Steps one after another in which the same agents act, as arrays with an axis more in front.
+
+    Episodes that were in the same steps share one: it is stacked once for all of them.
+
+    Args:
+        steps: of the same benches; the last one may wait for its actions.
+    """
+
+    def __init__(self, steps: Sequence[RowStep]) -> None:
+        self.steps = steps
+        self._is_even = len({len(step.episodes) for step in steps}) == 1
+        self._stacked: dict[int, tuple[Any, np.ndarray, np.ndarray, Any]] = {}
+
+    @classmethod
+    def of(cls, steps: Sequence[RowStep]) -> Stretch:
+        """Returns the stretch of these steps, which their last one remembers."""
+        known = steps[-1].stretch
+        if known is None or known.steps != steps:
+            known = steps[-1].stretch = cls(steps)
+        return known
+
+    def columns(self, bench: int, rows: Sequence[int]) -> tuple[Any, np.ndarray, np.ndarray, Any]:
+        """Returns what one episode lived through with a bench.
+
+        Args:
+            bench: its number.
+            rows: of the episode, by step.
+
+        Returns:
+            Observations, actions, rewards and extra outputs, ``[T, S, ...]`` each, of the ``T``
+            transitions between the steps; an observation is the one that follows the action.
+        """
+        if not self._is_even or len(set(rows)) > 1:
+            return self._joined(bench, rows)
+        if bench not in self._stacked:
+            self._stacked[bench] = self._joined(bench, None)
+        where = (slice(None), rows[0])
+        observations, actions, rewards, outputs = self._stacked[bench]
+        return at(observations, where), actions[where], rewards[where], at(outputs, where)
+
+    def _joined(
+        self, bench: int, rows: Sequence[int] | None
+    ) -> tuple[Any, np.ndarray, np.ndarray, Any]:
+        """Stacks the steps: one row of each, all rows with None."""
+        every: Sequence[Any] = [...] * len(self.steps) if rows is None else rows
+        before = [(step.chosen[bench], i) for step, i in zip(self.steps[:-1], every, strict=False)]
+        after = list(zip(self.steps[1:], every[1:], strict=True))
+        return (
+            stack([at(step.observations[bench], i) for step, i in after]),
+            np.array([chosen.actions[i] for chosen, i in before]),
+            np.array([step.rewards_by_bench[bench][i] for step, i in after]),
+            stack([at(chosen.extra_outputs, i) for chosen, i in before]),
+        )
 
 
 class RowOfStep:

@@ -116,9 +116,9 @@ def concatenated(parts: Sequence[Any]) -> Any:
 
 def stack(rows: Sequence[Any]) -> Any:
     """Returns arrays as one with an axis more in front, dicts of arrays as a dict."""
-    if isinstance(rows[0], Mapping):
+    if isinstance(rows[0], dict):
         return {key: stack([row[key] for row in rows]) for key in rows[0]}
-    return np.stack(rows)
+    return np.array(rows)  # takes less time than `np.stack`
 
 
 def rows_of(columns: Any, where: slice) -> list[Any]:
@@ -128,6 +128,6 @@ def rows_of(columns: Any, where: slice) -> list[Any]:
 
 def at(columns: Any, index: Any) -> Any:
     """Returns ``columns[index]`` of an array, of each array of a dict, or None of None."""
-    if isinstance(columns, Mapping):
+    if isinstance(columns, dict):
         return {key: at(column, index) for key, column in columns.items()}
     return None if columns is None else columns[index]

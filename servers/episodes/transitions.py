@@ -24,9 +24,9 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.recorder import Recorder, SeatRows
-from muxrl.servers.episodes.rows import RowStep
+from muxrl.servers.episodes.rows import RowStep, Stretch
 from muxrl.servers.episodes.step_check import NOBODY, AgentIds, CheckedStep
-from muxrl.servers.episodes.trajectories import at, stack
+from muxrl.servers.episodes.trajectories import at
 
 
 class _Ends(NamedTuple):
@@ -371,12 +371,8 @@ def _seat_rows(
     number: int, bench: Bench, steps: Sequence[tuple[RowStep, int]]
 ) -> Iterator[SeatRows]:
     """Yields the transitions of a bench's seats: from each step's actions to the next step."""
-    before, after = steps[:-1], steps[1:]
-    observed = stack([at(step.observations[number], row) for step, row in after])
-    rewards = np.stack([step.rewards_by_bench[number][row] for step, row in after])
-    chosen = [(step.chosen[number], row) for step, row in before]
-    actions = np.stack([one.actions[row] for one, row in chosen])
-    outputs = stack([at(one.extra_outputs, row) for one, row in chosen])
+    stretch = Stretch.of([step for step, _ in steps])
+    observed, actions, rewards, outputs = stretch.columns(number, [row for _, row in steps])
     for i, seat in enumerate(bench.seats):
         where = (slice(None), i)
         yield SeatRows(

@@ -463,14 +463,14 @@ _NOT_YET: Any = None
 
 def _shaped(columns: Any, rows: slice, lead: tuple[int, int]) -> Any:
     """Returns some rows ``[B, ...]`` as ``[E, S, ...]``, of a tree of arrays or None."""
-    if isinstance(columns, Mapping):
+    if isinstance(columns, dict):
         return {key: _shaped(part, rows, lead) for key, part in columns.items()}
     return None if columns is None else columns[rows].reshape(*lead, *columns.shape[1:])
 
 
 def _flat(columns: Any) -> Any:
     """Returns ``[E, S, ...]`` as ``[E * S, ...]``, of a tree of arrays."""
-    if isinstance(columns, Mapping):
+    if isinstance(columns, dict):
         return {key: _flat(part) for key, part in columns.items()}
     return columns.reshape(-1, *columns.shape[2:])
 
@@ -511,7 +511,10 @@ def _rows(values: list[np.ndarray]) -> np.ndarray:
 
 
 def _tensors(rows: Any) -> Any:
-    return tree.map_structure(torch.from_numpy, rows)
+    # Rows may be views of the message that they came in, which torch warns of.
+    return tree.map_structure(
+        lambda one: torch.from_numpy(one if one.flags.writeable else one.copy()), rows
+    )
 
 
 def _to_numpy(tensor: Any) -> Any:

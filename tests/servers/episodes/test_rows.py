@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.servers.scripted_store import SEES, ScriptedStore, make_plan
 
 from muxrl.client.rows import Packing
 from muxrl.protocol.errors import MalformedMessage, ValueMismatch
@@ -32,7 +33,6 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
 from muxrl.servers.episodes.trajectories import Chunk, stacked
-from tests.servers.scripted_store import SEES, ScriptedStore, make_plan
 
 KINDS = {"a": SEES, "b": Discrete(4, start=1), "c": SEES, "d": DictSpace({"x": SEES})}
 EPISODES = ("e0", "e1", "e2")
@@ -43,7 +43,7 @@ class Player:
 
     def __init__(self, plan: ServerPlan, seating: Seating, *, in_rows: bool, batch: int) -> None:
         self.store = ScriptedStore(plan, batch_env_steps=batch, seating=seating)
-        self.packing = Packing(spec_of(plan))
+        self.packing = Packing(spec_of(plan), least_rows=1)
         self.in_rows = in_rows
         self.num_in_rows = 0
 
@@ -195,7 +195,7 @@ class Script:
             if what == "wait" and one["t"]:
                 continue
             t = one["t"]
-            rewards = {a: t + number / 4 for a in here} if t else {}
+            rewards = dict.fromkeys(here, t + number / 4) if t else {}
             extra: dict[str, Any] = {}
             if what == "die" and t and len(here) > 1:
                 last = here[-1]
@@ -289,7 +289,7 @@ def test_one_bad_value_is_refused_by_name_and_the_others_go_on() -> None:
     steps = player.store.store.accept_rows(item, 0.0)
     assert isinstance(steps, list), "rows with a bad value are read one by one"
     player._tell(steps[0])
-    with pytest.raises(ValueMismatch, match="agent 'c'.*NaN"):
+    with pytest.raises(ValueMismatch, match=r"agent 'c'.*NaN"):
         player._tell(steps[1])
     player._tell(steps[2])
     assert [player.store.store._open[e].t for e in EPISODES] == [3, 2, 3]

@@ -1,0 +1,73 @@
+"""What is served in rows, over a network, is acted on and learned from as single steps are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muxrl.client import websocket
+from muxrl.client.env_loop import EnvLoop
+from muxrl.client.rows import Packing
+from muxrl.orchestrator.config import ExperimentConfig, SimulationConfig
+from muxrl.orchestrator.launch.in_process import Served, serve
+from muxrl.servers.config import ServerConfig
+
+ZERO_COST = "muxrl.experiments.simulations.zero_cost:ZeroCost"
+NUM_SIMULATIONS, NUM_EPISODES = 16, 32
+
+SERVERS: dict[str, ServerConfig] = {
+    "qmix": ServerConfig(
+        "QMIX",
+        ["agent_0", "agent_1", "agent_2"],
+        groups={"team": ["agent_0", "agent_1", "agent_2"]},
+        use_global_state=False,
+        settings={"batch_size_episodes": 4},
+    ),
+    "ppo": ServerConfig(
+        "PPO",
+        ["agent_3", "agent_4"],
+        settings={"train_batch_size_per_learner": 400, "minibatch_size": 100, "num_epochs": 1},
+    ),
+    "lstm": ServerConfig(
+        "PPO",
+        ["agent_5"],
+        model={"use_lstm": True, "max_seq_len": 20},
+        settings={"train_batch_size_per_learner": 400, "minibatch_size": 100, "num_epochs": 1},
+    ),
+}
+
+
+class Counted(Packing):
+    """Counts what goes in rows."""
+
+    num_packed = 0
+
+    def pack(self, items: Any) -> Any:
+        told = super().pack(items)
+        Counted.num_packed += len(items) - len(told)
+        return told
+
+
+def play(served: Served) -> dict[str, Any]:
+    """Plays all episodes; returns each server's status."""
+    simulations = [served.simulation() for _ in range(NUM_SIMULATIONS)]
+    with served.client() as client:
+        loop = EnvLoop(simulations, client, seeds=iter(range(NUM_EPISODES)))
+        loop.run()
+        assert client.num_mismatches == 0
+        assert loop.num_episodes == NUM_EPISODES
+    served.check()
+    return {server_id: server.status() for server_id, server in served.servers.items()}
+
+
+def test_servers_learn_from_steps_in_rows(rllib: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "Packing", Counted)
+    config = ExperimentConfig("rows", simulation=SimulationConfig(ZERO_COST), servers=dict(SERVERS))
+    with serve(config) as served:
+        found = play(served)
+    assert Counted.num_packed > NUM_EPISODES * 100  # of 100 steps in each, on three servers
+    for status in found.values():
+        assert (status.num_env_steps, status.num_episodes) == (NUM_EPISODES * 100, NUM_EPISODES)
+        assert status.num_refused == 0
+        assert status.iteration >= 1
