@@ -128,9 +128,10 @@ class Batcher:
         frames, self._frames = self._frames, []
         # A step is in two frames if its client repeated it on a new connection.
         asked = [one for frame in frames for one in frame.pending if one.answer is None]
-        waiting = {id(one): one for one in (a.step if type(a) is RowOfStep else a for a in asked)}
-        rows: Any = [step for step in waiting.values() if type(step) is RowStep]
-        steps: Any = [step for step in waiting.values() if type(step) is not RowStep]
+        wholes = [one.step if isinstance(one, RowOfStep) else one for one in asked]
+        waiting = {id(one): one for one in wholes}.values()
+        rows = [step for step in waiting if isinstance(step, RowStep)]
+        steps = [step for step in waiting if not isinstance(step, RowStep)]
         problem: NotServing | None = None
         try:
             began = time.perf_counter()
@@ -144,7 +145,7 @@ class Batcher:
             if waiting:
                 self.forward_passes.add(time.perf_counter() - began)
         except Exception as error:  # the module is the user's
-            for failed in waiting.values():
+            for failed in waiting:
                 failed.has_failed = failed.answer is None
             logger.exception("inference failed for %d steps", len(waiting))
             problem = NotServing(
