@@ -19,19 +19,19 @@ NUM_SIMULATIONS, NUM_EPISODES = 16, 32
 SERVERS: dict[str, ServerConfig] = {
     "qmix": ServerConfig(
         "QMIX",
-        ["agent_0", "agent_1", "agent_2"],
+        agents=["agent_0", "agent_1", "agent_2"],
         groups={"team": ["agent_0", "agent_1", "agent_2"]},
         use_global_state=False,
         settings={"batch_size_episodes": 4},
     ),
     "ppo": ServerConfig(
         "PPO",
-        ["agent_3", "agent_4"],
+        agents=["agent_3", "agent_4"],
         settings={"train_batch_size_per_learner": 400, "minibatch_size": 100, "num_epochs": 1},
     ),
     "lstm": ServerConfig(
         "PPO",
-        ["agent_5"],
+        agents=["agent_5"],
         model={"use_lstm": True, "max_seq_len": 20},
         settings={"train_batch_size_per_learner": 400, "minibatch_size": 100, "num_epochs": 1},
     ),
