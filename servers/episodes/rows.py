@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -34,11 +34,27 @@ from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.step_check import MAX_RETURN
 from muxrl.servers.episodes.trajectories import at, stack
 
-if TYPE_CHECKING:
-    from muxrl.servers.episodes.episode import ServedEpisode
-
 _MAX_LINEUPS = 256
 """That are remembered; agents that come and go make many."""
+
+
+class EpisodeOfRows(Protocol):
+    """An open episode that can be in rows: see `ServedEpisode`."""
+
+    episode_id: str
+    is_training: bool
+    should_explore: bool
+    last_row: tuple[RowStep | None, int]
+
+    def is_plain_at(self, t: int, benches: Benches) -> bool: ...
+
+    def returns_of(self, agents: Sequence[str]) -> np.ndarray: ...
+
+    def last_actions_of(self, agents: Sequence[str]) -> np.ndarray: ...
+
+    def module_states_of(self, bench: int, seats: Sequence[Seat]) -> Any: ...
+
+    def act_row(self, step: RowStep, row: int) -> None: ...
 
 
 class Benches(NamedTuple):
@@ -77,7 +93,7 @@ class RowStep:
         has_failed: whether its actions could not be computed.
     """
 
-    episodes: list[ServedEpisode]
+    episodes: list[EpisodeOfRows]
     benches: Benches
     t: list[int]
     observations: list[Any]
@@ -228,7 +244,7 @@ class RowReader:
         """Whether it reads the rows of all agents together."""
         return self._benches(self._all) is not None
 
-    def read(self, item: StepRows, episodes: Sequence[ServedEpisode | None]) -> RowStep | None:
+    def read(self, item: StepRows, episodes: Sequence[EpisodeOfRows | None]) -> RowStep | None:
         """Returns the step that the rows are; None: it has to be read one by one.
 
         Nothing of it is recorded yet.
@@ -251,7 +267,7 @@ class RowReader:
                 or not episode.is_plain_at(t, benches)
             ):
                 return None
-        known: list[ServedEpisode] = list(episodes)  # type: ignore[arg-type]
+        known: list[EpisodeOfRows] = list(episodes)  # type: ignore[arg-type]
         if len(set(item.episode_ids)) < len(known):
             return None
         lead = len(known)
@@ -372,7 +388,7 @@ class RowReader:
 
 
 def _before(
-    episodes: Sequence[ServedEpisode], benches: Benches
+    episodes: Sequence[EpisodeOfRows], benches: Benches
 ) -> tuple[np.ndarray, np.ndarray | None, list[Any]]:
     """Returns what the episodes bring along: returns, last actions and recurrent states."""
     before = episodes[0].last_row[0]

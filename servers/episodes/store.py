@@ -322,7 +322,7 @@ class EpisodeStore:
         if step is None:
             return reader.singles(item)
         num_agents = len(step.benches.agents)
-        for row, episode in enumerate(step.episodes):
+        for row, episode in enumerate(map(self._open.__getitem__, item.episode_ids)):
             episode.last_seen = now
             episode.take_row(step, row)
             if step.is_training:
