@@ -159,8 +159,8 @@ def serving(
         ]
         started = ray.get([actor.start.remote() for actor in actors])
         yield [
-            Serving(server_id, address, at.pid, actor)
-            for server_id, (address, at), actor in zip(plans, started, actors, strict=True)
+            Serving(server_id, one.address, one.process.pid, actor)
+            for server_id, one, actor in zip(plans, started, actors, strict=True)
         ]
         ray.get([actor.stop.remote() for actor in actors])
 
