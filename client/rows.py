@@ -6,6 +6,7 @@ does not fit an array, go as they are: whatever is wrong in it, the server says 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,10 @@ from muxrl.protocol.spaces import DictSpace, Discrete, Space, TupleSpace
 LEAST_ROWS = 16
 """Agent steps in one message from which arrays take a server less time than as many objects."""
 
+_MOST_MISSES = 3
+"""Messages in a row in which a server read the rows of a lineup one by one: a team misses a member,
+say. Then they go as single steps."""
+
 _Place = tuple[int, ...]
 
 
@@ -43,6 +48,7 @@ class Packing:
         self._least_rows = least_rows
         self._all = tuple(spec.agents)
         self._lineups: dict[tuple[str, ...], Lineup] = {}
+        self._misses: Counter[tuple[str, ...]] = Counter()
         self._packed: list[tuple[Lineup, Sequence[Step], _Place]] = []
         """Of each `StepRows` at the end of the last message: its steps, and their places in it."""
         self._others: _Place = ()
@@ -61,6 +67,8 @@ class Packing:
                 continue
             steps: list[Any] = [items[i] for i in places]
             lineup = self._lineup(agents)
+            if self._misses[agents] >= _MOST_MISSES:
+                continue
             try:
                 rows.append(self._rows(lineup, steps))
             except NotInRows:
@@ -84,6 +92,8 @@ class Packing:
         for (lineup, steps, places), reply in zip(self._packed, replies[num_others:], strict=True):
             for i, one in zip(places, _each(lineup, steps, reply), strict=True):
                 whole[i] = one
+            missed = type(reply) is ActionRows and bool(reply.replies)
+            self._misses[lineup.agents] = self._misses[lineup.agents] + 1 if missed else 0
         return whole
 
     def _is_plain(self, step: Step) -> bool:
@@ -100,6 +110,7 @@ class Packing:
         if lineup is None:
             if len(self._lineups) >= 1_000:  # agents that come and go in all combinations
                 self._lineups.clear()
+                self._misses.clear()
             lineup = self._lineups[agents] = Lineup(agents, self._spec.agents)
         return lineup
 

@@ -78,6 +78,11 @@ class Lineup:
         """Kinds of actions."""
         return _kinds([(a, self.spaces[a].action_space) for a in self.agents])
 
+    def places_of(self, agents: Sequence[str]) -> np.ndarray:
+        """Returns where some of its agents are, int64."""
+        place_of = {agent_id: place for place, agent_id in enumerate(self.agents)}
+        return np.array([place_of[agent_id] for agent_id in agents])
+
 
 def _kinds(of_agents: Sequence[tuple[str, Space]]) -> tuple[Kind, ...]:
     found: list[tuple[Space, list[int]]] = []

@@ -79,7 +79,7 @@ class SoloBench:
         self._form = seats[0].form
         self._is_masked = seats[0].is_masked
         names = [seat.seat_id for seat in seats]
-        self._places = compact(np.array([lineup.agents.index(name) for name in names]))
+        self._places = compact(lineup.places_of(names))
         self._acts = parts_of(names, lineup.acted)
         self._parts = [
             (part, where, seats[int(np.arange(len(seats))[where][0])].read_rows)
@@ -114,9 +114,10 @@ def parts_of(names: Sequence[str], kinds: Sequence[Kind]) -> list[tuple[Part, sl
     """Returns where agents are in the rows of the kinds, and which of `names` each part has."""
     parts = []
     for i, kind in enumerate(kinds):
-        where = [j for j, name in enumerate(names) if name in kind.agents]
+        place_of = {agent_id: place for place, agent_id in enumerate(kind.agents)}
+        where = [j for j, name in enumerate(names) if name in place_of]
         if where:
-            columns = np.array([kind.agents.index(names[j]) for j in where])
+            columns = np.array([place_of[names[j]] for j in where])
             parts.append((Part(i, compact(columns)), compact(np.array(where))))
     return parts
 

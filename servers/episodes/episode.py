@@ -140,6 +140,7 @@ class ServedEpisode:
     def finish(self, *, is_aborted: bool) -> Chunk | None:
         """See `Recorder.finish`."""
         self._record_rows()
+        self._rows, self.last_row = [], (None, 0)  # they know their episodes
         return self._recorder.finish(is_aborted=is_aborted)
 
     def step(self, message: Step) -> Actions | PendingStep | RowOfStep:

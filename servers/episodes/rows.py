@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -107,8 +107,8 @@ class RowStep:
     answer: ActionRows | None = None
     last_actions: np.ndarray | None = None
     has_failed: bool = False
-    stretch: Stretch | None = None
-    """The newest that ends with it."""
+    stacked: dict[Any, Columns] = field(default_factory=dict)
+    """See `columns_of`."""
 
     @cached_property
     def rewards_by_bench(self) -> list[np.ndarray]:
@@ -153,60 +153,44 @@ class RowStep:
         }
 
 
-class Stretch:
-    """Steps one after another in which the same agents act, as arrays with an axis more in front.
+Columns = tuple[Any, np.ndarray, np.ndarray, Any]
+"""Observations, actions, rewards and extra outputs, ``[T, ...]`` each, of ``T`` transitions."""
 
-    Episodes that were in the same steps share one: it is stacked once for all of them.
+
+def columns_of(steps: Sequence[RowStep], bench: int, rows: Sequence[int]) -> Columns:
+    """Returns what one episode lived through with a bench, ``[T, S, ...]``.
+
+    Episodes that were in the same steps share arrays: they are stacked once for all of them.
 
     Args:
-        steps: of the same benches; the last one may wait for its actions.
+        steps: one after another, of the same benches; the last one may wait for its actions.
+        bench: its number.
+        rows: of the episode, by step.
+
+    Returns:
+        The transitions between the steps; an observation is the one that follows the action.
     """
+    if len(set(rows)) > 1 or len({len(step.episodes) for step in steps}) > 1:
+        return _joined(steps, bench, rows)
+    known = steps[-1].stacked
+    key = (bench, *map(id, steps))  # nobody else has these while the last one is there
+    if key not in known:
+        known[key] = _joined(steps, bench, [...] * len(steps))
+    where = (slice(None), rows[0])
+    observations, actions, rewards, outputs = known[key]
+    return at(observations, where), actions[where], rewards[where], at(outputs, where)
 
-    def __init__(self, steps: Sequence[RowStep]) -> None:
-        self.steps = steps
-        self._is_even = len({len(step.episodes) for step in steps}) == 1
-        self._stacked: dict[int, tuple[Any, np.ndarray, np.ndarray, Any]] = {}
 
-    @classmethod
-    def of(cls, steps: Sequence[RowStep]) -> Stretch:
-        """Returns the stretch of these steps, which their last one remembers."""
-        known = steps[-1].stretch
-        if known is None or known.steps != steps:
-            known = steps[-1].stretch = cls(steps)
-        return known
-
-    def columns(self, bench: int, rows: Sequence[int]) -> tuple[Any, np.ndarray, np.ndarray, Any]:
-        """Returns what one episode lived through with a bench.
-
-        Args:
-            bench: its number.
-            rows: of the episode, by step.
-
-        Returns:
-            Observations, actions, rewards and extra outputs, ``[T, S, ...]`` each, of the ``T``
-            transitions between the steps; an observation is the one that follows the action.
-        """
-        if not self._is_even or len(set(rows)) > 1:
-            return self._joined(bench, rows)
-        if bench not in self._stacked:
-            self._stacked[bench] = self._joined(bench, None)
-        where = (slice(None), rows[0])
-        observations, actions, rewards, outputs = self._stacked[bench]
-        return at(observations, where), actions[where], rewards[where], at(outputs, where)
-
-    def _joined(
-        self, bench: int, rows: Sequence[int] | None
-    ) -> tuple[Any, np.ndarray, np.ndarray, Any]:
-        """Stacks the steps: one row of each, all rows with None."""
-        every: Sequence[Any] = [...] * len(self.steps) if rows is None else rows
-        before = [(step.chosen[bench], i) for step, i in zip(self.steps[:-1], every, strict=False)]
-        after = list(zip(self.steps[1:], every[1:], strict=True))
-        return (
-            stack([at(step.observations[bench], i) for step, i in after]),
-            np.array([chosen.actions[i] for chosen, i in before]),
-            np.array([step.rewards_by_bench[bench][i] for step, i in after]),
-            stack([at(chosen.extra_outputs, i) for chosen, i in before]),
-        )
+def _joined(steps: Sequence[RowStep], bench: int, rows: Sequence[Any]) -> Columns:
+    """Stacks a row of each step, or all rows of each."""
+    before = [(step.chosen[bench], i) for step, i in zip(steps[:-1], rows, strict=False)]
+    after = list(zip(steps[1:], rows[1:], strict=True))
+    return (
+        stack([at(step.observations[bench], i) for step, i in after]),
+        np.array([chosen.actions[i] for chosen, i in before]),
+        np.array([step.rewards_by_bench[bench][i] for step, i in after]),
+        stack([at(chosen.extra_outputs, i) for chosen, i in before]),
+    )
 
 
 class RowOfStep:
@@ -237,12 +221,12 @@ class RowReader:
         self._state_size = plan.state_size if plan.reads_state else None
         self._max_reward = _limit(plan.limits.max_abs_reward)
         self._max_observation = _limit(plan.limits.max_abs_observation)
-        self._known: OrderedDict[tuple[str, ...], Benches | None] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ...], tuple[Lineup, Benches | None]] = OrderedDict()
 
     @property
     def can_read_all(self) -> bool:
         """Whether it reads the rows of all agents together."""
-        return self._benches(self._all) is not None
+        return self._find(self._all)[1] is not None
 
     def read(self, item: StepRows, episodes: Sequence[EpisodeOfRows | None]) -> RowStep | None:
         """Returns the step that the rows are; None: it has to be read one by one.
@@ -254,7 +238,7 @@ class RowReader:
             episodes: those that it names, None for one that is not open.
         """
         first = episodes[0]
-        benches = self._benches(tuple(item.agents) or self._all)
+        _, benches = self._find(tuple(item.agents) or self._all)
         if first is None or benches is None:
             return None
         is_training, should_explore = first.is_training, first.should_explore
@@ -310,8 +294,7 @@ class RowReader:
         Raises:
             MalformedMessage: it does not hang together.
         """
-        lineup = self._lineup(tuple(item.agents) or self._all)
-        lead = len(item.episode_ids)
+        lineup, _ = self._find(tuple(item.agents) or self._all)
         steps = []
         for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
             observations = {}
@@ -330,18 +313,12 @@ class RowReader:
                     state=None if item.state is None else item.state[row],
                 )
             )
-        assert len(steps) == lead
         return steps
 
     def check(self, item: StepRows) -> None:
         """Raises `MalformedMessage` unless the arrays have a row for each episode and agent."""
         lead = len(item.episode_ids)
-        agents = tuple(item.agents) or self._all
-        if unknown := next((a for a in agents if a not in self._plan.agents), None):
-            raise MalformedMessage(f"there is no agent {unknown!r} here, but its rows came")
-        if len(set(agents)) < len(agents):
-            raise MalformedMessage("an agent is named twice in the rows of a step")
-        lineup = self._lineup(agents)
+        lineup, _ = self._find(tuple(item.agents) or self._all)
         arrays: list[tuple[str, Any, tuple[int, ...]]] = [("t", item.t, (lead,))]
         if len(item.observations) != len(lineup.observed):
             raise MalformedMessage(
@@ -354,7 +331,7 @@ class RowReader:
                 for leaf in _leaves(kind.space, rows)
             ]
         if item.rewards is not None:
-            arrays.append(("rewards", item.rewards, (lead, len(agents))))
+            arrays.append(("rewards", item.rewards, (lead, len(lineup.agents))))
         if item.state is not None:
             arrays.append(("state", item.state, (lead,)))
         for what, rows, shape in arrays:
@@ -368,23 +345,28 @@ class RowReader:
         if item.t.dtype.kind not in "iu" or lead == 0:
             raise MalformedMessage("rows have an integer t for each of at least one episode")
 
-    def _lineup(self, agents: tuple[str, ...]) -> Lineup:
-        benches = self._known.get(agents)
-        return Lineup(agents, self._plan.agents) if benches is None else benches.lineup
+    def _find(self, agents: tuple[str, ...]) -> tuple[Lineup, Benches | None]:
+        """Returns the lineup of some agents, and who reads it: None, they are read one by one.
 
-    def _benches(self, agents: tuple[str, ...]) -> Benches | None:
+        Raises:
+            MalformedMessage: there is none.
+        """
         if agents in self._known:
             return self._known[agents]
+        if unknown := next((a for a in agents if a not in self._plan.agents), None):
+            raise MalformedMessage(f"there is no agent {unknown!r} here, but its rows came")
+        if len(set(agents)) < len(agents):
+            raise MalformedMessage("an agent is named twice in the rows of a step")
         lineup = Lineup(agents, self._plan.agents)
         found = make_benches(self._seats, lineup)
         benches = None
         if found is not None:
             reads_last = any(bench.reads_last_actions for bench in found)
             benches = Benches(lineup, found, frozenset(agents), reads_last)
-        self._known[agents] = benches
+        self._known[agents] = lineup, benches
         if len(self._known) > _MAX_LINEUPS:
             self._known.popitem(last=False)
-        return benches
+        return lineup, benches
 
 
 def _before(

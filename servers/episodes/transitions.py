@@ -24,7 +24,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat, SeatAction, SeatRecord, SeatRequest, StepView
 from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.recorder import Recorder, SeatRows
-from muxrl.servers.episodes.rows import RowStep, Stretch
+from muxrl.servers.episodes.rows import RowStep, columns_of
 from muxrl.servers.episodes.step_check import NOBODY, AgentIds, CheckedStep
 from muxrl.servers.episodes.trajectories import at
 
@@ -371,8 +371,9 @@ def _seat_rows(
     number: int, bench: Bench, steps: Sequence[tuple[RowStep, int]]
 ) -> Iterator[SeatRows]:
     """Yields the transitions of a bench's seats: from each step's actions to the next step."""
-    stretch = Stretch.of([step for step, _ in steps])
-    observed, actions, rewards, outputs = stretch.columns(number, [row for _, row in steps])
+    observed, actions, rewards, outputs = columns_of(
+        [step for step, _ in steps], number, [row for _, row in steps]
+    )
     for i, seat in enumerate(bench.seats):
         where = (slice(None), i)
         yield SeatRows(

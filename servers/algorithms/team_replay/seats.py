@@ -314,7 +314,7 @@ class _TeamRows:
         self._seat = seat
         assert isinstance(seat.team, TeamSpec)
         self._spec = seat.team
-        self._places = compact(np.array([lineup.agents.index(m) for m in members]))
+        self._places = compact(lineup.places_of(members))
         self._seen = parts_of(members, lineup.observed)
         self._acts = parts_of(members, lineup.acted)
 

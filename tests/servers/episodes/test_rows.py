@@ -47,9 +47,9 @@ class Player:
         self.in_rows = in_rows
         self.num_in_rows = 0
 
-    def tell(self, items: list[Any]) -> list[Any]:
-        """Returns the replies to a message, in the order of its items."""
-        told = self.packing.pack(items)
+    def tell(self, items: list[Any], told: list[Any] | None = None) -> list[Any]:
+        """Returns the replies to a message, in the order of its items; `told` is as packed."""
+        told = self.packing.pack(items) if told is None else told
         if not self.in_rows:  # in the same order, so that batches are cut at the same steps
             told = [
                 one
@@ -236,10 +236,11 @@ def test_rows_are_recorded_as_steps(
     script, live = Script(agents, dice), {}
     for turn in range(dice.randint(2, 12)):
         items = script.message(live)
+        told = players[1].packing.pack(items)
         replies = []
         for player in players:
             player.store.weights_seq_no = turn
-            replies.append(player.tell(items))
+            replies.append(player.tell(items, told))
         assert replies[0] == replies[1]
     for episode_id, one in live.items():
         for player in players:
@@ -353,3 +354,17 @@ def test_values_beyond_their_bounds_are_read_one_by_one() -> None:
         else:
             assert isinstance(player.store.store.accept_rows(item, 0.0), list)
     assert player.num_in_rows == 4
+
+
+def test_agents_that_are_read_one_by_one_are_soon_told_so() -> None:
+    plan = make_plan("ac", {"team": ("a", "c")})
+    player = Player(plan, TeamSeating(), in_rows=True, batch=10**9)
+    player.tell([StartEpisode(e) for e in EPISODES])
+    for t in range(8):
+        agents = "ac" if t == 0 else "a"  # the other one is not asked any more
+        seen = {agent: np.array([ord(agent), t], np.float32) for agent in agents}
+        items = [Step(e, t, seen) for e in EPISODES]
+        told = player.packing.pack(items)
+        assert (len(told) == 1) == (t < 4), t
+        player.tell(items)
+    assert player.store.store._open["e0"].t == 8
