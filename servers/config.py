@@ -70,11 +70,6 @@ class ServerConfig:
     algorithm: str = "PPO"
     """PPO, A2C, MAPPO, HAPPO, DQN, SAC, IMPALA, APPO, QMIX, VDN, QPLEX, IQL, MASAC, MADDPG;
     without learning RANDOM, SCRIPTED, FROZEN; or your own, as "package.module:Class"."""
-    command: list[str] = field(default_factory=list)
-    """Program and arguments of a [server of your own](own-trainer.md#a-process-of-its-own), in
-    place of `algorithm`; "{address}" becomes where it has to listen."""
-    address: str = ""
-    """"host:port" of one that runs already."""
     agents: list[str] = field(default_factory=list)
     """Names, shell patterns such as "adversary_*", or numbers in braces, "adversary_{0..2}"."""
     label: str = ""
@@ -145,6 +140,12 @@ class ServerConfig:
     """Placement and threads."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """Refusals and expiry."""
+
+    command: list[str] = field(default_factory=list)
+    """Program and arguments of a [server of your own](own-trainer.md#a-process-of-its-own), in
+    place of `algorithm`; "{address}" becomes where it has to listen."""
+    address: str = ""
+    """"host:port" of one that runs already."""
 
     def __post_init__(self) -> None:
         if (self.command or self.address) and self.algorithm == ServerConfig.algorithm:
