@@ -23,6 +23,7 @@ from tests.servers.scripted_store import ScriptedStore, make_plan, seen
 
 from muxrl.client import EpisodeLost, MultiplexingClient, ServerLost
 from muxrl.client.network_transport import Broken, NetworkTransport
+from muxrl.orchestrator.gateway.episodes import Asked
 from muxrl.orchestrator.gateway.front import Gateway, _Waiting
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.codec import decode_batch, encode, encode_json
@@ -114,8 +115,8 @@ class GatewayServer:
         """As `Server.answer`; while it is held, frames wait as they do for its thread."""
         answers: list[list[bytes]] = [[] for _ in frames]
         for frame, mine in zip(frames, answers, strict=True):
-            items = decode_batch(frame).items
-            self._frames.append(_Waiting(items, keep_in(mine), Loop()))  # type: ignore[arg-type]
+            asked = [Asked(item) for item in decode_batch(frame).items]
+            self._frames.append(_Waiting(asked, keep_in(mine), Loop()))  # type: ignore[arg-type]
         self.app._busy_since = -1e9 if self.is_held else None
         if not self.is_held:
             self.release()
