@@ -161,7 +161,8 @@ def test_whole_episodes_are_judged_by_their_length_once_it_is_known(free: dict[s
     )
     small = experiment({"qmix": qmix(300, buffer_capacity_episodes=500)}, 300, state_size=3_000)
     assert list(find_overflow(small)) == []
-    said, _ = describe_replays(small)
+    said, of_update, _ = describe_replays(small)
+    assert "batch" in of_update
     assert said.startswith("server 'qmix' keeps a replay of 500 episodes: at least 1.03 GiB when")
     assert said.endswith("when it is full if these have 100 env steps each")
 
