@@ -61,7 +61,7 @@ def test_continuous_actions_with_bounds(algorithm: str) -> None:
         ("SAC", Box((2,)), {}, "SAC cannot do .* it has no bounds"),
         ("CQL", Discrete(2), {}, "algorithm 'CQL' learns from recorded data only"),
         ("DQN", Discrete(2), {"settings": {"epsilonn": 1}}, "DQN has no setting 'epsilonn'"),
-        ("DQN", Discrete(2), {"model": {"use_lstm": True}}, "'use_lstm': its replay draws single steps"),
+        ("DQN", Discrete(2), {"model": {"use_lstm": True}}, "'use_lstm': its replay draws"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(
