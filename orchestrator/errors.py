@@ -15,6 +15,7 @@
     │   ├── CannotStop          2  the run or sweep cannot be ended from here
     │   └── DifferentRuns       2  the runs are not seeds of one experiment
     ├── RunFailed               1  a process of the run died or gave up: read its log
+    │   ├── ProcessEnded        1  one that is not muxrl's own ended, and may be started again
     │   ├── NoPlace             1  the Ray cluster has no room: wait, or reserve less
     │   ├── NotShared           1  a machine of it does not see the run's directory: share it
     │   └── CannotRecord        1  a metrics file cannot be written to: make room on the disk

@@ -154,7 +154,7 @@ class ReplayLearner(SoundUpdates):
         every = [gradient for of_one in there.values() for gradient in of_one]
         # All numbers at once: one wait for the device.
         numbers = [loss.detach().sum(), *torch._foreach_norm(every)]
-        size, *norms = torch.stack(numbers).tolist()
+        size, *norms = torch.stack(numbers).cpu().tolist()
         if not self.is_sound(module_id, size, norms):
             return
         left = iter(norms)

@@ -15,9 +15,10 @@ from muxrl.orchestrator.records.run_directory import RunDirectory
 from muxrl.orchestrator.supervise import supervision
 from muxrl.orchestrator.supervise.process import ProcessId
 from muxrl.orchestrator.supervise.server_actors import ServerActors
+from muxrl.orchestrator.supervise.server_process import Started
 from muxrl.servers.config import ServerConfig
 
-Answer = tuple[str, ProcessId] | Exception | None
+Answer = Started | Exception | None
 """Address and process; None: there is none in time."""
 
 
@@ -37,7 +38,7 @@ def actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 return [], refs
             return [first], [ref for ref in refs if ref != first]
 
-        def get(ref: str, timeout: float | None) -> tuple[str, ProcessId]:
+        def get(ref: str, timeout: float | None) -> Started:
             answer = answers.get(ref)
             if answer is None or ref in left:
                 raise GetTimeoutError
@@ -68,7 +69,10 @@ def actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_addresses_are_in_the_order_of_the_config(actors: Any) -> None:
     servers = actors(
-        {"b": ("127.0.0.1:2", ProcessId(22, "")), "a": ("127.0.0.1:1", ProcessId(11, ""))}
+        {
+            "b": Started("127.0.0.1:2", ProcessId(22, "")),
+            "a": Started("127.0.0.1:1", ProcessId(11, "")),
+        }
     )
     servers.start(None)
     found = {server_id: address.address for server_id, address in servers.addresses.items()}
@@ -83,4 +87,4 @@ def test_the_second_fails_while_the_first_still_starts(actors: Any) -> None:
 def test_one_that_never_answers_is_named(actors: Any) -> None:
     reason = r"^server 'b' did not answer for 120 s \(timeouts.start_s sets how long it may take\);"
     with pytest.raises(RunFailed, match=reason):
-        actors({"a": ("127.0.0.1:1", ProcessId(11, "")), "b": None}).start(None)
+        actors({"a": Started("127.0.0.1:1", ProcessId(11, "")), "b": None}).start(None)
