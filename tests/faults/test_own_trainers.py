@@ -152,7 +152,8 @@ def test_a_server_in_a_process_of_its_own_is_killed_resumed_and_evaluated(
         started.wait_for("checkpoint after the restart", lambda: len(saved()) > before)
         os.kill(started.popen.pid, signal.SIGKILL)
         started.popen.communicate()
-        started.assert_nothing_is_left(ENDS_S)
+        # Ray's own agents notice late that Ray is gone; the program has to end with the run.
+        started.assert_nothing_is_left(60.0, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     finally:
         started.kill()
     log = (run / "logs/others.log").read_text()
