@@ -104,7 +104,7 @@ class Inference:
             spare.set_state(self._live.modules.get_state())
         for policy_id, module in learned.items():
             ours, theirs = spare[policy_id].state_dict(), module.state_dict()
-            torch._foreach_copy_(list(ours.values()), [theirs[name] for name in ours])
+            torch._foreach_copy_(list(ours.values()), [theirs[name].cpu() for name in ours])
         with self._swap:
             self._live, self._spare = self._spare, self._live
             self.weights_seq_no = weights_seq_no
