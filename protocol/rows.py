@@ -183,3 +183,26 @@ def row_of(rows: Any, index: tuple[int, ...]) -> Any:
         return tuple(row_of(part, index) for part in rows)
     value = rows[index]
     return value if isinstance(value, np.ndarray) else value.item()
+
+
+def empty(space: Space, lead: tuple[int, ...]) -> Any:
+    """Returns rows of a space that are to be written."""
+    if isinstance(space, DictSpace):
+        return {key: empty(sub, lead) for key, sub in space.spaces.items()}
+    if isinstance(space, TupleSpace):
+        return [empty(sub, lead) for sub in space.spaces]
+    dtype, shape = leaf_type(space)
+    return np.empty(lead + shape, dtype)
+
+
+def leaves(space: Space, rows: Any) -> list[Any]:
+    """Returns the arrays that rows of a space are made of; None for what has other parts."""
+    if isinstance(space, DictSpace):
+        if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
+            return [None]
+        return [leaf for key, sub in space.spaces.items() for leaf in leaves(sub, rows[key])]
+    if isinstance(space, TupleSpace):
+        if not isinstance(rows, list) or len(rows) != len(space.spaces):
+            return [None]
+        return [leaf for s, r in zip(space.spaces, rows, strict=True) for leaf in leaves(s, r)]
+    return [rows]

@@ -12,6 +12,10 @@ import msgspec
 
 from muxrl.protocol.messages import ServerSpec, Status
 
+ADDRESS, TOKEN = "MUXRL_ADDRESS", "MUXRL_TOKEN"
+"""Environment variables of what `servers.X.command` starts: where to listen, and what to ask for.
+Of muxrl itself, TOKEN is that of an address for which the config, as a finished run's, has none."""
+
 UNTRAINED = "untrained"
 """What a server ``offers`` that keeps its first weights, for the `StartEpisode` that names it."""
 

@@ -23,7 +23,7 @@ from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.errors import NotServing, ValueMismatch
 from muxrl.protocol.message_sizes import MOST_BYTES
 from muxrl.protocol.messages import AnyItem, ServerSpec, Status
-from muxrl.protocol.run_messages import RUN_REQUESTS, UNTRAINED, BeginRun
+from muxrl.protocol.run_messages import ADDRESS, RUN_REQUESTS, TOKEN, UNTRAINED, BeginRun
 from muxrl.servers.config import EXTERNAL, ServerConfig, ServerPlan
 from muxrl.servers.import_by_name import CannotImport, import_by_name
 from muxrl.servers.network.front import Answered, Front
@@ -36,8 +36,6 @@ from muxrl.servers.training.policies import ServerProblem
 
 logger = logging.getLogger(__name__)
 
-ADDRESS, TOKEN = "MUXRL_ADDRESS", "MUXRL_TOKEN"
-"""Environment variables that a run gives to what `servers.X.command` starts."""
 _STOP_S = 30.0
 _MAX_CONNECTIONS = 500
 _KEEP_ALIVE_S = 1800.0

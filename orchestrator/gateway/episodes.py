@@ -259,6 +259,8 @@ class GatewayEpisodes:
         episode = self._open.get(item.episode_id)
         if not isinstance(item, Step) or episode is None or not episode.is_training:
             return False
+        if self.counts.num_env_steps + len(told) < self.most_env_steps:  # nearly always
+            return False
         steps = (t for t in told if t.episode.is_training and isinstance(t.asked.item, Step))
         num_env_steps = self.counts.num_env_steps + sum(1 for _ in steps)
         return num_env_steps >= self.most_env_steps and not episode.machine.is_repeat(item.t)

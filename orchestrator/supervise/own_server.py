@@ -30,6 +30,8 @@ from muxrl.orchestrator.supervise.server_process import ServerReport, Started
 from muxrl.protocol import PROTOCOL_VERSION
 from muxrl.protocol.messages import Refused, ServerSpec, Status
 from muxrl.protocol.run_messages import (
+    ADDRESS,
+    TOKEN,
     AbortRequest,
     BeginRun,
     FinishRequest,
@@ -43,9 +45,6 @@ from muxrl.servers.config import ServerPlan
 
 logger = logging.getLogger(__name__)
 
-ADDRESS, TOKEN = "MUXRL_ADDRESS", "MUXRL_TOKEN"
-"""Environment variables: of a command, where to listen and what to ask for; of muxrl itself, the
-token of an address that the config does not give, such as that of a finished run."""
 START_S = 120.0
 _LOOK_S = 0.1
 _ANSWER_S = 10.0

@@ -8,7 +8,7 @@
 
 A `RowStep` is what the episodes of a `StepRows` have in common: arrays that none of them copies. An
 episode keeps which `RowStep` s it was in, and its row in each, until somebody wants its record
-(`rows_of_episode`). Whatever is not plain (a repeat, a value out of range, an unknown episode) goes
+(`columns_of`). Whatever is not plain (a repeat, a value out of range, an unknown episode) goes
 the way of single steps, which says what is wrong and whose it is.
 """
 
@@ -25,8 +25,7 @@ import numpy as np
 
 from muxrl.protocol.errors import MalformedMessage
 from muxrl.protocol.messages import ActionRows, Actions, Step, StepRows
-from muxrl.protocol.rows import Lineup, are_rows, leaf_type, row_of
-from muxrl.protocol.spaces import DictSpace, Space, TupleSpace
+from muxrl.protocol.rows import Lineup, are_rows, empty, leaves, row_of
 from muxrl.protocol.values import within
 from muxrl.servers.agents.benches import Bench, Seen, make_benches
 from muxrl.servers.agents.seats import Seat
@@ -124,7 +123,7 @@ class RowStep:
         """
         lead = len(self.episodes)
         lineup = self.benches.lineup
-        actions = [_empty(kind.space, (lead, len(kind.agents))) for kind in lineup.acted]
+        actions = [empty(kind.space, (lead, len(kind.agents))) for kind in lineup.acted]
         for bench, own in zip(self.benches.benches, chosen, strict=True):
             bench.write(own.actions, actions)
         self.chosen, self.weights_seq_no = chosen, weights_seq_no
@@ -234,7 +233,7 @@ class RowReader:
         Nothing of it is recorded yet.
 
         Args:
-            item: what came; its lengths are right, see `singles`.
+            item: what came; its arrays hang together, see `check`.
             episodes: those that it names, None for one that is not open.
         """
         first = episodes[0]
@@ -264,6 +263,8 @@ class RowReader:
             rewards = np.zeros_like(returns)
         if not _are_floats(rewards, returns.shape, self._max_reward):
             return None
+        if 0 in ts and rewards[item.t == 0].any():  # from before the first action
+            return None
         returns = returns + rewards
         if not within(returns, MAX_RETURN):
             return None
@@ -289,11 +290,7 @@ class RowReader:
         )
 
     def singles(self, item: StepRows) -> list[Step]:
-        """Returns the same as single steps.
-
-        Raises:
-            MalformedMessage: it does not hang together.
-        """
+        """Returns what has been checked as single steps."""
         lineup, _ = self._find(tuple(item.agents) or self._all)
         steps = []
         for row, (episode_id, t) in enumerate(zip(item.episode_ids, item.t.tolist(), strict=True)):
@@ -302,7 +299,7 @@ class RowReader:
                 for i, agent_id in enumerate(kind.agents):
                     observations[agent_id] = row_of(rows, (row, i))
             rewards = {}
-            if item.rewards is not None and t:
+            if item.rewards is not None and (t or item.rewards[row].any()):
                 rewards = dict(zip(lineup.agents, item.rewards[row].tolist(), strict=True))
             steps.append(
                 Step(
@@ -319,31 +316,22 @@ class RowReader:
         """Raises `MalformedMessage` unless the arrays have a row for each episode and agent."""
         lead = len(item.episode_ids)
         lineup, _ = self._find(tuple(item.agents) or self._all)
-        arrays: list[tuple[str, Any, tuple[int, ...]]] = [("t", item.t, (lead,))]
         if len(item.observations) != len(lineup.observed):
             raise MalformedMessage(
                 f"rows of {len(lineup.observed)} kinds of observations are expected, of "
                 f"{len(item.observations)} came"
             )
-        for kind, rows in zip(lineup.observed, item.observations, strict=True):
-            arrays += [
-                (f"observations of {kind.agents[0]!r}", leaf, (lead, len(kind.agents)))
-                for leaf in _leaves(kind.space, rows)
-            ]
-        if item.rewards is not None:
-            arrays.append(("rewards", item.rewards, (lead, len(lineup.agents))))
-        if item.state is not None:
-            arrays.append(("state", item.state, (lead,)))
-        for what, rows, shape in arrays:
-            if not isinstance(rows, np.ndarray) or rows.shape[: len(shape)] != shape:
-                raise MalformedMessage(
-                    f"{what} in rows: an array that begins with the shape {shape} was expected; "
-                    "rows are for msgpack, a step in JSON has dicts by agent",
-                    expected=f"shape {shape}",
-                    got=str(getattr(rows, "shape", type(rows).__name__)),
-                )
+        _check_rows("t", item.t, (lead,))
         if item.t.dtype.kind not in "iu" or lead == 0:
             raise MalformedMessage("rows have an integer t for each of at least one episode")
+        if item.rewards is not None:
+            _check_rows("rewards", item.rewards, (lead, len(lineup.agents)))
+        if item.state is not None:
+            _check_rows("state", item.state, (lead,), is_whole=False)
+        for kind, rows in zip(lineup.observed, item.observations, strict=True):
+            for leaf in leaves(kind.space, rows):
+                shape = (lead, len(kind.agents))
+                _check_rows(f"observations of {kind.agents[0]!r}", leaf, shape, is_whole=False)
 
     def _find(self, agents: tuple[str, ...]) -> tuple[Lineup, Benches | None]:
         """Returns the lineup of some agents, and who reads it: None, they are read one by one.
@@ -352,6 +340,7 @@ class RowReader:
             MalformedMessage: there is none.
         """
         if agents in self._known:
+            self._known.move_to_end(agents)
             return self._known[agents]
         if unknown := next((a for a in agents if a not in self._plan.agents), None):
             raise MalformedMessage(f"there is no agent {unknown!r} here, but its rows came")
@@ -420,22 +409,14 @@ def _limit(most: float | None) -> float:
     return float("inf") if most is None else most
 
 
-def _empty(space: Space, lead: tuple[int, ...]) -> Any:
-    if isinstance(space, DictSpace):
-        return {key: _empty(sub, lead) for key, sub in space.spaces.items()}
-    if isinstance(space, TupleSpace):
-        return [_empty(sub, lead) for sub in space.spaces]
-    dtype, shape = leaf_type(space)
-    return np.empty(lead + shape, dtype)
-
-
-def _leaves(space: Space, rows: Any) -> list[Any]:
-    if isinstance(space, DictSpace):
-        if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
-            return [None]
-        return [leaf for key, sub in space.spaces.items() for leaf in _leaves(sub, rows[key])]
-    if isinstance(space, TupleSpace):
-        if not isinstance(rows, list) or len(rows) != len(space.spaces):
-            return [None]
-        return [leaf for s, r in zip(space.spaces, rows, strict=True) for leaf in _leaves(s, r)]
-    return [rows]
+def _check_rows(what: str, rows: Any, shape: tuple[int, ...], *, is_whole: bool = True) -> None:
+    """Raises `MalformedMessage` unless these are an array of a shape, or one that begins so."""
+    of_rows = getattr(rows, "shape", ())
+    if isinstance(rows, np.ndarray) and (of_rows if is_whole else of_rows[: len(shape)]) == shape:
+        return
+    raise MalformedMessage(
+        f"{what} in rows: an array of shape {shape}{'' if is_whole else ' and more'} was expected; "
+        "rows are for msgpack, a step in JSON has dicts by agent",
+        expected=f"shape {shape}",
+        got=f"shape {of_rows}" if isinstance(rows, np.ndarray) else type(rows).__name__,
+    )

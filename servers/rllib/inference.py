@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -20,13 +20,19 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
 from muxrl.servers.agents.log_probs import log_probs_of
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
-from muxrl.servers.agents.teams import NO_ACTION
 from muxrl.servers.episodes.episode import PendingStep
 from muxrl.servers.episodes.rows import Chosen, RowStep
-from muxrl.servers.episodes.trajectories import at, concatenated
+from muxrl.servers.rllib.asked import (
+    Answer,
+    AnyAsked,
+    Asked,
+    AskedInRows,
+    Extras,
+    by_row,
+    put_logged,
+)
 from muxrl.servers.rllib.numpy_mlp import MAX_BATCH, Forward, numpy_policy
 
-Extras = dict[str, Any]
 _Pass = tuple[str, bool, bool, bool]
 """Requests of one forward pass: policy, whether they explore, train, and are untrained."""
 T = TypeVar("T")
@@ -154,7 +160,7 @@ class Inference:
         with self._swap:
             for key, batch in passes.items():
                 act = self._act_untrained if key[-1] else self._act_as_asked
-                chosen[key] = _by_row(act(key, _Asked(batch)))
+                chosen[key] = by_row(act(key, Asked(batch)))
             weights_seq_no = self.weights_seq_no
         if len(chosen) == 1:  # one policy: its actions are in the order of the steps
             (actions,) = chosen.values()
@@ -189,7 +195,7 @@ class Inference:
         chosen: list[list[Chosen]] = [[_NOT_YET] * len(s.benches.benches) for s in steps]
         with self._swap:
             for key, places in passes.items():
-                asked = _RowsAsked([(steps[i], j) for i, j in places])
+                asked = AskedInRows([(steps[i], j) for i, j in places])
                 answers = asked.split(self._act_as_asked(key, asked))
                 for (i, j), answer in zip(places, answers, strict=True):
                     chosen[i][j] = answer
@@ -199,16 +205,16 @@ class Inference:
     def act_greedily(self, policy_id: str, requests: list[SeatRequest]) -> list[SeatAction]:
         """Answers requests to one policy without exploration, outside of any episode."""
         with self._swap:
-            asked = _Asked(requests)
-            return _by_row(self._act(policy_id, asked, should_explore=False, is_training=False))
+            asked = Asked(requests)
+            return by_row(self._act(policy_id, asked, should_explore=False, is_training=False))
 
-    def _act_as_asked(self, key: _Pass, asked: _Asked | _RowsAsked) -> _Answer:
+    def _act_as_asked(self, key: _Pass, asked: AnyAsked) -> Answer:
         policy_id, should_explore, is_training, _ = key
         if should_explore and not is_training:
             return self._act_in_evaluation(policy_id, asked)
         return self._act(policy_id, asked, should_explore, is_training)
 
-    def _act_untrained(self, key: _Pass, asked: _Asked) -> _Answer:
+    def _act_untrained(self, key: _Pass, asked: Asked) -> Answer:
         """Acts with the kept weights, in the place of the live copy; called under the lock."""
         if self._untrained_copy is None:
             assert self.untrained is not None, "the store refuses what is not kept"
@@ -221,7 +227,7 @@ class Inference:
         finally:
             self._live = live
 
-    def _act_in_evaluation(self, policy_id: str, asked: _Asked | _RowsAsked) -> _Answer:
+    def _act_in_evaluation(self, policy_id: str, asked: AnyAsked) -> Answer:
         """Explores with random numbers of its own, so that training draws the same without it.
 
         Torch modules and distributions draw from the global generator, as the learning thread does.
@@ -248,10 +254,10 @@ class Inference:
     def _act(
         self,
         policy_id: str,
-        asked: _Asked | _RowsAsked,
+        asked: AnyAsked,
         should_explore: bool,
         is_training: bool,
-    ) -> _Answer:
+    ) -> Answer:
         if self._live.acts_in_numpy[policy_id]:
             return self._act_in_numpy(policy_id, asked, should_explore)
         forward = self._live.numpy[policy_id]
@@ -260,32 +266,32 @@ class Inference:
             with torch.inference_mode():
                 return self._forward(policy_id, asked, should_explore, is_training, is_discrete)
         logits = forward(asked.observations(self._live.acting_keys[policy_id]))
-        return _Answer(*self._categorical(logits, asked, should_explore, is_training))
+        return Answer(*self._categorical(logits, asked, should_explore, is_training))
 
     def _act_in_numpy(
         self,
         policy_id: str,
-        asked: _Asked | _RowsAsked,
+        asked: AnyAsked,
         should_explore: bool,
         generator: torch.Generator | None = None,
-    ) -> _Answer:
+    ) -> Answer:
         """For modules that have a method ``act_in_numpy``; they have ``acting_keys``, too."""
         module: Any = self._live.modules[policy_id]
         obs = asked.observations(self._live.acting_keys[policy_id] or ())
         state = asked.states(module) if module.is_stateful() else None
         t = self.num_env_steps_sampled if should_explore else None
         actions, state = module.act_in_numpy(obs, state, t, generator)
-        _put_logged(actions, asked.requests)
-        return _Answer(actions, {}, state)
+        put_logged(actions, asked.requests)
+        return Answer(actions, {}, state)
 
     def _forward(
         self,
         policy_id: str,
-        asked: _Asked | _RowsAsked,
+        asked: AnyAsked,
         should_explore: bool,
         is_training: bool,
         is_discrete: bool,
-    ) -> _Answer:
+    ) -> Answer:
         """Any other module, in torch: `forward_exploration` or `forward_inference`."""
         module = self._live.modules[policy_id]
         # A critic's part of the observations is not needed here.
@@ -306,7 +312,7 @@ class Inference:
         extras: Extras = {}
         if Columns.ACTIONS in outputs:
             actions = _to_numpy(outputs[Columns.ACTIONS])
-            _put_logged(actions, asked.requests)
+            put_logged(actions, asked.requests)
         elif is_discrete:
             logits = _to_numpy(outputs[Columns.ACTION_DIST_INPUTS])
             actions, extras = self._categorical(logits, asked, should_explore, is_training)
@@ -317,20 +323,20 @@ class Inference:
             )
         if state is not None:  # RLlib's learners begin sequences with recorded states
             extras[Columns.STATE_OUT] = state
-        return _Answer(actions, extras, state)
+        return Answer(actions, extras, state)
 
     def _from_distribution(
         self,
         module: Any,
         inputs: torch.Tensor,
-        asked: _Asked | _RowsAsked,
+        asked: AnyAsked,
         should_explore: bool,
         is_training: bool,
     ) -> tuple[Any, Extras]:
         distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
         chosen = (distribution if should_explore else distribution.to_deterministic()).sample()
         actions = tree.map_structure(_to_numpy, chosen)
-        _put_logged(actions, asked.requests)
+        put_logged(actions, asked.requests)
         if not self.needs_log_probabilities:
             return actions, {}
         extras: Extras = {Columns.ACTION_DIST_INPUTS: _to_numpy(inputs)}
@@ -342,7 +348,7 @@ class Inference:
     def _categorical(
         self,
         logits: np.ndarray,
-        asked: _Asked | _RowsAsked,
+        asked: AnyAsked,
         should_explore: bool,
         is_training: bool,
     ) -> tuple[np.ndarray, Extras]:
@@ -352,7 +358,7 @@ class Inference:
             actions = (logits - np.log(noise)).argmax(axis=-1)
         else:
             actions = logits.argmax(axis=-1)
-        _put_logged(actions, asked.requests)
+        put_logged(actions, asked.requests)
         if not self.needs_log_probabilities:
             return actions, {}
         extras: Extras = {Columns.ACTION_DIST_INPUTS: logits}
@@ -374,140 +380,7 @@ class Inference:
         return logp
 
 
-class _Answer(NamedTuple):
-    """What a policy says to B rows."""
-
-    actions: Any
-    """``[B, ...]``."""
-    extras: Extras
-    """Name to ``[B, ...]``, or to a tree of such."""
-    state: Any = None
-    """Tree of ``[B, ...]``; None where the module has no recurrent state."""
-
-
-class _Asked:
-    """Rows of one pass that came one by one."""
-
-    def __init__(self, requests: Sequence[SeatRequest]) -> None:
-        self.requests = requests
-        self.action_space = requests[0].seat.action_space
-
-    def __len__(self) -> int:
-        return len(self.requests)
-
-    def observations(self, keys: Sequence[str] | None) -> Any:
-        """Returns them stacked, an array or a dict; of a dict these keys, all with None."""
-        observations = [request.observation for request in self.requests]
-        if keys is not None:
-            return {key: _rows([one[key] for one in observations]) for key in keys}
-        if isinstance(observations[0], np.ndarray):
-            return _rows(observations)
-        return tree.map_structure(lambda *leaves: _rows(list(leaves)), *observations)
-
-    def states(self, module: Any) -> Any:
-        """Returns recurrent states, a dict of arrays."""
-        states = [request.module_state for request in self.requests]
-        return _stacked_states(states, module)
-
-
-class _RowsAsked:
-    """Rows of one pass that came as arrays ``[E, S, ...]``, of one or more steps."""
-
-    requests: Sequence[SeatRequest] = ()
-
-    def __init__(self, benches: Sequence[tuple[RowStep, int]]) -> None:
-        self._benches = benches
-        step, number = benches[0]
-        self.action_space = step.benches.benches[number].seats[0].action_space
-        self._leads = [(len(s.episodes), len(s.benches.benches[i].seats)) for s, i in benches]
-
-    def __len__(self) -> int:
-        return sum(num_episodes * num_seats for num_episodes, num_seats in self._leads)
-
-    def observations(self, keys: Sequence[str] | None) -> Any:
-        parts = []
-        for step, number in self._benches:
-            rows = step.observations[number]
-            parts.append(_flat(rows if keys is None else {key: rows[key] for key in keys}))
-        return parts[0] if len(parts) == 1 else concatenated(parts)
-
-    def states(self, module: Any) -> Any:
-        parts = []
-        for (step, number), (num_episodes, num_seats) in zip(
-            self._benches, self._leads, strict=True
-        ):
-            states = step.module_states[number]
-            if not isinstance(states, dict):  # an episode that begins has none yet
-                of_episodes = [None] * num_episodes if states is None else states
-                states = _stacked_states(
-                    [at(s, i) for s in of_episodes for i in range(num_seats)], module
-                )
-                parts.append(states)
-            else:
-                parts.append(_flat(states))
-        return parts[0] if len(parts) == 1 else concatenated(parts)
-
-    def split(self, answer: _Answer) -> list[Chosen]:
-        """Returns an answer to all rows as one for each bench."""
-        chosen = []
-        first = 0
-        for lead in self._leads:
-            rows = slice(first, first + lead[0] * lead[1])
-            first = rows.stop
-            chosen.append(Chosen(*(_shaped(part, rows, lead) for part in answer)))
-        return chosen
-
-
 _NOT_YET: Any = None
-
-
-def _shaped(columns: Any, rows: slice, lead: tuple[int, int]) -> Any:
-    """Returns some rows ``[B, ...]`` as ``[E, S, ...]``, of a tree of arrays or None."""
-    if isinstance(columns, dict):
-        return {key: _shaped(part, rows, lead) for key, part in columns.items()}
-    return None if columns is None else columns[rows].reshape(*lead, *columns.shape[1:])
-
-
-def _flat(columns: Any) -> Any:
-    """Returns ``[E, S, ...]`` as ``[E * S, ...]``, of a tree of arrays."""
-    if isinstance(columns, dict):
-        return {key: _flat(part) for key, part in columns.items()}
-    return columns.reshape(-1, *columns.shape[2:])
-
-
-def _by_row(answer: _Answer) -> list[SeatAction]:
-    """Splits an answer by row."""
-    columns = answer.extras.items()
-    return [
-        SeatAction(action, {name: at(part, row) for name, part in columns}, at(answer.state, row))
-        for row, action in enumerate(answer.actions)
-    ]
-
-
-def _put_logged(actions: Any, requests: Sequence[SeatRequest]) -> None:
-    """Replaces the policy's actions by those that were chosen elsewhere."""
-    for i, request in enumerate(requests):
-        logged = request.logged_action
-        if logged is None:
-            continue
-        # A team's other members keep their own; elsewhere none of these is negative, or NaN.
-        if isinstance(request.seat.action_space, gymnasium.spaces.MultiDiscrete):
-            logged = np.where(logged == NO_ACTION, actions[i], logged)
-        elif isinstance(request.seat.action_space, gymnasium.spaces.Box):
-            logged = np.where(np.isnan(logged), actions[i], logged)
-        actions[i] = logged
-
-
-def _stacked_states(states: Sequence[Any], module: Any) -> Any:
-    """Returns recurrent states, of each row one or None, as a dict of arrays."""
-    if any(state is None for state in states):
-        initial = tree.map_structure(np.asarray, module.get_initial_state())
-        states = [initial if state is None else state for state in states]
-    return tree.map_structure(lambda *leaves: np.stack(leaves), *states)
-
-
-def _rows(values: list[np.ndarray]) -> np.ndarray:
-    return values[0][None] if len(values) == 1 else np.array(values)  # np.stack takes longer
 
 
 def _tensors(rows: Any) -> Any:

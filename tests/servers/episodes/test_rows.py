@@ -313,12 +313,14 @@ def test_a_step_that_waits_in_rows_is_aborted_alone() -> None:
     [
         ({"t": [0]}, "t in rows"),
         ({"t": np.zeros(3, np.float32)}, "integer t"),
+        ({"t": np.ones((3, 2), np.int64)}, "t in rows"),
+        ({"rewards": np.zeros((3, 2, 2))}, "rewards in rows"),
         ({"agents": ["a", "nobody"]}, "no agent 'nobody'"),
         ({"agents": ["a", "a"]}, "named twice"),
         ({"observations": []}, "kinds of observations"),
         ({"observations": [np.zeros((2, 2, 2), np.float32)]}, "observations of 'a'"),
         ({"rewards": np.zeros((3, 1))}, "rewards in rows"),
-        ({"episode_ids": [], "t": np.zeros(0, int)}, "in rows"),
+        ({"episode_ids": [], "t": np.zeros(0, int)}, "at least one episode"),
     ],
 )
 def test_rows_that_do_not_hang_together(change: dict[str, Any], sentence: str) -> None:
@@ -368,3 +370,21 @@ def test_agents_that_are_read_one_by_one_are_soon_told_so() -> None:
         assert (len(told) == 1) == (t < 4), t
         player.tell(items)
     assert player.store.store._open["e0"].t == 8
+
+
+def test_a_reward_before_the_first_action_is_in_the_return_alone() -> None:
+    player = Player(make_plan("a"), Seating(), in_rows=True, batch=10**9)
+    player.tell([StartEpisode("e0")])
+    rows = StepRows(
+        episode_ids=["e0"],
+        t=np.zeros(1, np.int64),
+        observations=[np.zeros((1, 1, 2), np.float32)],
+        rewards=np.full((1, 1), 2.5),
+    )
+    (step,) = player.store.store.accept_rows(rows, 0.0)
+    player._tell(step)
+    player.tell([Step("e0", 1, {"a": np.zeros(2, np.float32)}, {"a": 1.0})])
+    assert player.store.store._open["e0"].returns == {"a": 3.5}
+    player.store.abort("e0")
+    (one,) = player.store.trajectories("a")
+    assert list(one.rewards) == [1.0]
