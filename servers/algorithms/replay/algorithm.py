@@ -175,11 +175,12 @@ class ReplayAlgorithm(Algorithm):
     def _run_one_training_iteration(self) -> tuple[dict[str, Any], TrainIterCtx]:
         """RLlib's, which logs times, asks remote workers and counts around each step."""
         config, first, num_trained = self.config, self.num_env_steps, self._num_trained
+        start_s = time.monotonic()
         with TrainIterCtx(algo=self) as context:
             while True:
                 self.training_step()
                 if (
-                    time.time() - context.time_start >= (config.min_time_s_per_iteration or 0)
+                    time.monotonic() - start_s >= (config.min_time_s_per_iteration or 0)
                     and self.num_env_steps - first
                     >= (config.min_sample_timesteps_per_iteration or 0)
                     and self._num_trained - num_trained

@@ -172,7 +172,8 @@ def test_without_a_checkpoint_it_says_how_to_get_one(folder: RunDirectory) -> No
         find_checkpoint(folder)
 
 
-def test_a_failure_names_the_command_that_goes_on(folder: RunDirectory) -> None:
+def test_a_failure_names_the_command_that_goes_on(tmp_path: Path) -> None:
+    folder = RunDirectory.create_at(tmp_path / "sweep" / "runs" / "trial")
     assert how_to_go_on(folder) == "it has no whole checkpoint, so it cannot be resumed"
     write(folder, 1_000)
     assert f"'muxrl launch --resume {folder.path}' goes on from its checkpoint at 1,000 env" in (
