@@ -19,7 +19,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint format types quick packaging faults learning benchmark docs \
-	constraints clean
+	constraints release clean
 
 help: ## Shows this list.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1 /' \
@@ -86,6 +86,17 @@ constraints: setup ## Pins the versions that .venv holds now.
 		--exclude-editable --exclude muxrl --exclude pip \
 		| grep -E '^[A-Za-z0-9._-]+==' | sed -E 's/\+[a-z0-9.]+$$//'; } > constraints.txt.new
 	mv constraints.txt.new constraints.txt
+
+# The version is pyproject.toml's; tests hold README.md, CHANGELOG.md and CITATION.cff to it.
+release: setup ## Builds dist/, checks it as an index would, and says what is left to do.
+	rm -rf build dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	@echo "Before the first one: the project's address as [project.urls], and links of README.md"
+	@echo "from there. Then: 'make test' on a clean checkout of this commit; a date in CHANGELOG.md;"
+	@echo "git tag v$$($(BIN)/python -c 'import muxrl; print(muxrl.__version__)'), and push it;"
+	@echo "$(BIN)/twine upload dist/*; 'pip install muxrl' in a new environment; the next version"
+	@echo "in pyproject.toml."
 
 clean: ## Removes .venv, caches and build outputs; runs are kept.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -95,6 +97,31 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
                 reached.add(file)
                 todo.append(file)
     assert set(PAGES) <= reached
+
+
+def test_all_files_say_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nVersion {version}, " in (ROOT / "README.md").read_text()
+    (newest, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest == version
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+
+
+def test_the_citation_has_what_its_format_requires() -> None:
+    """https://github.com/citation-file-format/citation-file-format, schema 1.2.0."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited.keys() <= {
+        *("cff-version", "message", "type", "title", "abstract", "authors", "version", "license"),
+        *("keywords", "date-released", "doi", "identifiers", "repository-code", "url"),
+    }
+    assert (cited["cff-version"], cited["type"]) == ("1.2.0", "software")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert cited["license"] == project["license"]
+    assert cited["message"]
+    assert project["name"] in cited["title"]
+    assert cited["authors"]
+    for author in cited["authors"]:
+        assert author.keys() in ({"name"}, {"family-names", "given-names"})
 
 
 # --- algorithms -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -81,10 +82,24 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 @pytest.fixture(scope="session")
 def oldest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel without extras, for the oldest Python on which the client runs."""
-    python = shutil.which("python3.10")
-    if python is None or subprocess.run([python, "-c", "import ensurepip"], check=False).returncode:
-        pytest.skip("needs a python3.10 on the PATH")
-    root = tmp_path_factory.mktemp("oldest")
+    return _client_of("3.10", wheel, tmp_path_factory)
+
+
+@pytest.fixture(scope="session", params=["3.10", "3.13"])
+def client(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Installed]:
+    """A Python that is not the tests' own, and the wheel without extras for it."""
+    if request.param == "3.10":
+        return request.param, request.getfixturevalue("oldest")
+    return request.param, _client_of(request.param, wheel, tmp_path_factory)
+
+
+def _client_of(version: str, wheel: Path, factory: pytest.TempPathFactory) -> Installed:
+    python = _find_python(version)
+    if python is None:
+        pytest.skip(f"needs a python{version}, on the PATH or of pyenv's")
+    root = factory.mktemp(f"python{version}")
     installed = Installed(root / "venv", root / "empty")
     installed.folder.mkdir()
     subprocess.run([python, "-m", "venv", installed.root], check=True)
@@ -95,6 +110,17 @@ def oldest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     if done.returncode:
         pytest.skip(f"its packages cannot be had here: {done.stderr.strip()[-200:]}")
     return installed
+
+
+def _find_python(version: str) -> str | None:
+    """Returns an interpreter that can make environments; pyenv's `python3.x` may only say no."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
+    for python in filter(None, found):
+        done = subprocess.run([python, "-c", "import ensurepip"], capture_output=True, check=False)
+        if done.returncode == 0:
+            return str(python)
+    return None
 
 
 def _build(source: Path, out: Path, *arguments: str) -> Path:

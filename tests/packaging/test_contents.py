@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tarfile
 import zipfile
+from email.message import Message
 from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
@@ -21,6 +24,10 @@ FOLDERS = ("client", "experiments", "orchestrator", "protocol", "servers")
 def files_of(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def metadata_of(wheel: Path) -> Message:
+    return BytesParser().parsebytes(files_of(wheel)[f"{_stem(wheel)}.dist-info/METADATA"])
 
 
 def test_the_wheel_holds_muxrl_and_nothing_else(wheel: Path) -> None:
@@ -69,9 +76,28 @@ def _stem(wheel: Path) -> str:
     return "-".join(wheel.name.split("-")[:2])
 
 
+def test_the_metadata_is_whole_and_an_index_would_take_it(wheel: Path, sdist: Path) -> None:
+    """All but the project's address on the web, which whoever publishes it has to add."""
+    told = metadata_of(wheel)
+    assert (told["Name"], told["Version"]) == ("muxrl", muxrl.__version__)
+    assert told["License-Expression"] == "Apache-2.0"
+    licence = files_of(wheel)[f"{_stem(wheel)}.dist-info/licenses/{told['License-File']}"]
+    assert licence == (ROOT / "LICENSE").read_bytes()
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert told.get_payload(decode=True) == (ROOT / "README.md").read_bytes()
+    assert {"RLlib", "PettingZoo"} <= set(told["Keywords"].split(","))
+    pythons = [c.rpartition(" ")[2] for c in told.get_all("Classifier") if "Python :: 3." in c]
+    assert pythons == ["3.10", "3.11", "3.12", "3.13"]
+    extras = ["servers", "serving", "export", "sb3", "wandb", "mlflow", "simulations", "dev"]
+    assert set(extras) <= set(told.get_all("Provides-Extra"))
+    pytest.importorskip("twine")
+    checked = [sys.executable, "-m", "twine", "check", "--strict", wheel, sdist]
+    done = subprocess.run(checked, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout + done.stderr
+
+
 def test_servers_are_refused_below_the_python_that_they_need(wheel: Path) -> None:
-    files = files_of(wheel)
-    told = BytesParser().parsebytes(files[f"{_stem(wheel)}.dist-info/METADATA"])
+    told = metadata_of(wheel)
     assert told["Requires-Python"] == ">=3.10"
     for minor in (10, 11, 12):
         place = {"extra": "servers", "python_version": f"3.{minor}"}
