@@ -23,6 +23,7 @@ from muxrl.orchestrator.commands import (
     logs,
     probe,
     report,
+    reproduce,
     runs,
     stop,
     sweep,
@@ -35,7 +36,7 @@ from muxrl.orchestrator.supervise.signals import claim_signals, ignore_signals
 from muxrl.orchestrator.user_modules import prefer_installed_modules
 from muxrl.protocol.suggestions import did_you_mean
 
-_LONG_COMMANDS = frozenset({"launch", "serve", "gateway", "sweep"})
+_LONG_COMMANDS = frozenset({"launch", "reproduce", "serve", "gateway", "sweep"})
 """Those whose work goes on where nobody reads what they print; of the others it is the result."""
 
 _PRINTING_COMMANDS = frozenset({"algorithms", "configs", "check", "probe", "runs", "logs"})
@@ -128,6 +129,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         stop,
         watch,
         report,
+        reproduce,
         track,
         evaluate,
         export,

@@ -8,7 +8,7 @@
     │   ├── NotARunDirectory    2  no run wrote this folder, or a file of it is missing or broken
     │   ├── NotASweepDirectory  2  the same for a sweep
     │   ├── OtherFormat         2  a newer muxrl wrote the run or sweep: update this one
-    │   ├── CannotResume        2  the run cannot go on in this way
+    │   ├── CannotResume        2  the run cannot go on, or be repeated, in this way
     │   ├── CannotEvaluate      2  the run cannot be evaluated in this way
     │   ├── CannotCompare       2  the runs cannot be compared in this way
     │   ├── CannotExport        2  a policy cannot become a file

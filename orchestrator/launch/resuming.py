@@ -102,17 +102,9 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
         ConfigError: the overrides do not fit, or a token, which is never written down, is missing.
         CannotResume: an override changes what has to stay, or nothing is left to do.
     """
+    config = load_own_config(folder, overrides)
     path = folder.path / "config.yaml"
-    try:
-        text = path.read_text(encoding="utf-8")
-        before = from_yaml(text, str(path))
-    except FileNotFoundError:
-        raise CannotResume(f"{folder.path} has no config.yaml: the run never began") from None
-    config = load_config(path, overrides)
-    for server_id, keys in yaml.safe_load(text)["servers"].items():
-        if "scale_observations" not in keys:  # the run is older than that: it scaled nothing
-            before.servers[server_id].scale_observations = "none"
-            config.servers[server_id].scale_observations = "none"
+    before = _as_it_scaled(from_yaml(path.read_text(encoding="utf-8"), str(path)), path)
     is_changed = [
         key for key in differences(asdict(before), asdict(config)) if not _may_change(key)
     ]
@@ -133,6 +125,26 @@ def load_resumed_config(folder: RunDirectory, overrides: Overrides = ()) -> Expe
     for server in config.servers.values():
         server.initialize_from = ""  # those weights are history, and may be gone
         server.initialize_policies, server.initialize_only = {}, "all"
+    return config
+
+
+def load_own_config(folder: RunDirectory, overrides: Overrides = ()) -> ExperimentConfig:
+    """Returns the config that a run was launched with, overrides on top of it.
+
+    Raises:
+        ConfigError: the overrides do not fit, or a token, which is never written down, is missing.
+        CannotResume: it was not written: the run never began.
+    """
+    path = folder.path / "config.yaml"
+    if not path.is_file():
+        raise CannotResume(f"{folder.path} has no config.yaml: the run never began")
+    return _as_it_scaled(load_config(path, overrides), path)
+
+
+def _as_it_scaled(config: ExperimentConfig, written: Path) -> ExperimentConfig:
+    for server_id, keys in yaml.safe_load(written.read_text(encoding="utf-8"))["servers"].items():
+        if "scale_observations" not in keys:  # the run is older than that: it scaled nothing
+            config.servers[server_id].scale_observations = "none"
     return config
 
 

@@ -7,6 +7,7 @@
     ├── status.json       how the run stands, or how it ended
     ├── plan.json         which server has which agents, under which algorithm
     ├── versions.json     the software, and that of each earlier beginning of a resumed run
+    ├── packages.txt      all packages, for `pip install -r`
     ├── servers.json      server_id -> host:port
     ├── summary.json/.md  the report
     ├── report.html       the same on one page, with picture, settings and versions
@@ -35,7 +36,12 @@ from muxrl.orchestrator.config import Experiment, ExperimentConfig, from_yaml, t
 from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records.plan import Plan
 from muxrl.orchestrator.storage.json_files import write_json, write_text
-from muxrl.orchestrator.storage.versions import read_versions, software_versions
+from muxrl.orchestrator.storage.versions import (
+    PACKAGES_FILE,
+    all_packages,
+    read_versions,
+    software_versions,
+)
 from muxrl.protocol.suggestions import did_you_mean
 from muxrl.servers.checkpoints.formats import format_problem
 
@@ -214,7 +220,8 @@ class RunDirectory:
             raise NotARunDirectory(self.path, f"its plan.json is not JSON: {error}") from error
 
     def write_versions(self, resumed_at: int | None = None, *, env: str = "") -> dict[str, Any]:
-        """Saves the software of this process as ``versions.json``, and returns what is in it.
+        """Saves the software of this process as ``versions.json``, and returns what is in it; all
+        its packages as ``packages.txt``.
 
         Args:
             resumed_at: env steps at which this process goes on with the run. What was written
@@ -227,6 +234,7 @@ class RunDirectory:
             earlier = before.pop("earlier", [])
             versions["earlier"] = [*earlier, {**before, "until_env_steps": resumed_at}]
         write_json(self.path / "versions.json", versions)
+        write_text(self.path / PACKAGES_FILE, "\n".join([*all_packages(), ""]))
         return versions
 
     def write_addresses(self, addresses: Mapping[str, str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
+import os
 import platform
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from muxrl.protocol.suggestions import listed
 
 logger = logging.getLogger(__name__)
 
+PACKAGES_FILE = "packages.txt"
+"""Of a run's directory: all packages there were when it was last started."""
 PACKAGES = ("muxrl", "ray", "torch", "numpy", "gymnasium")
 _SOURCE = Path(muxrl.__path__[0]).resolve().parents[1]
 """The checkout, where muxrl is imported from one."""
@@ -36,7 +40,7 @@ SHOWN = {
 
 
 def software_versions(env: str = "") -> dict[str, str | None]:
-    """Versions of Python, of the packages that shape results, of the platform and the sources.
+    """Versions of Python, of the packages that shape results, of platform, hardware and sources.
 
     A package that is not installed is None, and so is a commit outside a checkout: ``git_commit``
     is muxrl's, ``user_commit`` that of the folder that the experiment was started in. A commit ends
@@ -52,6 +56,7 @@ def software_versions(env: str = "") -> dict[str, str | None]:
         "python": platform.python_version(),
         **{package: installed_version(package) for package in PACKAGES},
         "platform": platform.platform(),
+        "hardware": _hardware(),
         # Installed, the folder around us may be another project's checkout.
         "git_commit": _git_commit(_SOURCE) if _top(_SOURCE) == _SOURCE else None,
         "user_commit": None if _top(folder) == _SOURCE else _git_commit(folder),
@@ -73,6 +78,28 @@ def version_notes(used: Sequence[Mapping[str, Sequence[str]]]) -> Iterator[str]:
     ]:
         who = "the runs were" if len(used) > 1 else "the run was"
         yield f"{who} made with different versions of {'; of '.join(differing)}"
+
+
+def changes_since(run_dir: Path, env: str = "") -> Iterator[str]:
+    """Yields a sentence for each software that a run was last made with, and this process is not.
+
+    What the run does not name counts as the same.
+
+    Args:
+        run_dir: of the run.
+        env: as its config names the environment.
+    """
+    now = software_versions(env)
+    for key, was in read_versions(run_dir).items():
+        if key in SHOWN and was is not None and was != now.get(key):
+            found = now.get(key)
+            is_now = "not known here" if found is None else _short(found)
+            yield f"{SHOWN[key]} was {_short(was)}, and is {is_now}"
+    packages = run_dir / PACKAGES_FILE
+    if packages.is_file():
+        before = set(packages.read_text(encoding="utf-8").split())
+        if others := sorted(before - set(all_packages()), key=str.lower):
+            yield f"of all its packages are missing {listed(others)}; see {packages}"
 
 
 def _short(version: str) -> str:
@@ -108,6 +135,30 @@ def installed_version(package: str = "muxrl") -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def all_packages() -> list[str]:
+    """Returns every installed package as ``name==version``, which pip reads."""
+    found = {f"{d.name}=={d.version}" for d in metadata.distributions() if d.name}
+    return sorted(found, key=str.lower)
+
+
+def _hardware() -> str:
+    """Returns how many processors of which kind there are, and which GPUs; by Linux's account."""
+    kinds = [f"{os.cpu_count()} x {_line('/proc/cpuinfo', 'model name') or platform.machine()}"]
+    for gpu in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        kinds.append(_line(str(gpu), "Model"))
+    return ", ".join(kinds)
+
+
+def _line(file: str, name: str) -> str:
+    """Returns what a file says in its first line ``name: ...``; "" if nothing."""
+    with contextlib.suppress(OSError):
+        for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return ""
 
 
 def _environment(env: str) -> dict[str, str | None]:

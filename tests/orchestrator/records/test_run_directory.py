@@ -1,5 +1,6 @@
 import getpass
 import json
+import os
 import platform
 import subprocess
 from datetime import datetime
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from packaging.requirements import Requirement
 
 from muxrl.orchestrator.errors import NotARunDirectory, OtherFormat
 from muxrl.orchestrator.records import run_directory
@@ -99,9 +101,12 @@ def test_versions_name_software_and_nobody(tmp_path: Path) -> None:
     assert json.loads((run.path / "versions.json").read_text()) == versions
     assert set(versions) == {
         *("python", "muxrl", "ray", "torch", "numpy", "gymnasium", "platform", "git_commit"),
-        *("user_commit", "environment", "environment_source"),
+        *("user_commit", "environment", "environment_source", "hardware"),
     }
-    assert versions["numpy"]
+    assert versions["hardware"].startswith(f"{os.cpu_count()} x ")
+    packages = (run.path / "packages.txt").read_text().splitlines()
+    assert f"numpy=={versions['numpy']}" in packages
+    assert all(Requirement(line).specifier for line in packages)
     words = " ".join(str(value) for value in versions.values()).replace("-", " ").split()
     assert getpass.getuser() not in words
     assert platform.node() not in words

@@ -1,0 +1,64 @@
+"""``muxrl reproduce``: the same run again, from what its directory says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from muxrl.orchestrator.commands.terminal import quiet
+from muxrl.orchestrator.errors import ExitCode
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its arguments."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="launch a recorded run again, and say which software differs",
+        description="Launches the config that a run was made with as a new run, and says first "
+        "what of its software, environment and source is another one here.",
+    )
+    parser.set_defaults(execute=run)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a run")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="as for launch, such as a token"
+    )
+    parser.add_argument("--check", action="store_true", help="say what differs; start nothing")
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="where results go; default: a new one"
+    )
+    parser.add_argument("--no-progress", action="store_true", help="show no live display")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Says what differs, launches the run, and returns the exit code."""
+    from muxrl.orchestrator.config import prepare
+    from muxrl.orchestrator.launch.resuming import load_own_config
+    from muxrl.orchestrator.records.run_directory import RunDirectory
+    from muxrl.orchestrator.records.run_status import read_status
+    from muxrl.orchestrator.storage.versions import changes_since
+    from muxrl.orchestrator.user_modules import add_user_folders
+
+    folder = RunDirectory.open(args.run)
+    config = load_own_config(folder, args.overrides)
+    status = read_status(folder)
+    add_user_folders(status.folders if status else ())
+    with quiet():
+        experiment = prepare(config)
+    differing = list(changes_since(folder.path, config.simulation.env))
+    for sentence in differing:
+        sys.stdout.write(f"differs: {sentence}\n")
+    if args.check:
+        if not differing:
+            sys.stdout.write(f"{args.run}: nothing that it names differs here\n")
+        return ExitCode.FAILED if differing else ExitCode.DONE
+    from rich.console import Console
+
+    from muxrl.orchestrator.launch.whole_run import run_experiment
+
+    result = run_experiment(
+        experiment, args.run_dir, show_progress=not args.no_progress, console=Console()
+    )
+    if result.problem:
+        sys.stderr.write(f"muxrl: {result.problem}\n")
+    return result.exit_code

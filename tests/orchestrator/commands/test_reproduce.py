@@ -1,0 +1,92 @@
+"""``muxrl reproduce``: what differs from a run's software, and the run again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muxrl.orchestrator import cli
+from muxrl.orchestrator.config import load_config, prepare
+from muxrl.orchestrator.launch import whole_run
+from muxrl.orchestrator.records.run_directory import RunDirectory, make_folder
+
+GAME = """
+import gymnasium
+def make(): return gymnasium.make("CartPole-v1")
+"""
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A run of an environment of the user's own that was planned, and never played."""
+    (tmp_path / "game_to_reproduce.py").write_text(GAME)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "game_to_reproduce", raising=False)  # of another test
+    overrides = ["seed=3", "simulation.env=game_to_reproduce:make"]
+    return make_folder(prepare(load_config("cartpole_ppo", overrides)), tmp_path / "run")
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """Which experiments are run, and in which folders."""
+    calls: list[tuple[Any, Any]] = []
+
+    def run_experiment(experiment: Any, run_dir: Any, **_: Any) -> Any:
+        calls.append((experiment, run_dir))
+        return types.SimpleNamespace(problem="it rained", exit_code=7)
+
+    monkeypatch.setattr(whole_run, "run_experiment", run_experiment)
+    return calls
+
+
+def test_the_same_config_is_launched_again(
+    recorded: RunDirectory,
+    launched: list[tuple[Any, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    again = tmp_path / "again"
+    assert cli.main(["reproduce", str(recorded.path), "--run-dir", str(again)]) == 7
+    ((experiment, run_dir),) = launched
+    assert experiment.config == recorded.read_config()
+    assert experiment.config.seed == 3
+    assert run_dir == again
+    assert capsys.readouterr() == ("", "muxrl: it rained\n")
+
+
+def test_check_says_what_differs_and_starts_nothing(
+    recorded: RunDirectory,
+    launched: list[tuple[Any, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["reproduce", str(recorded.path), "--check"]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out == f"{recorded.path}: nothing that it names differs here\n"
+    versions_file, packages = recorded.path / "versions.json", recorded.path / "packages.txt"
+    versions = json.loads(versions_file.read_text())
+    versions_file.write_text(json.dumps(versions | {"torch": "1.0", "platform": "elsewhere"}))
+    packages.write_text(f"{packages.read_text()}nobody-has-this==3.2\n")
+    (tmp_path / "game_to_reproduce.py").write_text(f"{GAME}# changed\n")
+    assert cli.main(command) == 1
+    torch, source, others = capsys.readouterr().out.splitlines()
+    assert torch == f"differs: torch was 1.0, and is {versions['torch']}"
+    assert source.startswith("differs: the environment's source was ")
+    assert others == (
+        f"differs: of all its packages are missing nobody-has-this==3.2; see {packages}"
+    )
+    assert not launched
+
+
+def test_a_run_that_never_began_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory.create_at(tmp_path / "run")
+    assert cli.main(["reproduce", str(run.path)]) == 2
+    err = capsys.readouterr().err
+    assert err == f"muxrl: {run.path} has no config.yaml: the run never began\n"
