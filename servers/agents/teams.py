@@ -67,6 +67,7 @@ class TeamRows:
             members also come late, zeros alone do not tell a member that has departed from one
             that is still to come, and the mixer would value a death like a late arrival. Without
             effect where there is a `state_size`.
+        masked: members that observe an action mask.
 
     Raises:
         TeamProblem: no members, a member twice, a space missing or of another kind.
@@ -77,6 +78,7 @@ class TeamRows:
     action_spaces: Mapping[str, spaces.Space]
     state_size: int | None = None
     marks_departed: bool = False
+    masked: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -199,6 +201,24 @@ class TeamRows:
             obs[row, : value.shape[0]] = value
             alive[row] = 1.0
         return obs, alive
+
+    def _mask(self, member: str, mask: Any, num_padded: int) -> np.ndarray:
+        """Returns a member's mask of 0 and 1, float32, with zeros behind it."""
+        mask = np.asarray(mask)
+        n = int(self.action_spaces[member].n)  # type: ignore[attr-defined]
+        if mask.shape != (n,):
+            raise TeamProblem(
+                f"the action mask of agent {member!r} has the shape {list(mask.shape)}, "
+                f"it has {n} actions"
+            )
+        if not mask.any():
+            raise TeamProblem(
+                f"the action mask of agent {member!r} forbids every action; leave an agent that "
+                "cannot act out of the observations, or give it an action that does nothing"
+            )
+        padded = np.zeros(num_padded, np.float32)
+        padded[:n] = mask != 0
+        return padded
 
     def _state(self, state: Any | None, obs: np.ndarray, departed: Collection[str]) -> np.ndarray:
         if self.state_size is None:
@@ -328,25 +348,12 @@ class TeamSpec(TeamRows):
         for row, member in enumerate(self.members):
             if member in observations:
                 given = action_masks.get(member)
-                masks[row] = self.member_masks[row] if given is None else self._mask(member, given)
+                masks[row] = (
+                    self.member_masks[row]
+                    if given is None
+                    else self._mask(member, given, self.num_actions)
+                )
         return masks
-
-    def _mask(self, member: str, mask: Any) -> np.ndarray:
-        mask = np.asarray(mask)
-        n = int(self.action_spaces[member].n)  # type: ignore[attr-defined]
-        if mask.shape != (n,):
-            raise TeamProblem(
-                f"the action mask of agent {member!r} has the shape {list(mask.shape)}, "
-                f"it has {n} actions"
-            )
-        if not mask.any():
-            raise TeamProblem(
-                f"the action mask of agent {member!r} forbids every action; leave an agent that "
-                "cannot act out of the observations, or give it an action that does nothing"
-            )
-        padded = np.zeros(self.num_actions, np.float32)
-        padded[:n] = mask != 0
-        return padded
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

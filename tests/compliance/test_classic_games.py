@@ -74,7 +74,7 @@ def make_game(game: str, is_flat: bool, **kwargs: Any) -> AECEnv:
     return Flat(env) if is_flat else env
 
 
-FOLLOWS_MASKS = [e.name for e in ALGORITHMS if e.name not in ("MASAC", "MADDPG")]
+FOLLOWS_MASKS = [e.name for e in ALGORITHMS if e.name != "MASAC"]  # a Box has no masks
 SHORT = [game for game in GAMES if game != "chess_v6"]
 PAIRS = [
     *((algorithm, SHORT[n % 6]) for n, algorithm in enumerate(FOLLOWS_MASKS)),

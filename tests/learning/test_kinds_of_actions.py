@@ -129,7 +129,7 @@ class Cues(gymnasium.Env[Any, Any]):
         ("SAC", "pair", True),
         ("VDN", "integers", True),
         ("VDN", "counted from 5", False),
-        ("MADDPG", "pair", False),
+        ("MADDPG", "pair", True),
     ],
 )
 def test_every_part_follows_its_cue(algorithm: str, kind: str, masked: bool) -> None:

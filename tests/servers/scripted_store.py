@@ -138,7 +138,10 @@ class ScriptedStore:
             n = len(request.seat.members)
             is_team = request.seat.seat_id in self.plan.groups
             action = pending.t % 3
-            chosen.append(SeatAction(np.full(n, action) if is_team else np.int64(action)))
+            rows: Any = np.full(n, action) if is_team else np.int64(action)
+            if len(request.seat.action_space.shape or ()) == 2:  # one-hot, as MADDPG's
+                rows = np.eye(request.seat.action_space.shape[1], dtype=np.float32)[rows]
+            chosen.append(SeatAction(rows))
         return chosen
 
     def end(self, t: int, episode_id: str = "e", **kwargs: Any) -> Ended:

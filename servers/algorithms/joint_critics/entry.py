@@ -12,10 +12,7 @@ from muxrl.servers.agents.seats import Seat
 from muxrl.servers.algorithms.entry import AgentSpaces, AlgorithmEntry, SpaceProblem
 from muxrl.servers.algorithms.joint_critics.config import JointCriticConfig
 from muxrl.servers.algorithms.joint_critics.export import MemberActorGraph
-from muxrl.servers.algorithms.joint_critics.teams import (
-    CONTINUOUS_TEAM_KEYS,
-    ContinuousTeamSeating,
-)
+from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSeating, are_team_keys
 from muxrl.servers.algorithms.networks import Networks
 from muxrl.servers.algorithms.replay_size import ReplaySize, of_steps
 from muxrl.servers.algorithms.settings import TrainingSettings
@@ -59,7 +56,7 @@ def check_team_spaces(
     of_member: AgentSpaces, observation_space: spaces.Space, action_space: spaces.Space
 ) -> SpaceProblem | None:
     """A `SpaceCheck` of a team's spaces, or of one member's."""
-    if keys_of(observation_space) == set(CONTINUOUS_TEAM_KEYS):
+    if are_team_keys(keys_of(observation_space)):
         return None
     return of_member(observation_space, action_space)
 

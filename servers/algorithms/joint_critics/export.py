@@ -9,11 +9,12 @@ import torch
 from gymnasium.spaces import flatdim
 from torch import Tensor
 
-from muxrl.protocol.spaces import Space
+from muxrl.protocol.dense import UNAVAILABLE
+from muxrl.protocol.spaces import ACTION_MASK_KEY, DictSpace, Space
 from muxrl.servers.agents.seating import Seating
 from muxrl.servers.agents.seats import SeatAction, SeatRequest
-from muxrl.servers.agents.spaces import flat_size, split_state
-from muxrl.servers.agents.teams import OBS
+from muxrl.servers.agents.spaces import flat_size, split_mask, split_state
+from muxrl.servers.agents.teams import ACTION_MASK, OBS
 from muxrl.servers.config import AgentPlan, ServerPlan
 from muxrl.servers.export.graph import AGENT_ID, CannotExport, PolicyGraph
 from muxrl.servers.export.ports import Port, one_hot
@@ -31,7 +32,7 @@ class MemberActorGraph(PolicyGraph):
     def find_spaces(
         self, plan: ServerPlan, agent: AgentPlan, seating: Seating
     ) -> tuple[Space, Space | None]:
-        own, _ = split_state(agent.observation_space)
+        own, has_mask = split_mask(split_state(agent.observation_space)[0])
         looks = {Seating().signature(agent_id, plan).key for agent_id in self.agents}
         sizes = flat_size(own), flatdim(self.action_space)
         obs_dim = self.module.observation_space[OBS].shape[1] // self.frame_stack
@@ -41,7 +42,10 @@ class MemberActorGraph(PolicyGraph):
                 "its members are not alike, and one file has one observation and one action; give "
                 "members that differ policies of their own"
             )
-        return own, None
+        if not has_mask:
+            return own, None
+        assert isinstance(agent.observation_space, DictSpace)
+        return own, agent.observation_space.spaces[ACTION_MASK_KEY]
 
     def more_inputs(self, plan: ServerPlan) -> list[Port]:
         if not self.module.obs_agent_id:
@@ -57,6 +61,8 @@ class MemberActorGraph(PolicyGraph):
             parts.append(one_hot(given[AGENT_ID], self.module.num_members))
         logits: Tensor = self.module.actor(torch.cat(parts, -1))
         if self.module.has_choices:
+            if self.mask_space is not None:
+                logits = torch.where(given[ACTION_MASK] > 0, logits, UNAVAILABLE)
             return logits.argmax(-1), logits, None
         return torch.tanh(logits[:, : self.module.action_dim]), logits, None
 
@@ -65,5 +71,8 @@ class MemberActorGraph(PolicyGraph):
     ) -> np.ndarray:
         with torch.inference_mode():
             logits = module.actor_outputs(torch.from_numpy(request.observation[OBS][None]))
+            if ACTION_MASK in request.observation:
+                available = torch.from_numpy(request.observation[ACTION_MASK][None]) > 0
+                logits = torch.where(available, logits, UNAVAILABLE)
         scores: np.ndarray = logits[0, request.seat.members.index(agent_id)].numpy()
         return scores

@@ -13,8 +13,8 @@ from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, TargetNetworkAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from muxrl.servers.agents.teams import ALIVE, OBS, STATE
-from muxrl.servers.algorithms.joint_critics.teams import CONTINUOUS_TEAM_KEYS
+from muxrl.servers.agents.teams import ACTION_MASK, ALIVE, OBS, STATE
+from muxrl.servers.algorithms.joint_critics.teams import are_team_keys
 
 
 class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
@@ -22,7 +22,7 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
 
     ``forward_exploration`` and ``forward_inference`` return the actions themselves, ``ACTIONS
     [B, n, d]`` in -1..1, or one-hot. They read ``OBS`` alone: a member acts on its own row and
-    its id.
+    its id; and where there are masks, ``ACTION_MASK``.
 
     ``model_config`` keys: ``hidden_dim`` and ``obs_agent_id`` of `TeamReplayConfig`.
 
@@ -37,7 +37,7 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     takes_choices: ClassVar[bool] = False
     outputs_per_dimension: ClassVar[int] = 1
 
-    acting_keys = (OBS,)
+    acting_keys: tuple[str, ...] = (OBS,)
     has_dimension: Tensor
     has_choices: bool
     _chooses: Tensor
@@ -47,7 +47,7 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
         team_space, config = self.observation_space, self.model_config
         if (
             not isinstance(team_space, spaces.Dict)
-            or set(team_space.spaces) != set(CONTINUOUS_TEAM_KEYS)
+            or not are_team_keys(team_space.spaces)
             or not isinstance(self.action_space, spaces.Box)
         ):
             raise ValueError(
@@ -56,6 +56,8 @@ class JointCriticRLModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
                 "in a group?"
             )
         assert isinstance(config, dict)
+        if ACTION_MASK in team_space.spaces:
+            self.acting_keys = (OBS, ACTION_MASK)
         num_members, obs_dim = team_space[OBS].shape  # type: ignore[misc]
         (state_dim,) = team_space[STATE].shape  # type: ignore[misc]
         self.num_members: int = num_members

@@ -6,12 +6,15 @@ observation key         shape, dtype                      meaning
 ``obs``                 ``[n, obs_dim]`` float32          one row per member, zero-padded
 ``state``               ``[state_dim]`` float32           what the critics may see while training
 ``alive``               ``[n]`` float32                   1 = the member is asked to act now
+``action_mask``         ``[n, action_dim]`` float32       only if a member observes one: 1 = the
+                                                          member may choose this action
 ======================  ================================  =========================================
 
 A team's action is ``[n, action_dim]`` float32. Of a member with continuous actions it is in -1..1,
 which is scaled to its bounds; of one with Discrete actions it is one-hot. A member with fewer
 dimensions than another lacks the last ones. How a network knows: the bounds of the team's action
-space are -1 and 1, 0 and 1 of a one-hot row, and 0 where a dimension is lacking.
+space are -1 and 1, 0 and 1 of a one-hot row, and 0 where a dimension is lacking. The mask of a
+member that is absent or observes none is 1 in the dimensions that it has.
 """
 
 from __future__ import annotations
@@ -29,11 +32,24 @@ from ray.rllib.utils.spaces.space_utils import normalize_action, unsquash_action
 from muxrl.servers.agents.seating import PolicySignature, keys_of
 from muxrl.servers.agents.seats import SeatRecord
 from muxrl.servers.agents.spaces import split_mask, split_state
-from muxrl.servers.agents.teams import ALIVE, OBS, STATE, TeamObservation, TeamProblem, TeamRows
+from muxrl.servers.agents.teams import (
+    ACTION_MASK,
+    ALIVE,
+    OBS,
+    STATE,
+    TeamObservation,
+    TeamProblem,
+    TeamRows,
+)
 from muxrl.servers.algorithms.team_replay.seats import TeamSeat, TeamSeating
-from muxrl.servers.config import AgentPlan, ServerPlan
+from muxrl.servers.config import ServerPlan
 
 CONTINUOUS_TEAM_KEYS = (OBS, STATE, ALIVE)
+
+
+def are_team_keys(keys: Collection[str]) -> bool:
+    """Whether these are the parts of what such a team observes."""
+    return set(keys) - {ACTION_MASK} == set(CONTINUOUS_TEAM_KEYS)
 
 
 @dataclass(frozen=True)
@@ -61,13 +77,14 @@ class ContinuousTeamSpec(TeamRows):
     def observation_space(self) -> spaces.Dict:
         """What `observe` returns."""
         n, low, high = self.num_members, -np.inf, np.inf
-        return spaces.Dict(
-            {
-                OBS: spaces.Box(low, high, (n, self.obs_dim), np.float32),
-                STATE: spaces.Box(low, high, (self.state_dim,), np.float32),
-                ALIVE: spaces.Box(0.0, 1.0, (n,), np.float32),
-            }
-        )
+        parts = {
+            OBS: spaces.Box(low, high, (n, self.obs_dim), np.float32),
+            STATE: spaces.Box(low, high, (self.state_dim,), np.float32),
+            ALIVE: spaces.Box(0.0, 1.0, (n,), np.float32),
+        }
+        if self.masked:
+            parts[ACTION_MASK] = spaces.Box(0.0, 1.0, (n, self.action_dim), np.float32)
+        return spaces.Dict(parts)
 
     @cached_property
     def action_space(self) -> spaces.Box:
@@ -92,9 +109,15 @@ class ContinuousTeamSpec(TeamRows):
         last_actions: Mapping[str, Any] | None = None,
         departed: Collection[str] = (),
     ) -> TeamObservation:
-        """See `TeamRows`; there are no masks, and the last actions are not part of it."""
+        """See `TeamRows`; the last actions are not part of it."""
         obs, alive = self._observed(observations)
-        return {OBS: obs, STATE: self._state(state, obs, departed), ALIVE: alive}
+        seen = {OBS: obs, STATE: self._state(state, obs, departed), ALIVE: alive}
+        if self.masked:
+            seen[ACTION_MASK] = self.action_space.high.copy()
+            for member, mask in (action_masks or {}).items():
+                row = self._mask(member, mask, self.action_dim)
+                seen[ACTION_MASK][self._rows[member]] = row
+        return seen
 
     def split(self, team_action: np.ndarray, acting: Iterable[str]) -> dict[str, Any]:
         """Returns the actions of the members that act now: scaled to their bounds, or an integer.
@@ -145,22 +168,14 @@ class ContinuousTeamSeating(TeamSeating):
     members in the same rows have equally many dimensions of action, of the same kind.
     """
 
-    follows_masks: bool = True  # only to refuse them by name
+    follows_masks: bool = True
 
     @property
     def seat_class(self) -> type[TeamSeat]:
         return ContinuousTeamSeat
 
-    def find_mask_problem(self, agent_id: str, agent: AgentPlan) -> str | None:
-        if not split_mask(split_state(agent.observation_space)[0])[1]:
-            return None
-        return (
-            f"agent {agent_id!r} observes an action mask, which this algorithm does not follow; "
-            "use QMIX or MAPPO"
-        )
-
     def has_made(self, observation_space: spaces.Space | None) -> bool:
-        if keys_of(observation_space) != set(CONTINUOUS_TEAM_KEYS):
+        if not are_team_keys(keys_of(observation_space)):
             return False
         assert isinstance(observation_space, spaces.Dict)
         # MAPPO's may have the same keys, but one row.
@@ -170,7 +185,10 @@ class ContinuousTeamSeating(TeamSeating):
         team = super().signature(unit, plan)
         acted = [self.action_form(plan.agents[m]).space for m in plan.groups[unit]]
         kinds = tuple((type(space).__name__, flatdim(space)) for space in acted)
-        return PolicySignature((team.key, kinds), team.text)
+        seen = [split_state(plan.agents[m].observation_space)[0] for m in plan.groups[unit]]
+        is_masked = any(split_mask(space)[1] for space in seen)
+        text = f"{team.text}, with action masks" if is_masked else team.text
+        return PolicySignature((team.key, kinds, is_masked), text)
 
     def _actions_text(self, size: int) -> str:
         return f"actions of {size}"

@@ -9,7 +9,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
-from muxrl.servers.agents.teams import ALIVE, OBS, STATE
+from muxrl.servers.agents.teams import ALIVE, STATE
 from muxrl.servers.algorithms.joint_critics.learner import CRITIC, POLICY, JointCriticLearner
 from muxrl.servers.algorithms.maddpg.rl_module import LOGITS, MADDPGTorchRLModule
 
@@ -95,7 +95,7 @@ def td_target(
         noise, noise_clip: see `MADDPGTorchRLModule.target_actions`.
     """
     following = batch[Columns.NEXT_OBS]
-    actions = module.target_actions(following[OBS], noise, noise_clip)
+    actions = module.target_actions(following, noise, noise_clip)
     lower = module.forward_target({Columns.OBS: following, Columns.ACTIONS: actions}).amin(0)
     discount = gamma * (1.0 - batch[Columns.TERMINATEDS])
     target: Tensor = batch[Columns.REWARDS] + discount * lower

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muxrl.protocol.dense import UNAVAILABLE
-from muxrl.servers.agents.teams import OBS
+from muxrl.servers.agents.teams import ACTION_MASK, OBS
 from muxrl.servers.algorithms.joint_critics.rl_module import JointCriticRLModule
 from muxrl.servers.export.ports import one_hot
 
@@ -25,7 +25,7 @@ class MADDPGTorchRLModule(JointCriticRLModule):
     """It acts by ``tanh`` of the actor's outputs ``[B, n, d]``; in training noise is added.
 
     A member with Discrete actions takes the one of the highest output; in training it draws from
-    their softmax. The actor's loss reaches its outputs through a straight-through Gumbel-softmax
+    their softmax; in both, and in targets, of those that its mask allows. The actor's loss reaches its outputs through a straight-through Gumbel-softmax
     (Lowe et al. 2017, appendix; Jang et al. 2017, arXiv 1611.01144).
 
     ``model_config`` keys: also ``twin_critics`` and ``exploration_noise`` of `MADDPGConfig`.
@@ -55,22 +55,26 @@ class MADDPGTorchRLModule(JointCriticRLModule):
     def get_target_network_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
         return [*super().get_target_network_pairs(), (self.actor, self._target_actor)]
 
-    def actions(self, obs: Tensor) -> Tensor:
+    def actions(self, obs: dict[str, Tensor]) -> Tensor:
         """Returns the actor's actions ``[B, n, d]``, 0 in dimensions that a member lacks."""
-        outputs = self.actor_outputs(obs)
-        return self._chosen(torch.tanh(outputs) * self.has_dimension, outputs)
+        outputs = self.actor_outputs(obs[OBS])
+        return self._chosen(torch.tanh(outputs) * self.has_dimension, outputs, obs)
 
-    def _chosen(self, actions: Tensor, outputs: Tensor, how: str = "greedy") -> Tensor:
+    def _chosen(
+        self, actions: Tensor, outputs: Tensor, obs: dict[str, Tensor], how: str = "greedy"
+    ) -> Tensor:
         """Returns actions with one-hot rows for the members that have Discrete ones.
 
         Args:
             actions: ``[B, n, d]``, of the others.
             outputs: of the actor, logits here.
+            obs: has the masks, if there are any.
             how: "greedy", "drawn", or "relaxed": drawn, with the gradient of a softmax.
         """
         if not self.has_choices:
             return actions
-        logits = torch.where(self.has_dimension > 0, outputs, UNAVAILABLE)
+        available = obs.get(ACTION_MASK, self.has_dimension)
+        logits = torch.where(available > 0, outputs, UNAVAILABLE)
         if how == "greedy":
             rows = one_hot(logits.argmax(-1), self.action_dim)
         else:
@@ -78,38 +82,40 @@ class MADDPGTorchRLModule(JointCriticRLModule):
         return torch.where(self._chooses, rows if how == "relaxed" else rows.detach(), actions)
 
     @torch.no_grad()
-    def target_actions(self, obs: Tensor, noise: float, clip: float) -> Tensor:
+    def target_actions(self, obs: dict[str, Tensor], noise: float, clip: float) -> Tensor:
         """Returns the target actor's, with clipped noise ("target policy smoothing").
 
         Args:
-            obs: ``[B, n, obs_dim]``.
+            obs: as in `CONTINUOUS_TEAM_KEYS`, ``[B, ...]``.
             noise: standard deviation.
             clip: its largest size.
         """
-        outputs = self.actor_outputs(obs, self._target_actor)
+        outputs = self.actor_outputs(obs[OBS], self._target_actor)
         actions = torch.tanh(outputs)
         if noise > 0.0:
             drawn = (noise * torch.randn_like(actions)).clamp(-clip, clip)
             actions = (actions + drawn).clamp(-1.0, 1.0)
-        return self._chosen(actions * self.has_dimension, outputs)
+        return self._chosen(actions * self.has_dimension, outputs, obs)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        outputs = self.actor_outputs(batch[Columns.OBS][OBS])
+        obs = batch[Columns.OBS]
+        outputs = self.actor_outputs(obs[OBS])
         actions = torch.tanh(outputs) * self.has_dimension
-        return {Columns.ACTIONS: self._chosen(actions, outputs, "relaxed"), LOGITS: outputs}
+        return {Columns.ACTIONS: self._chosen(actions, outputs, obs, "relaxed"), LOGITS: outputs}
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        return {Columns.ACTIONS: self.actions(batch[Columns.OBS][OBS])}
+        return {Columns.ACTIONS: self.actions(batch[Columns.OBS])}
 
     def _forward_exploration(
         self, batch: dict[str, Any], t: int = 0, **kwargs: Any
     ) -> dict[str, Any]:
         """Adds Gaussian noise, and clips at -1 and 1; `t` is the number of env steps so far."""
-        outputs = self.actor_outputs(batch[Columns.OBS][OBS])
+        obs = batch[Columns.OBS]
+        outputs = self.actor_outputs(obs[OBS])
         actions = torch.tanh(outputs) * self.has_dimension
         noisy = actions + self._noise_at(t) * torch.randn_like(actions)
         noisy = noisy.clamp(-1.0, 1.0) * self.has_dimension
-        return {Columns.ACTIONS: self._chosen(noisy, outputs, "drawn")}
+        return {Columns.ACTIONS: self._chosen(noisy, outputs, obs, "drawn")}
 
     def _noise_at(self, t: int) -> float:
         if t != self._noise_t:

@@ -190,6 +190,7 @@ class TeamSeat:
             {m: counted_from_0(form.space) for m, form in self.forms.items()},
             state_size,
             marks_departed=not self._refuses_late,
+            masked=frozenset(self.masked),
         )
         self._is_state_observed = plan.state_size is None and state_size is not None
         self.observation_space: gymnasium.Space = self.team.observation_space

@@ -107,6 +107,14 @@ PLANS = {
         is_team=True,
         normalize_observations=True,
     ),
+    "MADDPG, masked": plan_of(
+        "MADDPG",
+        MASKED,
+        Discrete(3, start=2),
+        settings={"hidden_dim": 8},
+        model={},
+        is_team=True,
+    ),
     "SAC, scaled and normalised": plan_of(
         "SAC",
         DictSpace({"a": Box((2,), "float64"), "b": Box((3,), "float32", -2.0, 6.0)}),

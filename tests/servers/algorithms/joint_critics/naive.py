@@ -23,10 +23,10 @@ SPEC = ContinuousTeamSpec(
 HAS_DIMENSION = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
 
 
-def build_module(config: JointCriticConfig) -> Any:
-    """Returns the config's RLModule for that team; its targets are not the critics'."""
+def build_module(config: JointCriticConfig, team: ContinuousTeamSpec = SPEC) -> Any:
+    """Returns the config's RLModule for a team; its targets are not the critics'."""
     spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = SPEC.observation_space, SPEC.action_space
+    spec.observation_space, spec.action_space = team.observation_space, team.action_space
     spec.model_config = config.model_config
     torch.manual_seed(0)
     module: Any = spec.build()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from tests.servers.scripted_store import make_plan
 
+from muxrl.protocol.errors import ValueMismatch
 from muxrl.protocol.spaces import Box, DictSpace, Discrete, MultiBinary
 from muxrl.servers.agents.seats import SeatRecord, SeatRequest, StepView
 from muxrl.servers.agents.teams import TeamProblem
@@ -124,12 +125,49 @@ def test_the_refusal_of_discrete_actions_names_who_takes_them() -> None:
     get_algorithm("MASAC").check_spaces("x", SPEC.observation_space, SPEC.action_space)
 
 
-def test_an_action_mask_is_refused() -> None:
+MASKED = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(3)})
+
+
+def test_an_action_mask_of_real_numbers_is_refused() -> None:
     plan = plan_of()
-    masked = DictSpace({"observation": Box((2,)), "action_mask": MultiBinary(2)})
-    plan.agents["a"] = replace(plan.agents["a"], observation_space=masked)
+    plan.agents["a"] = replace(plan.agents["a"], observation_space=MASKED)
     (problem,) = get_algorithm("MASAC").find_problems(plan)
-    assert "agent 'a' observes an action mask, which this algorithm does not follow" in problem
+    assert "agent 'a' observes the action mask MultiBinary(3), but acts Box(2,)" in problem
+
+
+def masked_plan() -> ServerPlan:
+    """A team of which `a` observes a mask, and `b` does not."""
+    plan = make_plan({"a": MASKED, "b": Box((2,))}, {"team": ("a", "b")})
+    agents = {**plan.agents, "b": replace(plan.agents["b"], action_space=Discrete(2))}
+    return replace(plan, algorithm="MADDPG", agents=agents, late_members="allow")
+
+
+def test_masks_are_rows_of_what_a_team_observes() -> None:
+    assert not list(get_algorithm("MADDPG").find_problems(masked_plan()))
+    who = ContinuousTeamSeating().make_seats(masked_plan())["team"]
+    value = np.zeros(2, np.float32)
+
+    def masks(**observations: Any) -> list[list[float]]:
+        seen = who.observe(StepView(observations), SeatRecord())
+        assert who.observation_space.contains(seen)
+        return list(seen["action_mask"].tolist())
+
+    allowed = {"observation": value, "action_mask": np.array([0, 1, 0], np.int8)}
+    assert masks(a=allowed, b=value) == [[0, 1, 0], [1, 1, 0]]
+    assert masks(b=value) == [[1, 1, 1], [1, 1, 0]]
+    forbidden = {**allowed, "action_mask": np.zeros(3, np.int8)}
+    with pytest.raises(ValueMismatch, match="mask of agent 'a' forbids every action"):
+        masks(a=forbidden, b=value)
+
+
+def test_a_team_with_masks_is_not_like_one_without() -> None:
+    plan = masked_plan()
+    plain = replace(plan, agents={**plan.agents, "a": make_plan("a").agents["a"]})
+    one, other = (ContinuousTeamSeating().signature("team", p) for p in (plan, plain))
+    assert one.key != other.key
+    assert one.text == f"{other.text}, with action masks"
+    seats = ContinuousTeamSeating().make_seats(plain)
+    assert "action_mask" not in seats["team"].observation_space.spaces  # type: ignore[attr-defined]
 
 
 def test_rows_of_discrete_actions_are_one_hot() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from ray.rllib.core.columns import Columns
 from tests.servers.algorithms.joint_critics.naive import (
     DIMS,
@@ -19,6 +20,7 @@ from tests.servers.algorithms.joint_critics.naive import (
     numbers,
 )
 
+from muxrl.servers.algorithms.joint_critics.teams import ContinuousTeamSpec
 from muxrl.servers.algorithms.maddpg import MADDPGConfig
 from muxrl.servers.algorithms.maddpg.learner import td_target, values_of_own_actions
 from muxrl.servers.algorithms.maddpg.rl_module import MADDPGTorchRLModule
@@ -70,7 +72,7 @@ def test_targets_equal_a_naive_loop(seed: int, twin_critics: bool, noise: float)
 def test_a_member_is_valued_beside_what_the_others_did() -> None:
     module, batch = make_module(), make_batch(np.random.default_rng(0))
     obs, taken = batch[Columns.OBS], batch[Columns.ACTIONS]
-    found = numbers(values_of_own_actions(module, obs, taken, module.actions(obs["obs"])))
+    found = numbers(values_of_own_actions(module, obs, taken, module.actions(obs)))
     assert found.shape == (NUM_ROWS, 3)
     seen = {key: numbers(value) for key, value in obs.items()}
     for row in range(NUM_ROWS):
@@ -86,7 +88,7 @@ def test_a_member_is_valued_beside_what_the_others_did() -> None:
 def test_the_gradient_of_a_members_value_reaches_its_own_action_alone() -> None:
     module, batch = make_module(), make_batch(np.random.default_rng(1))
     obs = batch[Columns.OBS]
-    actions = module.actions(obs["obs"]).detach().requires_grad_()
+    actions = module.actions(obs).detach().requires_grad_()
     values = values_of_own_actions(module, obs, batch[Columns.ACTIONS], actions)
     for member in range(3):
         (slope,) = torch.autograd.grad(values[:, member].sum(), actions, retain_graph=True)
@@ -120,5 +122,55 @@ def test_actions_stay_in_the_dimensions_that_members_have() -> None:
     for outputs in (module.forward_train(batch), module.forward_inference(batch)):
         actions = outputs[Columns.ACTIONS].detach().numpy()
         np.testing.assert_array_equal(actions != 0, np.broadcast_to(HAS_DIMENSION, actions.shape))
-    targets = module.target_actions(batch[Columns.OBS]["obs"], 0.2, 0.5).numpy()
+    targets = module.target_actions(batch[Columns.OBS], 0.2, 0.5).numpy()
     assert not targets[:, HAS_DIMENSION == 0].any()
+
+
+MASKED_TEAM = ContinuousTeamSpec(
+    ("a", "b"),
+    dict.fromkeys("ab", spaces.Box(-1, 1, (3,))),
+    {"a": spaces.Discrete(3), "b": spaces.Box(-1.0, 1.0, (2,))},
+    masked=frozenset("a"),
+)
+
+
+def test_no_action_that_a_mask_forbids_is_chosen_drawn_or_learned() -> None:
+    config = MADDPGConfig().training(hidden_dim=16)
+    module: Any = build_module(config, MASKED_TEAM)
+    rng = np.random.default_rng(0)
+    masks = (rng.random((200, 3)) < 0.5).astype(np.float32)
+    masks[np.arange(200), rng.integers(3, size=200)] = 1.0
+    obs = torch.utils._pytree.tree_map(
+        lambda rows: torch.from_numpy(np.stack(rows)),
+        {
+            key: [
+                MASKED_TEAM.observe(dict(zip("ab", seen, strict=True)), {"a": mask})[key]
+                for seen, mask in zip(rng.normal(size=(200, 2, 3)), masks, strict=True)
+            ]
+            for key in MASKED_TEAM.observation_space.spaces
+        },
+        is_leaf=lambda value: isinstance(value, list),
+    )
+    assert module.acting_keys == ("obs", "action_mask")
+    batch = {Columns.OBS: obs}
+    trained = module.forward_train(batch)[Columns.ACTIONS]
+    for actions in (
+        module.forward_inference(batch)[Columns.ACTIONS],
+        module.forward_exploration(batch)[Columns.ACTIONS],
+        module.target_actions(obs, 0.2, 0.5),
+        trained,
+    ):
+        chosen = actions[:, 0].detach().numpy()
+        np.testing.assert_allclose(chosen.sum(1), 1.0, atol=1e-6)
+        assert not chosen[masks == 0].any()
+    # No gradient comes from what could not be chosen; "b" has real numbers, and a gradient always.
+    values = torch.randn(200, 2, 3)
+    outputs = []
+    module.actor.register_forward_hook(
+        lambda *got: outputs.append(got[-1]) or got[-1].retain_grad()
+    )
+    (module.forward_train(batch)[Columns.ACTIONS] * values).sum().backward()
+    slope = outputs[0].grad.numpy()
+    assert not slope[:, 0][masks == 0].any()
+    assert (slope[:, 0][masks.sum(1) > 1] != 0).any(1).all()
+    assert slope[:, 1, :2].all()
