@@ -25,8 +25,9 @@ class MADDPGTorchRLModule(JointCriticRLModule):
     """It acts by ``tanh`` of the actor's outputs ``[B, n, d]``; in training noise is added.
 
     A member with Discrete actions takes the one of the highest output; in training it draws from
-    their softmax; in both, and in targets, of those that its mask allows. The actor's loss reaches its outputs through a straight-through Gumbel-softmax
-    (Lowe et al. 2017, appendix; Jang et al. 2017, arXiv 1611.01144).
+    their softmax; in both, and in targets, among those that its mask allows. The actor's loss
+    reaches its outputs through a straight-through Gumbel-softmax (Lowe et al. 2017, appendix; Jang
+    et al. 2017, arXiv 1611.01144).
 
     ``model_config`` keys: also ``twin_critics`` and ``exploration_noise`` of `MADDPGConfig`.
     """
