@@ -39,7 +39,7 @@ from muxrl.servers.agents.observing import Observing
 from muxrl.servers.agents.seats import Seat
 from muxrl.servers.config import ServerPlan
 from muxrl.servers.episodes.episode import PendingStep, ServedEpisode
-from muxrl.servers.episodes.far_rewards import FarRewards
+from muxrl.servers.episodes.far_values import FarValues
 from muxrl.servers.episodes.feed import Feed
 from muxrl.servers.episodes.played import PlayedCheck, seat_action
 from muxrl.servers.episodes.recorder import Recorder
@@ -139,7 +139,7 @@ class EpisodeStore:
         self._tombstones: OrderedDict[str, tuple[float, Ended | Aborted]] = OrderedDict()
         self._chunks: list[Chunk] = []
         self._num_uncut_steps = 0
-        self._far_rewards = FarRewards()
+        self._far_values = FarValues()
         feed.share_collected = self._share_collected
 
     @property
@@ -469,5 +469,5 @@ class EpisodeStore:
         batch, self._chunks = self._chunks, []
         self._num_uncut_steps = 0
         if batch:
-            self._far_rewards.look_at(batch)
+            self._far_values.look_at(batch)
             self._feed.put(batch)

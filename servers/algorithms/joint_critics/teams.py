@@ -77,7 +77,7 @@ class ContinuousTeamSpec(TeamRows):
     def observation_space(self) -> spaces.Dict:
         """What `observe` returns."""
         n, low, high = self.num_members, -np.inf, np.inf
-        parts = {
+        parts: dict[str, spaces.Space] = {
             OBS: spaces.Box(low, high, (n, self.obs_dim), np.float32),
             STATE: spaces.Box(low, high, (self.state_dim,), np.float32),
             ALIVE: spaces.Box(0.0, 1.0, (n,), np.float32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -192,6 +193,22 @@ def test_a_long_episode_that_is_learned_whole_comes_in_pieces() -> None:
     assert len(store.feed.batches) >= 1
 
 
+def far_value_said(
+    caplog: pytest.LogCaptureFixture, what: str, usual: float, odd: float, *, at: int = 1_150
+) -> list[str]:
+    """Returns what is said of one odd number among usual ones."""
+    store = ScriptedStore(make_plan("a"), batch_env_steps=100)
+    store.start()
+    for t in range(at + 150):
+        value = odd if t == at else usual
+        if what == "reward":
+            store.step(t, "a", rewards={"a": value} if t else {})
+        else:
+            store.step(t, observations={"a": np.array([value, 0.0], np.float32)})
+    return [r.getMessage() for r in caplog.records if "is it a mistake?" in r.getMessage()]
+
+
+@pytest.mark.parametrize(("what", "verb"), [("reward", "is"), ("observation", "holds")])
 @pytest.mark.parametrize(
     ("usual", "odd", "is_said"),
     [
@@ -202,22 +219,21 @@ def test_a_long_episode_that_is_learned_whole_comes_in_pieces() -> None:
         (1e4, 1e5, False),
     ],
 )
-def test_a_reward_far_outside_of_what_came_before_is_named(
-    caplog: pytest.LogCaptureFixture, usual: float, odd: float, is_said: bool
+def test_a_number_far_outside_of_what_came_before_is_named(
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+    verb: str,
+    usual: float,
+    odd: float,
+    is_said: bool,
 ) -> None:
-    store = ScriptedStore(make_plan("a"), batch_env_steps=100)
-    store.start()
-    for t in range(1_301):
-        store.step(t, "a", rewards={"a": odd if t == 1_150 else usual} if t else {})
-    said = [r.getMessage() for r in caplog.records if "is it a mistake?" in r.getMessage()]
+    said = far_value_said(caplog, what, usual, odd)
     assert len(said) == is_said
     if is_said:
-        assert said[0].startswith(f"a reward of 'a' in episode e is {odd:.3g}, and the largest")
+        assert f"{what} of 'a' in episode e {verb} {odd:.3g}, and the largest" in said[0]
+        assert said[0].endswith(f"limits.max_abs_{what} refuses larger ones")
 
 
-def test_the_first_rewards_are_not_compared(caplog: pytest.LogCaptureFixture) -> None:
-    store = ScriptedStore(make_plan("a"), batch_env_steps=100)
-    store.start()
-    for t in range(301):
-        store.step(t, "a", rewards={"a": 1e6 if t == 150 else 1.0} if t else {})
-    assert not caplog.records
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_the_first_numbers_are_not_compared(caplog: pytest.LogCaptureFixture, what: str) -> None:
+    assert not far_value_said(caplog, what, 1.0, 1e6, at=150)

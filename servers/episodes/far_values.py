@@ -1,0 +1,83 @@
+"""Says when a number is far outside of what came before: finite, below every limit, and a mistake.
+
+Looked at where batches are delivered, not in each step, for which simulations wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from muxrl.servers.episodes.trajectories import Chunk, Trajectory, stacked
+
+logger = logging.getLogger(__name__)
+
+_NUM_KNOWN = 1_000
+"""Numbers of agents' steps that tell what is usual."""
+_FAR = 1e3
+_LARGE = 1e4
+"""A first goal of 10 among steps of -0.001 is no mistake."""
+
+
+class FarValues:
+    """The largest reward and observation so far, and a warning for one far beyond it.
+
+    That one then is the largest.
+    """
+
+    def __init__(self) -> None:
+        self._rewards = _Largest("reward", "is", "limits.max_abs_reward")
+        self._observations = _Largest("observation", "holds", "limits.max_abs_observation")
+
+    def look_at(self, chunks: Iterable[Chunk]) -> None:
+        """Takes in the rewards and observations of a batch."""
+        for chunk in chunks:
+            for one in chunk.trajectories:
+                if len(one):
+                    self._rewards.look_at(one, one.rewards)
+                    for leaf in _numbers(stacked(one.observations)):
+                        self._observations.look_at(one, leaf)
+                    self._rewards.num += len(one)
+                    self._observations.num += len(one)
+
+
+class _Largest:
+    def __init__(self, what: str, verb: str, limit: str) -> None:
+        self.num = 0
+        """Agents' steps so far."""
+        self._what, self._verb, self._limit = what, verb, limit
+        self._size = 0.0
+
+    def look_at(self, one: Trajectory, values: Any) -> None:
+        values = np.asarray(values)
+        low, high = float(values.min()), float(values.max())
+        size = max(high, -low)
+        if size <= self._size:
+            return
+        if self.num >= _NUM_KNOWN and size > max(_LARGE, _FAR * self._size):
+            logger.warning(
+                "%s %s of %r in episode %s %s %.3g, and the largest of the %d before it was %.3g: "
+                "is it a mistake? %s refuses larger ones",
+                "an" if self._what[0] == "o" else "a",
+                self._what,
+                one.seat_id,
+                one.episode_id,
+                self._verb,
+                high if high >= -low else low,
+                self.num,
+                self._size,
+                self._limit,
+            )
+        self._size = size
+
+
+def _numbers(columns: Any) -> Iterable[np.ndarray]:
+    """Returns the arrays that may hold any number: integers of images and of choices cannot."""
+    if isinstance(columns, dict):
+        for column in columns.values():
+            yield from _numbers(column)
+    elif columns.dtype.kind == "f" and columns.size:
+        yield columns
