@@ -167,10 +167,12 @@ class RunView:
         # Of a simulation that is not the run's own, only servers know returns.
         own = self._own_returns[server_id].points if len(roles) == 1 else []
         server = self._plan.servers[server_id]
+        state = self._latest.servers.get(server_id) if self._latest else None
         return {
             "id": server_id,
             "algorithm": server.algorithm,
             "learns": server.learns,
+            "is_played_by_others": bool(state and state.num_logged_actions),
             "agents": server.agents,
             "strip": self._activities.stretches(server_id),
             "num_refused": self._activities.num_refused(server_id),

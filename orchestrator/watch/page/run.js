@@ -97,12 +97,16 @@ function branch(row, box, simulation, isNarrow, agentsAt) {
     isNarrow ? null : svg("path", { class: "link", d: `M${box.x + box.w},${y}H${agentsAt - 10}` }));
 }
 
+function fixed(server) {
+  return server.is_played_by_others ? "logged actions" : "does not learn";
+}
+
 function serverBox(row, box, agentsAt, isNarrow) {
   const { server, top, height, lines } = row;
   const boxHeight = isNarrow ? height : 46;
   const boxTop = isNarrow ? top : top + (height - 46) / 2;
   const textTop = isNarrow ? top + 56 : top + height / 2 - 8.5 * lines.length + 13;
-  const learns = server.learns ? server.algorithm : `${server.algorithm}, does not learn`;
+  const learns = server.learns ? server.algorithm : `${server.algorithm}, ${fixed(server)}`;
   return svg("g", { colour: colourOf(row.index), "data-server": server.id },
     svg("rect", { class: "box own", rx: 6, x: box.x, y: boxTop, width: box.w, height: boxHeight }),
     svg("text", { class: "strong", x: box.x + 12, y: boxTop + 19 }, cut(server.id, 24)),
@@ -149,7 +153,7 @@ function title(server, index, name, more) {
 
 function returnsCard(server, role, index, steps, width) {
   const colour = colourOf(index);
-  const verdict = server.learns ? role.verdict : "does not learn";
+  const verdict = server.learns ? role.verdict : fixed(server);
   const kind = verdict.includes("not than") ? "" : verdict.split(" ")[0];  // no green for half of it
   const words = role.advantage ? `advantage ${signedInterval(role.advantage, 2)}, ${verdict}` : verdict || "not yet measured with random in its place";
   return el("article", { "data-server": server.id, "data-role": role.name },
@@ -173,7 +177,7 @@ function numbers(run) {
     cell("random", interval(last(role.random)?.slice(1), 2)),
     hasUntrained ? cell("untrained", interval(role.untrained, 2)) : [],
     cell("advantage", signedInterval(role.advantage, 2)),
-    textCell("verdict", server.learns ? role.verdict || "–" : "does not learn"))));
+    textCell("verdict", server.learns ? role.verdict || "–" : fixed(server)))));
   return el("section", {}, table(
     ["server", "algorithm", "training", "evaluated", "random in its place", ...(hasUntrained ? ["untrained in its place"] : []), "advantage", "verdict"], rows),
     hasUntrained ? el("p", { class: "caption" }, "Untrained in its place: this server's agents act as it began. Advantage: evaluated over random, of the same episodes. In brackets: 95 % intervals.") : null);
