@@ -1,7 +1,8 @@
 """Names by pattern: shell patterns (``fnmatch``, case matters), and numbers counted in braces.
 
 ``car_{0..9}`` stands for car_0 to car_9, in a list of agents to be served as well as where the
-agents of an external simulation are declared; ``{00..09}`` keeps the zeros. A name is taken as a
+agents of an external simulation are declared; ``{00..09}`` keeps the zeros. ``car_{0..}`` matches
+however many of them there are, and declares none. A name is taken as a
 name first, so that an agent called ``car[1]`` can be named as it is. Matches of one pattern come in
 the order of the names, those of several in the order of the patterns.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from muxrl.protocol.suggestions import did_you_mean
 
 _COUNTED = re.compile(r"(.*?)\{(\d+)\.\.(\d+)\}(.*)", re.DOTALL)
+_ENDLESS = re.compile(r"(.*?)\{(\d+)\.\.\}(.*)", re.DOTALL)
 _MOST_COUNTED = 100_000
 """More agents than any simulation has: a typo."""
 
@@ -23,8 +25,14 @@ def expand(pattern: str) -> list[str]:
     """Returns a pattern with its braces counted out, in order; itself alone if it has none.
 
     Raises:
-        ValueError: it counts downwards, or too far.
+        ValueError: it counts downwards, too far, or without end.
     """
+    if endless := _ENDLESS.fullmatch(pattern):
+        before, first, after = endless.groups()
+        raise ValueError(
+            f"{pattern!r} counts without end; say how many there may be at a time, such as "
+            f"{before}{{{first}..{int(first) + 9}}}{after}"
+        )
     found = _COUNTED.fullmatch(pattern)
     if found is None:
         return [pattern]
@@ -66,8 +74,23 @@ def match(patterns: Iterable[str], names: Sequence[str]) -> tuple[list[str], lis
 def _expanded(pattern: str, names: Sequence[str]) -> list[str]:
     try:
         return [pattern] if pattern in names else expand(pattern)
-    except ValueError:  # it matches nothing, and is named as it is
-        return [pattern]
+    except ValueError:  # where it matches nothing, it is named as it is
+        return [name for name in names if _counts(pattern, name)] or [pattern]
+
+
+def _counts(pattern: str, name: str) -> bool:
+    """Whether a pattern that counts without end comes to a name."""
+    endless = _ENDLESS.fullmatch(pattern)
+    if endless is None:
+        return False
+    before, first, after = endless.groups()
+    number = name.removeprefix(before).removesuffix(after)
+    width = len(first) if first.startswith("0") else 0
+    return (
+        number.isdecimal()
+        and int(number) >= int(first)
+        and name == f"{before}{int(number):0{width}}{after}"
+    )
 
 
 def similar_pattern(pattern: str, names: Sequence[str]) -> str:

@@ -46,11 +46,31 @@ def test_braces_are_counted_out(pattern, names):
 
 
 @pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("car_{0..}", ["car_0", "car_2", "car_10"]),
+        ("car_{2..}", ["car_2", "car_10"]),
+        ("car_{00..}", ["car_00", "car_10"]),
+        ("car_{11..}", []),
+        ("{0..}_left", ["3_left"]),
+        ("bus_{0..}", ["bus_{0..}"]),
+    ],
+)
+def test_braces_without_end_match_whoever_is_there(pattern, names):
+    known = ["car_0", "car_00", "car_2", "car_10", "car_x", "car_", "3_left", "bus_{0..}", "bus_1"]
+    assert match([pattern], known) == (names, [] if names else [pattern])
+
+
+@pytest.mark.parametrize(
     ("pattern", "problem"),
     [
         ("car_{3..1}", "'car_{3..1}' counts downwards; write {1..3}"),
         ("car_{0..999999}", "'car_{0..999999}' stands for more than 100,000 names"),
         ("{0..999}_{0..999}", "'{0..999}_{0..999}' stands for more than 100,000 names"),
+        (
+            "bus{0..}",
+            "'bus{0..}' counts without end; say how many there may be at a time, such as bus{0..9}",
+        ),
     ],
 )
 def test_braces_that_cannot_be_counted_out(pattern, problem):
